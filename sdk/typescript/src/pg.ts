@@ -1,8 +1,9 @@
 /**
- * The guard for PostgreSQL, with the client `pg` or any other that has its `query`. The rule itself is in SQL, which `install` runs, once per
+ * The guard for PostgreSQL, with the client `pg`. The rule itself is in SQL, which `install` runs, once per
  * database; `SELECT ringfence.protect('accounts', 'accounts/', 'id')` then refuses writes without a claim.
  */
 import { readFileSync } from "node:fs";
+import type { Pool, PoolClient } from "pg";
 import { StaleError } from "./errors.js";
 import type { Lease } from "./lease.js";
 
@@ -10,19 +11,6 @@ import type { Lease } from "./lease.js";
 export interface Queryable {
   // biome-ignore lint/suspicious/noExplicitAny: as in `pg`, so that its own types fit.
   query(text: string, values?: any[]): Promise<unknown>;
-}
-
-/** What is needed of a `pg.Pool`. */
-export interface Pool<C extends PoolClient> {
-  connect(): Promise<C>;
-}
-
-/** What is needed of a `pg.PoolClient`. */
-export interface PoolClient extends Queryable {
-  on(event: "error", listener: (error: Error) => void): unknown;
-  off(event: "error", listener: (error: Error) => void): unknown;
-  /** `true` closes the connection instead of returning it. */
-  release(destroy?: boolean): void;
 }
 
 /** The SQLSTATE of a stale token. */
@@ -49,10 +37,10 @@ export async function claim(client: Queryable, lease: Lease, key?: string): Prom
  * Runs `work` in a transaction that begins with a claim, so that all its writes are guarded: they land before a newer holder reads, or not at
  * all. A read after the claim, in `work`, needs no touch. The key may be left out if the lease has only one.
  */
-export async function guarded<T, C extends PoolClient>(
-  pool: Pool<C>,
+export async function guarded<T>(
+  pool: Pool,
   lease: Lease,
-  work: (client: C) => Promise<T>,
+  work: (client: PoolClient) => Promise<T>,
   key?: string,
 ): Promise<T> {
   lease.throwIfLost();
@@ -65,7 +53,11 @@ export async function guarded<T, C extends PoolClient>(
     await client.query("BEGIN");
     await claim(client, lease, key);
     const result = await work(client);
-    await client.query("COMMIT");
+    const { command } = await client.query("COMMIT");
+    if (command !== "COMMIT") {
+      // PostgreSQL reports that as a success.
+      throw new Error("nothing was written: a statement of the transaction failed, and its error was not passed on");
+    }
     isUsable = true;
     return result;
   } catch (error) {

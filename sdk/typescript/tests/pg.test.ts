@@ -47,6 +47,8 @@ test("a stale writer is rejected, and so is one that claims nothing", async () =
   });
   assert.equal(await failure(work, Error), wrong);
   assert.equal(await balance(), 111, "it was rolled back");
+  const swallowed = guarded(pool, next, (tx) => tx.query("UPDATE accounts SET balance = 'x'").catch(() => undefined));
+  await assert.rejects(swallowed, /nothing was written/);
   // A connection that broke in a transaction is not used again, and ends no process.
   const broken = guarded(pool, next, async (tx) => {
     const { rows } = await tx.query("UPDATE accounts SET balance = 0 WHERE id = 42 RETURNING pg_backend_pid() AS pid");
