@@ -3,7 +3,6 @@ import assert from "node:assert/strict";
 import { describe, test } from "node:test";
 import { setTimeout as pause } from "node:timers/promises";
 import {
-  Client,
   HeldError,
   LostError,
   RejectedError,
@@ -14,6 +13,7 @@ import {
 } from "../src/index.js";
 import {
   type Answer,
+  client,
   grant,
   Played,
   problem,
@@ -24,10 +24,6 @@ import {
   waiting,
 } from "./support/played.js";
 import { failure, until } from "./support/until.js";
-
-function client(...servers: readonly { url: string }[]): Client {
-  return new Client({ urls: servers.map(({ url }) => url) });
-}
 
 /** Answers PUTs, one after the other, the last for ever; anything else as usual. */
 function puts(...answers: readonly Answer[]): Script {

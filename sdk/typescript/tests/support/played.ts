@@ -3,6 +3,7 @@
 import { once } from "node:events";
 import { createServer, type Server, type Socket } from "node:net";
 import { createServer as createTlsServer, type TlsOptions } from "node:tls";
+import { Client, type Lease } from "../../src/index.js";
 import { until } from "./until.js";
 
 /** A request that arrived. */
@@ -176,4 +177,32 @@ export function usual(request: Received): string {
     default:
       return response(200, "{}");
   }
+}
+
+/** Whether it renews many leases at once. */
+export const isRenewal = ({ method, path }: Received) => method === "POST" && path === "/v1/renew";
+
+/** Answers renewals of all leases at once; anything else as usual. */
+export function renewals(answer: (request: Received, count: number) => ReturnType<Script>): Script {
+  let count = 0;
+  return (request) => {
+    if (!isRenewal(request)) {
+      return undefined;
+    }
+    count += 1;
+    return answer(request, count - 1);
+  };
+}
+
+/** Only records what it gets. */
+export const hang: Script = () => () => {};
+
+/** A client of these servers. */
+export function client(...servers: readonly { url: string }[]): Client {
+  return new Client({ urls: servers.map(({ url }) => url) });
+}
+
+/** Leases that a test has not released live on in its client. */
+export async function released(...leases: readonly Lease[]): Promise<void> {
+  await Promise.allSettled(leases.map((lease) => lease.release()));
 }
