@@ -1,6 +1,6 @@
 /** TLS, certificates and credentials. */
 import assert from "node:assert/strict";
-import { copyFileSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
@@ -18,6 +18,9 @@ const SERVER = () => ({ cert: readFileSync(at("node-1.pem")), key: readFileSync(
 before(() => {
   runs(ringfence(), ["cert", "authorities"], dir);
   runs(ringfence(), ["cert", "client", "--name", "billing"], dir);
+  mkdirSync(at("other"));
+  runs(ringfence(), ["cert", "authorities"], at("other"));
+  runs(ringfence(), ["cert", "client", "--name", "billing"], at("other"));
 });
 after(() => rmSync(dir, { recursive: true, force: true }));
 
@@ -48,20 +51,27 @@ function acquires(client: Client) {
   );
 }
 
-test("a certificate shows who the client is, and a replaced one is used", async () => {
+test("a certificate shows who the client is, and one that replaces it is used if it can be", async () => {
   await using cluster = await start("--tls-client-authority", at("authority.pem"));
   const [ca, cert, key] = [at("authority.pem"), at("own.pem"), at("own.key")];
-  copyFileSync(at("client-billing.pem"), cert);
-  copyFileSync(at("client-billing.key"), key);
+  const take = (from: string) => {
+    copyFileSync(join(from, "client-billing.pem"), cert);
+    copyFileSync(join(from, "client-billing.key"), key);
+  };
+  take(dir);
   await using client = cluster.client({ ca, cert, key });
   await (await acquires(client)).release();
+  take(at("other"));
+  await using later = cluster.client({ ca, cert, key });
+  await failure(later.acquire("billing/1", { wait: 0 }), UnavailableError);
+  take(dir);
+  await (await later.acquire("billing/1")).release();
   await using nobody = cluster.client({ ca });
   const error = await failure(nobody.acquire("billing/1", { wait: 0 }), UnavailableError);
   assert.match(error.message, /certificate/i, "nothing was done, and it says why");
+  await using last = cluster.client({ ca, cert, key });
   writeFileSync(key, "half a fi");
-  // More at once than there are connections.
-  const leases = await Promise.all([1, 2, 3].map((n) => client.acquire(`billing/${n}`)));
-  await Promise.all(leases.map((lease) => lease.release()));
+  await (await last.acquire("billing/1")).release();
 });
 
 test("a credential shows who the client is", async () => {
