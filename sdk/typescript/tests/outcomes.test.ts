@@ -205,6 +205,22 @@ describe("outcomes", { concurrency: true }, () => {
     assert.equal((await played.nth("DELETE", 0)).leaseId, played.of("PUT")[0]?.leaseId);
   });
 
+  test("an acquire that was in the queue waits for the end of an outage", async () => {
+    let since = Number.POSITIVE_INFINITY;
+    await using played = await Played.start(({ method }, count) => {
+      if (method !== "PUT") {
+        return undefined;
+      }
+      since = Math.min(since, performance.now());
+      const isDown = performance.now() - since < 6_500;
+      return count === 0 ? (r) => void r.socket.write(waiting(r)) : isDown ? problem("unavailable", 503) : undefined;
+    });
+    await using it = client(played);
+    const lease = await it.acquire("a");
+    assert.deepEqual([...new Set(played.of("PUT").map(({ leaseId }) => leaseId))], [lease.leaseId]);
+    await lease.release();
+  });
+
   test("an id that ended unseen is followed by a new one", async () => {
     await using played = await Played.start(
       puts(problem("lease-gone", 410, { reason: "expired" }), (r) => void r.socket.write(usual(r))),
