@@ -105,6 +105,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         random: Random::system(),
         quartz: Quartz::system(),
         rules: ringfence_lease::SUPPORTED,
+        since: ringfence_lease::Command::since,
         storage: Arc::new(System),
     };
     let (started, starting) = watch::channel(false);

@@ -110,6 +110,13 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
                 format!("the principal has all the {most} {of} that its limits allow: release some first");
             return detail.into();
         }
+        Failure::NotYet { rules, since } => {
+            let detail = format!(
+                "this cluster uses rules {rules}, and this needs rules {since}: it was not done. Once all nodes run a version that \
+                 supports them, `ringfence cluster upgrade` raises the rules"
+            );
+            return detail.into();
+        }
         Failure::Held { by_waiters: true, .. } => {
             "an earlier waiter is first in the queue of a key: set wait_ms to wait"
         }
@@ -190,6 +197,19 @@ impl IntoResponse for Failed {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_rules_do_not_have_yet_was_not_done_and_the_problem_says_what_raises_them() {
+        let failed = Failed::from(Failure::NotYet { rules: 3, since: 4 });
+        assert!(!failed.is_indeterminate());
+        let detail = failed.detail().to_owned();
+        for part in ["rules 3", "rules 4", "not done", "`ringfence cluster upgrade`"] {
+            assert!(detail.contains(part), "{part}: {detail}");
+        }
+        let response = failed.into_response();
+        assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(response.headers().contains_key(RETRY_AFTER));
+    }
 
     #[test]
     fn what_may_be_a_secret_is_not_quoted() {

@@ -1,6 +1,8 @@
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use serde::{Deserialize, Serialize};
 
+use crate::rules::FIRST;
+
 /// A request to change the table. Apart from the time, it has everything that the decision depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
@@ -68,6 +70,18 @@ pub struct Acquire {
 pub struct Attachment(pub u64);
 
 impl Command {
+    /// The first rules that have this command, with all that it contains. A program that does not support them cannot read it.
+    pub fn since(&self) -> u8 {
+        match self {
+            Self::Start { .. }
+            | Self::Acquire(_)
+            | Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::Revoke { .. }
+            | Self::Detach { .. } => FIRST,
+        }
+    }
+
     /// About how many bytes the command takes in the log.
     pub fn size_hint(&self) -> usize {
         match self {

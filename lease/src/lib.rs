@@ -43,7 +43,8 @@
 //! **The rules have versions.** All that `apply` decides follows from the log and from [`LeaseTable::rules`], which are part
 //! of the table: 1 in a new one, raised by entries of the log, never lowered. So programs of different versions agree, as long
 //! as each supports the rules in use ([`SUPPORTED`]). A later version makes its difference where [`LeaseTable::raise_rules`]
-//! sets the limits, or asks for the rules where it decides.
+//! sets the limits, or asks for the rules where it decides. A new command belongs to new rules ([`Command::since`]): whoever makes
+//! entries keeps it out of those under older ones.
 //!
 //! **A snapshot** is written from a view of one instant ([`LeaseTable::freeze`]), on any thread, while entries are applied.
 //! View and table share memory; a change copies only the few leases next to it. [`LeaseTable::restore`] reads a snapshot

@@ -38,7 +38,7 @@ pub struct Blocking {
     pub expires_in_ms: u64,
 }
 
-/// Why a command was refused. An ordinary result, the same on every replica.
+/// Why a command was refused. An ordinary result, the same on every replica, except [`Refusal::NotYet`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// The acquire tried once, and a key was not free.
@@ -79,4 +79,11 @@ pub enum Refusal {
     },
     /// All leases together take as much memory as they may. Since rules 2.
     Full,
+    /// The rules in use do not have the command: it is in no entry, and no table decided this.
+    NotYet {
+        /// The rules in use, as far as the node that refused it knows.
+        rules: u8,
+        /// The first rules that have the command.
+        since: u8,
+    },
 }

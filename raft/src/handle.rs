@@ -246,9 +246,10 @@ impl Replica {
             leader_is(&self.raft, |now| now.is_some_and(is_other)).await;
             sleep(LAST_ANSWERS).await;
         };
+        let rules = || self.applied.lock().table.rules();
         tokio::select! {
             biased;
-            outcomes = self.peers.propose(leader, request, deadline) => outcomes,
+            outcomes = self.peers.propose(leader, request, rules, deadline) => outcomes,
             () = replaced => Err(Unanswered::Indeterminate),
         }
     }

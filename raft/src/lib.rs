@@ -18,6 +18,7 @@
 //! - the time that stamps an entry never runs faster than real time, and no stamp outlives its leader's term (`clock`,
 //!   `leading`, `proposer`);
 //! - *certainly not done* and *maybe done* are kept apart on every path ([`Unanswered`], `proposer`, `peer::call`);
+//! - no program gets a command that it cannot read (`gate`);
 //! - a linearizable read was confirmed by a quorum after it arrived (`reads`, `confirm`);
 //! - what is purged from the log is in two snapshots on disk, and a damaged one is never used (`compaction`, `snapshots`);
 //! - a leader that gets on with nothing, though the others could, does not lead for long (`fitness`);
@@ -51,6 +52,7 @@ mod condemned;
 mod consensus;
 mod divergence;
 mod fitness;
+mod gate;
 mod handle;
 mod inspect;
 mod lanes;
@@ -79,6 +81,7 @@ pub use applied::lease_wait::LeaseWait;
 pub use applied::table::Progress;
 pub use applied::waits::Settled;
 pub use consensus::{Member, NodeId};
+pub use gate::Since;
 pub use handle::{Handle, Unfinished};
 pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,

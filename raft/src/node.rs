@@ -15,6 +15,7 @@ use crate::condemned;
 use crate::consensus::{self, NodeId};
 use crate::divergence;
 use crate::fitness;
+use crate::gate::Since;
 use crate::handle::Handle;
 use crate::lead::lead;
 use crate::lines::Lines;
@@ -64,6 +65,9 @@ pub struct Settings {
     pub max_lease_bytes: u64,
     /// The rules that the program supports: [`ringfence_lease::SUPPORTED`], except in a test of several programs.
     pub rules: RulesRange,
+    /// The first rules that have a command: [`Command::since`](ringfence_lease::Command::since), except in a test of several
+    /// programs.
+    pub since: Since,
     /// Where all its random numbers come from: [`Random::system`], except in a simulation.
     pub random: Random,
     /// What it counts the time by while it leads: [`Quartz::system`], except in a simulation, which has [none](Quartz::none).
@@ -142,7 +146,7 @@ impl Node {
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
         let Settings { id, data, storage, transport, peers: addresses, join, url, .. } = settings;
         let Settings { first_revision, wall_clock, elders, snapshot_after_bytes, .. } = settings;
-        let Settings { max_lease_bytes, rules, random, quartz, .. } = settings;
+        let Settings { max_lease_bytes, rules, since, random, quartz, .. } = settings;
         if id == 0 {
             return Err(StartError::Settings("a node's id is at least 1".to_owned()));
         }
@@ -171,7 +175,7 @@ impl Node {
 
         let directory =
             Arc::new(Directory::new(identity.clone(), url, addresses, &transport, Program::of_this(rules)));
-        let peers = Arc::new(Peers::new(Arc::clone(&directory)));
+        let peers = Arc::new(Peers::new(Arc::clone(&directory), since));
         let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, random.clone());
         let service = NodeService { directory: Arc::clone(&directory), founding, handle: OnceLock::new() };
         let server = Arc::new(Server {
@@ -200,8 +204,14 @@ impl Node {
         let raft = raft.map_err(|error| raft_error(&error))?;
 
         let leading = Arc::new(Leading::new(quartz));
-        let (proposer, packing) =
-            Proposer::new(raft.clone(), Arc::clone(&leading), log.clone(), applied.clone(), max_lease_bytes);
+        let (proposer, packing) = Proposer::new(
+            raft.clone(),
+            Arc::clone(&leading),
+            log.clone(),
+            applied.clone(),
+            max_lease_bytes,
+            since,
+        );
         tasks.start("proposals", packing);
         let (reads, confirming) = Reads::new(ReadIndex {
             id,
@@ -393,6 +403,7 @@ mod tests {
             random: Random::system(),
             quartz: Quartz::system(),
             rules: ringfence_lease::SUPPORTED,
+            since: ringfence_lease::Command::since,
             storage: Arc::new(crate::System),
         };
         let node = Node::start(settings).await.unwrap();

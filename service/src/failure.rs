@@ -49,6 +49,13 @@ pub enum Failure {
     NoRoom,
     /// An operation among many: one before it has no outcome. It was not done.
     AfterUnanswered,
+    /// The cluster's rules do not have it yet. It was not done.
+    NotYet {
+        /// The rules in use.
+        rules: u8,
+        /// The first rules that have it.
+        since: u8,
+    },
     /// No leader took it in time. It was not done.
     NoLeader,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
@@ -77,7 +84,9 @@ impl Failure {
                 ProblemKind::Overloaded
             }
             Self::NoRoom => ProblemKind::TooLarge,
-            Self::NoLeader | Self::CutOff | Self::AfterUnanswered => ProblemKind::Unavailable,
+            Self::NotYet { .. } | Self::NoLeader | Self::CutOff | Self::AfterUnanswered => {
+                ProblemKind::Unavailable
+            }
             Self::Indeterminate | Self::StoppedWaiting => ProblemKind::Indeterminate,
         }
     }
@@ -116,6 +125,7 @@ impl From<Refusal> for Failure {
             Refusal::TooManyWaiting { most } => Self::OverQuota { most: most.into(), of: "waiting leases" },
             Refusal::TooManyBytes { most } => Self::OverQuota { most, of: "bytes of leases" },
             Refusal::Full => Self::TableFull,
+            Refusal::NotYet { rules, since } => Self::NotYet { rules, since },
         }
     }
 }

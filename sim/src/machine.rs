@@ -158,6 +158,7 @@ impl Machine {
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
             rules: RulesRange { oldest: 1, newest: self.newest_rules },
+            since: ringfence_lease::Command::since,
             random: Random::seeded(self.rng.u64(..)),
             quartz: Quartz::none(),
         };

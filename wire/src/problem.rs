@@ -108,7 +108,7 @@ problems! {
     Overloaded = "urn:ringfence:problem:overloaded", 429, "There are too many leases, waiters or watches";
     /// More requests than the limits of the principal allow: not done; see the header `Retry-After`.
     RateLimited = "urn:ringfence:problem:rate-limited", 429, "The principal sends too many requests";
-    /// No leader: certainly not done.
+    /// No leader, or the rules in use do not have this yet: certainly not done.
     Unavailable = "urn:ringfence:problem:unavailable", 503, "The cluster is not available";
     /// May or may not have been done: repeat the same request.
     Indeterminate = "urn:ringfence:problem:indeterminate", 504, "The request may or may not have been done";

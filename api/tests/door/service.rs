@@ -118,6 +118,7 @@ impl Service {
             random: ringfence_raft::Random::system(),
             quartz: ringfence_raft::Quartz::none(),
             rules: ringfence_lease::SUPPORTED,
+            since: ringfence_lease::Command::since,
             storage: Arc::new(ringfence_raft::System),
         };
         let node = Node::start(settings).await.unwrap();

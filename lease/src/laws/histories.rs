@@ -106,6 +106,8 @@ fn play(script: &Script) -> BTreeMap<&'static str, usize> {
     for entry in &script.entries {
         let at_ms = table.at_ms().saturating_add_signed(entry.step_ms);
         let requests = script.requests(entry, table.revision());
+        let mut commands = requests.iter().flat_map(|request| &request.commands);
+        assert!(commands.all(|command| command.since() <= table.rules()), "an entry has what its rules have");
         if entry.restore {
             restored =
                 LeaseTable::restore(&restored.snapshot()[..], SUPPORTED).expect("a snapshot can be restored");

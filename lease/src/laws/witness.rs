@@ -315,6 +315,7 @@ impl Witness {
                 | Refusal::Full => {
                     panic!("nobody in particular has no quota, and there is room")
                 }
+                Refusal::NotYet { .. } => panic!("a table decides by the rules that an entry has"),
             }),
             _ => {}
         }

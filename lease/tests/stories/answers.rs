@@ -88,6 +88,7 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::TooManyWaiting { most } => format!("more than {most} waiting"),
         Refusal::TooManyBytes { most } => format!("more than {most} bytes"),
         Refusal::Full => "full".to_owned(),
+        Refusal::NotYet { since, .. } => format!("not before rules {since}"),
     }
 }
 

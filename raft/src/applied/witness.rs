@@ -149,6 +149,7 @@ impl Witness {
             Refusal::TooManyWaiting { most } => self.put([14, u64::from(*most)]),
             Refusal::Full => self.put([15]),
             Refusal::TooManyBytes { most } => self.put([16, *most]),
+            Refusal::NotYet { rules, since } => self.put([17, u64::from(*rules), u64::from(*since)]),
         }
     }
 

@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 
 use super::*;
+use crate::gate::Since;
 use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings};
 use crate::peer::{Connection, Tcp, Transport};
 use crate::time::wall::WallClock;
@@ -23,6 +24,8 @@ pub(crate) struct Cluster {
     pub(crate) nodes: BTreeMap<NodeId, Node>,
     /// The rules that the programs of nodes support which are started from now on.
     pub(crate) rules: RulesRange,
+    /// The first rules that have a command, for these nodes.
+    pub(crate) since: Since,
 }
 
 impl Cluster {
@@ -39,8 +42,13 @@ impl Cluster {
             peers.insert(id, listener.local_addr().unwrap().to_string());
             listeners.insert(id, listener);
         }
-        let mut cluster =
-            Self { dir: TempDir::new().unwrap(), peers, nodes: BTreeMap::new(), rules: rules(1) };
+        let mut cluster = Self {
+            dir: TempDir::new().unwrap(),
+            peers,
+            nodes: BTreeMap::new(),
+            rules: rules(1),
+            since: Command::since,
+        };
         let starts = listeners.into_iter().map(|(id, listener)| {
             let settings = cluster.settings(id, cluster.data(id), listener, false);
             let settings = Settings { rules: rules(id), ..settings };
@@ -77,6 +85,7 @@ impl Cluster {
             random: crate::Random::system(),
             quartz: crate::Quartz::none(),
             rules: self.rules,
+            since: self.since,
             storage: Arc::new(crate::System),
         }
     }

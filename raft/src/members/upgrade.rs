@@ -143,7 +143,8 @@ fn target(from: u8, to: Option<u8>, programs: &BTreeMap<NodeId, Option<Program>>
 mod tests {
     use std::time::Duration;
 
-    use ringfence_wire::RulesRange;
+    use ringfence_lease::{Command, Outcome, Refusal};
+    use ringfence_wire::{LeaseId, Revision, RulesRange};
     use tokio::net::TcpListener;
     use tokio::time::{sleep, timeout};
 
@@ -199,24 +200,56 @@ mod tests {
         handle.shared.proposer.propose_with(Some(Raise { rules, term }), Request::default()).await
     }
 
+    /// The leader of three still leads, but Raft there takes no entry.
+    async fn lose_the_lease(cluster: &Cluster, leader: NodeId) {
+        for id in (1..=3).filter(|id| *id != leader) {
+            cluster.handle(id).shared.raft.runtime_config().elect(false);
+        }
+        let leader = cluster.handle(leader);
+        leader.shared.raft.runtime_config().heartbeat(false);
+        let lease = Duration::from_millis(ELECTION_MS.end);
+        until("its lease is over", async || !leader.shared.has_quorum(lease)).await;
+    }
+
     /// The entries after it were once under the new rules all the same.
     #[tokio::test]
     async fn a_raise_that_is_rejected_leaves_no_trace() {
         let cluster = Box::pin(Cluster::start_with(3, |_| NEW)).await;
         let leader = cluster.handle(1);
         let (before, term) = (leader.view(|table| table.rules()), leader.shared.leads_in());
-        for id in [2, 3] {
-            cluster.handle(id).shared.raft.runtime_config().elect(false);
-        }
-        leader.shared.raft.runtime_config().heartbeat(false);
-        let lease = Duration::from_millis(ELECTION_MS.end);
-        until("its lease is over", async || !leader.shared.has_quorum(lease)).await;
+        lose_the_lease(&cluster, 1).await;
         let rejected = timeout(SOON, raise(&leader, before + 1)).await.unwrap();
         assert!(matches!(rejected, Err(Failure::Rejected(_))), "{rejected:?}");
         leader.shared.raft.runtime_config().heartbeat(true);
         until("it is followed again", async || leader.propose(Request::default()).await.is_ok()).await;
         assert_eq!(leader.shared.leads_in(), term);
         assert_eq!(leader.view(|table| table.rules()), before);
+    }
+
+    /// A command that is not in the entry was once lost to the next leader.
+    #[tokio::test]
+    async fn a_rejected_request_comes_back_with_the_commands_that_the_rules_do_not_have() {
+        let mut cluster = Box::pin(Cluster::start_with(3, |_| NEW)).await;
+        cluster.stop(1).await;
+        cluster.since = |command| if matches!(command, Command::Start { .. }) { 3 } else { command.since() };
+        cluster.restart(1).await;
+        cluster.lead(1).await;
+        let leader = cluster.handle(1);
+        let (new, old) = (
+            || Command::Start { revision: Revision(7) },
+            |id| Command::Release { lease_id: LeaseId::from_u128(id).unwrap() },
+        );
+        let commands = || vec![old(1), new(), old(2), new()];
+        let outcomes = leader.propose(commands()).await.unwrap();
+        let not_yet = || Outcome::Refused(Refusal::NotYet { rules: 2, since: 3 });
+        assert_eq!(outcomes, [Outcome::Done, not_yet(), Outcome::Done, not_yet()]);
+        lose_the_lease(&cluster, 1).await;
+        let propose = |commands: Vec<Command>| leader.shared.proposer.propose(commands.into());
+        let (first, second) = tokio::join!(propose(commands()), propose(vec![new(), old(3)]));
+        for (rejected, whole) in [(first, commands()), (second, vec![new(), old(3)])] {
+            let Err(Failure::Rejected(request)) = rejected else { panic!("{rejected:?}") };
+            assert_eq!(request.commands, whole);
+        }
     }
 
     /// A program that does not support them once became a member.

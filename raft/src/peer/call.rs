@@ -23,6 +23,7 @@ use super::directory::{Directory, Target};
 use super::frame::{closed, unexpected};
 use super::link::Link;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
+use crate::gate::Since;
 
 /// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
 pub(super) const MAX_CALLS: usize = 4_096;
@@ -60,9 +61,9 @@ impl Drop for CallLink {
 }
 
 impl CallLink {
-    pub(super) fn start(directory: Arc<Directory>, target: Target, runtime: &Handle) -> Self {
+    pub(super) fn start(directory: Arc<Directory>, since: Since, target: Target, runtime: &Handle) -> Self {
         let (queue, calls) = mpsc::channel(MAX_QUEUED);
-        let caller = Caller { directory, target, calls };
+        let caller = Caller { directory, since, target, calls };
         Self { queue, task: runtime.spawn(caller.run()).abort_handle() }
     }
 
@@ -82,6 +83,7 @@ impl CallLink {
 
 struct Caller {
     directory: Arc<Directory>,
+    since: Since,
     target: Target,
     calls: mpsc::Receiver<(Call, Reply)>,
 }
@@ -122,7 +124,7 @@ impl Caller {
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
     async fn talk(&mut self, link: Link, first: (Call, Reply)) -> Option<(Call, Reply)> {
-        let mut sent = Sent { link, unanswered: BTreeMap::new(), number: 0 };
+        let mut sent = Sent { link, since: self.since, unanswered: BTreeMap::new(), number: 0 };
         sent.push(first);
         let error = loop {
             while sent.has_room()
@@ -168,6 +170,7 @@ impl Caller {
 /// The calls that one connection was given.
 struct Sent {
     link: Link,
+    since: Since,
     unanswered: BTreeMap<u64, Reply>,
     number: u64,
 }
@@ -184,7 +187,7 @@ impl Sent {
         if reply.is_closed() {
             return;
         }
-        let Some(call) = call.within(self.link.frames) else {
+        let Some(call) = call.within(&self.link.program, self.since) else {
             let error = io::Error::new(io::ErrorKind::Unsupported, "its program is too old for this");
             return not_sent(reply, &error);
         };

@@ -17,7 +17,7 @@ use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
 
 use super::frame::{FrameReader, FrameWriter};
-use super::handshake::{Channel, Hello, Refusal, get, get_welcome, put};
+use super::handshake::{Channel, Hello, Program, Refusal, get, get_welcome, put};
 use super::message::{
     Answer, Call, Order, get_numbered, put_append, put_appended, put_numbered, read_append, read_appended,
 };
@@ -179,7 +179,7 @@ proptest! {
         reads_again::<Refusal>(&body);
         let _ = get_welcome(&body);
         if let Ok((number, call)) = get_numbered::<Call>(body.clone()) {
-            let _ = (call.channel(), call.speaker(), call.clone().within(1));
+            let _ = (call.channel(), call.speaker(), call.clone().within(&Program::of_this(SUPPORTED), Command::since));
             let mut out = BytesMut::new();
             put_numbered(&mut out, number, &call);
             prop_assert_eq!(get_numbered::<Call>(out.freeze()).expect("it was written"), (number, call));

@@ -107,7 +107,7 @@ impl Program {
     }
 
     /// A program that says nothing of itself.
-    fn silent() -> Self {
+    pub(super) fn silent() -> Self {
         Self { rules: RulesRange { oldest: 1, newest: 1 }, frames: 1, version: String::new() }
     }
 }

@@ -32,8 +32,8 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Link {
     pub(super) reader: FrameReader,
     pub(super) writer: FrameWriter,
-    /// The newest frames that the other side reads.
-    pub(super) frames: u8,
+    /// The program of the other side, if that was called.
+    pub(super) program: Program,
     certificate: Option<Certificate>,
 }
 
@@ -102,7 +102,7 @@ impl Directory {
                 "{address}: node {to} answers from another data directory than the cluster knows"
             )));
         }
-        link.frames = program.frames;
+        link.program = program.clone();
         let incarnation = welcome.incarnation;
         self.note_welcome(to, welcome, program);
         Ok((link, incarnation, starts))
@@ -119,7 +119,7 @@ enum Answered {
 impl Link {
     fn new(Connection { reader, writer, certificate, .. }: Connection) -> Self {
         let (reader, writer) = (FrameReader::new(reader, MAX_HELLO), FrameWriter::new(writer));
-        Self { reader, writer, frames: 1, certificate }
+        Self { reader, writer, program: Program::silent(), certificate }
     }
 
     /// Whether another connection should replace it: this node would show another certificate, or trust another one.

@@ -16,9 +16,10 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::frame::invalid;
-use super::handshake::{Channel, get, put};
+use super::handshake::{Channel, Program, get, put};
 use crate::applied::witness::Difference;
 use crate::consensus::{Consensus, LogId, Member, NodeId, Vote, log_id};
+use crate::gate::{Since, is_known};
 use crate::storage::record::{
     RecordError, put_entry, put_option_log_id, put_vote, read_entry, read_option_log_id, read_vote,
 };
@@ -94,12 +95,13 @@ impl Call {
         Some(((*vote).into(), last.map(Into::into)))
     }
 
-    /// The call for a program that reads no newer `frames`, which would close the connection otherwise; `None` if it has none.
-    pub(super) fn within(self, frames: u8) -> Option<Self> {
+    /// The call for this program, which closes the connection if it cannot read it; `None` if it has none.
+    pub(super) fn within(self, program: &Program, since: Since) -> Option<Self> {
         match self {
+            Self::ProposeBy(request) if !is_known(&request, program.rules.newest, since) => None,
             // It supports no rules under which owners make a difference.
-            Self::ProposeBy(request) if frames < 3 => Some(Self::Propose(request.commands)),
-            Self::Upgrade { .. } | Self::Difference { .. } if frames < 2 => None,
+            Self::ProposeBy(request) if program.frames < 3 => Some(Self::Propose(request.commands)),
+            Self::Upgrade { .. } | Self::Difference { .. } if program.frames < 2 => None,
             call => Some(call),
         }
     }
@@ -375,8 +377,8 @@ mod tests {
 
     use super::*;
     use openraft::EntryPayload as Payload;
-    use ringfence_lease::{Owner, Quota};
-    use ringfence_wire::PrincipalName;
+    use ringfence_lease::{Owner, Quota, Refusal, SUPPORTED};
+    use ringfence_wire::{LeaseId, PrincipalName, RulesRange};
 
     use crate::consensus::{EncodedBatch, Entry};
 
@@ -443,10 +445,30 @@ mod tests {
 
     #[test]
     fn a_program_gets_no_call_that_it_does_not_read() {
-        assert_eq!(proposed_by("ann").within(2), Some(Call::Propose(Vec::new())));
-        assert_eq!(proposed_by("ann").within(3), Some(proposed_by("ann")));
+        let within = |call: &Call, frames| {
+            call.clone().within(&Program { frames, ..Program::of_this(SUPPORTED) }, Command::since)
+        };
+        let proposed = proposed_by("ann");
+        assert_eq!(within(&proposed, 2), Some(Call::Propose(Vec::new())));
+        assert_eq!(within(&proposed, 3), Some(proposed));
         let difference = Call::Difference { after: 1, upto: 2 };
-        assert_eq!((difference.clone().within(1), difference.clone().within(2)), (None, Some(difference)));
+        assert_eq!((within(&difference, 1), within(&difference, 2)), (None, Some(difference)));
+    }
+
+    #[test]
+    fn a_program_gets_no_command_that_it_does_not_read() {
+        let start = Command::Start { revision: Revision(1) };
+        let release = Command::Release { lease_id: LeaseId::from_u128(7).unwrap() };
+        let since = |command: &Command| if matches!(command, Command::Release { .. }) { 3 } else { 1 };
+        let within = |commands, newest| {
+            let call = Call::ProposeBy(Request { by: None, commands });
+            call.within(&Program::of_this(RulesRange { oldest: 1, newest }), since).is_some()
+        };
+        let both = || vec![start.clone(), release.clone()];
+        assert_eq!((within(both(), 2), within(both(), 3)), (false, true));
+        assert!(within(vec![start.clone()], 1));
+        let call = Call::ProposeBy(Request { by: None, commands: both() });
+        assert_eq!(call.within(&Program::silent(), since), None);
     }
 
     /// Builds of different versions talk to each other: these bytes must not change under this preface version.
@@ -481,6 +503,10 @@ mod tests {
         }
         for (answer, golden) in [
             (Answer::Upgraded(Upgraded { from: 1, to: 2 }), vec![12, 1, 2]),
+            (
+                Answer::Outcomes(vec![Outcome::Refused(Refusal::NotYet { rules: 3, since: 4 })]),
+                vec![2, 1, 4, 12, 3, 4],
+            ),
             (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
         ] {
             out.clear();

@@ -1,14 +1,15 @@
 //! Calls to the other nodes.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
+use std::{io, iter};
 
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Outcome, Request};
 use ringfence_wire::{Key, Revision, Upgraded};
 use tokio::runtime::Handle;
+use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout, timeout_at};
 use uuid::Uuid;
 
@@ -18,6 +19,7 @@ use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
 use crate::applied::witness::Difference;
 use crate::consensus::{NodeId, Vote};
+use crate::gate::{Since, Withheld};
 use crate::members::MembersError;
 use crate::unanswered::Unanswered;
 
@@ -27,6 +29,7 @@ const DIFFERENCE: Duration = Duration::from_secs(1);
 /// This node's connections for calls to the others.
 pub(crate) struct Peers {
     pub(crate) directory: Arc<Directory>,
+    since: Since,
     links: Mutex<BTreeMap<Target, CallLink>>,
     /// The node's own: a call from another runtime must not take its connection with it.
     runtime: Handle,
@@ -56,8 +59,8 @@ impl Drop for Introduced<'_> {
 
 impl Peers {
     /// To be called on the node's runtime.
-    pub(crate) fn new(directory: Arc<Directory>) -> Self {
-        Self { directory, links: Mutex::default(), runtime: Handle::current() }
+    pub(crate) fn new(directory: Arc<Directory>, since: Since) -> Self {
+        Self { directory, since, links: Mutex::default(), runtime: Handle::current() }
     }
 
     /// From now on the membership is what `raft` says.
@@ -109,7 +112,7 @@ impl Peers {
             return Err(CallError::NotSent(io::Error::new(io::ErrorKind::PermissionDenied, lost)));
         }
         let target = Target { to, incarnation, channel: call.channel() };
-        let start = || CallLink::start(Arc::clone(&self.directory), target, &self.runtime);
+        let start = || CallLink::start(Arc::clone(&self.directory), self.since, target, &self.runtime);
         let pending = self.links().entry(target).or_insert_with(start).send(call)?;
         let dropped =
             |_| Err(CallError::Unknown(io::Error::other("the connection was closed before the answer")));
@@ -127,24 +130,46 @@ impl Peers {
     }
 
     async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
-        match timeout_at(deadline, self.call(leader, call)).await {
-            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable),
-            Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(Unanswered::Indeterminate),
-            Ok(Ok(answer)) => Ok(answer),
-        }
+        answered(timeout_at(deadline, self.call(leader, call)).await)
     }
 
-    /// The outcomes of a request's commands from `leader`.
+    /// The outcomes of a request's commands from `leader`. `rules` are those in use, as far as this node knows: they are asked
+    /// for only if its program is too old for a command.
     pub(crate) async fn propose(
         &self,
         leader: NodeId,
         request: &Request,
+        rules: impl Fn() -> u8,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        match self.forward(leader, Call::ProposeBy(request.clone()), deadline).await? {
-            Answer::Outcomes(outcomes) if outcomes.len() == request.commands.len() => Ok(outcomes),
-            _ => Err(Unanswered::Indeterminate),
+        match timeout_at(deadline, self.call(leader, Call::ProposeBy(request.clone()))).await {
+            Ok(Err(CallError::NotSent(error))) if error.kind() == io::ErrorKind::Unsupported => {
+                self.propose_rest(leader, request.clone(), rules(), deadline).await
+            }
+            called => outcomes(answered(called)?, request.commands.len()),
         }
+    }
+
+    /// As [`Peers::propose`], without the commands that the program of `leader` cannot read.
+    async fn propose_rest(
+        &self,
+        leader: NodeId,
+        mut request: Request,
+        rules: u8,
+        deadline: Instant,
+    ) -> Result<Vec<Outcome>, Unanswered> {
+        let member = self.directory.member(leader).ok_or(Unanswered::Unavailable)?;
+        let program = self.directory.program_of(leader, member.incarnation);
+        let known = program.map(|program| program.rules.newest);
+        // A program that does not support the rules in use stops, and another node leads.
+        let known = known.filter(|known| *known >= rules).ok_or(Unanswered::Unavailable)?;
+        let withheld = Withheld::take(&mut request, known, rules, self.since);
+        if request.commands.is_empty() {
+            return Ok(withheld.refuse(iter::empty()));
+        }
+        let count = request.commands.len();
+        let answer = self.forward(leader, Call::ProposeBy(request), deadline).await?;
+        Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
     }
 
     /// Has `leader` carry out `order`; `Ok(Err(_))` is the reason why it refuses.
@@ -228,5 +253,21 @@ impl Peers {
             Ok(Answer::ReadPoint { last, now_ms }) => Some(ReadPoint { log_id: last.into(), now_ms }),
             _ => None,
         }
+    }
+}
+
+fn answered(called: Result<Result<Answer, CallError>, Elapsed>) -> Result<Answer, Unanswered> {
+    match called {
+        Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable),
+        Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(Unanswered::Indeterminate),
+        Ok(Ok(answer)) => Ok(answer),
+    }
+}
+
+/// Those of `count` commands.
+fn outcomes(answer: Answer, count: usize) -> Result<Vec<Outcome>, Unanswered> {
+    match answer {
+        Answer::Outcomes(outcomes) if outcomes.len() == count => Ok(outcomes),
+        _ => Err(Unanswered::Indeterminate),
     }
 }

@@ -9,7 +9,7 @@ use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use openraft::EntryPayload;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
-use ringfence_lease::SUPPORTED;
+use ringfence_lease::{Command, SUPPORTED};
 use ringfence_wire::RulesRange;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -45,7 +45,7 @@ async fn node() -> (Arc<Peers>, Arc<dyn Transport>) {
     let identity = Identity { node_id: 1, incarnation, cluster: None, founder: false, starts };
     let directory =
         Directory::new(identity, String::new(), addresses, &transport, Program::of_this(SUPPORTED));
-    (Arc::new(Peers::new(Arc::new(directory))), transport)
+    (Arc::new(Peers::new(Arc::new(directory), Command::since)), transport)
 }
 
 /// The other end of a connection.

@@ -5,17 +5,20 @@
 //!
 //! An entry that raises the rules is alone in flight. So every other entry is under the rules of the table, and a raise that
 //! Raft rejects leaves no trace.
+//!
+//! A command that the rules of its entry do not have is [withheld](Withheld) from it, and refused with the others' outcomes.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::{iter, mem};
 
 use futures_util::FutureExt;
 use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
 use openraft::raft::ClientWriteResult;
-use ringfence_lease::{Command, Outcome, Owner, Request};
+use ringfence_lease::{Outcome, Owner, Request};
 use ringfence_wire::RulesRange;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::Instant;
@@ -23,6 +26,7 @@ use tokio::time::Instant;
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
+use crate::gate::{Since, Withheld};
 use crate::propose::batch::Batch;
 use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
@@ -121,12 +125,14 @@ impl Proposer {
         log: LogStore,
         applied: Applied,
         max_lease_bytes: u64,
+        since: Since,
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, messages) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
         let requests = Requests { messages, received: VecDeque::new() };
-        let packer = Packer { raft, leading, log, applied, max_lease_bytes, permits, requests, seconds };
+        let packer =
+            Packer { raft, leading, log, applied, max_lease_bytes, since, permits, requests, seconds };
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
@@ -205,6 +211,7 @@ struct Packer {
     applied: Applied,
     /// How many bytes all leases may take while this node leads.
     max_lease_bytes: u64,
+    since: Since,
     permits: Arc<Semaphore>,
     requests: Requests,
     /// Durations of entries.
@@ -215,8 +222,8 @@ impl Packer {
     async fn run(mut self) {
         while self.requests.wait().await {
             let mut permit = self.permits(1).await;
-            let (raise, packed, replies) = self.pack();
-            if replies.is_empty() {
+            let (raise, mut packed, mut callers) = self.pack();
+            if callers.is_empty() {
                 continue;
             }
             if raise.is_some() {
@@ -225,16 +232,21 @@ impl Packer {
             // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
             let Some(stamp) = stamp else {
-                reject(packed, replies);
+                reject(packed, callers);
                 continue;
             };
             if raise.is_some_and(|raise| raise.term != stamp.term) {
                 self.leading.settled(stamp);
-                reject(packed, replies);
+                reject(packed, callers);
                 continue;
             }
             // A leader has applied all raises by now: those of earlier terms, and its own.
             let rules = self.applied.lock().table.rules().max(raise.map_or(0, |raise| raise.rules));
+            if !self.withhold(&mut packed, &mut callers, rules) {
+                self.leading.settled(stamp);
+                complete(iter::empty(), callers);
+                continue;
+            }
             let (at_ms, max_bytes) = (stamp.at_ms, self.max_lease_bytes);
             let batch = Batch { rules, at_ms, max_bytes, floor: stamp.floor, requests: packed }.encode();
             let begun = Instant::now();
@@ -242,7 +254,7 @@ impl Packer {
                 leading: Arc::clone(&self.leading),
                 stamp,
                 begun,
-                replies,
+                callers,
                 batch: batch.clone(),
                 seconds: self.seconds.clone(),
             };
@@ -263,13 +275,22 @@ impl Packer {
         permits.expect("the semaphore is never closed")
     }
 
+    /// Takes out of the requests of `callers` what `rules` do not have. Whether anything is left to propose.
+    fn withhold(&self, requests: &mut [Request], callers: &mut [Caller], rules: u8) -> bool {
+        for (request, caller) in requests.iter_mut().zip(callers.iter_mut()) {
+            caller.withheld = Withheld::take(request, rules, rules, self.since);
+            caller.count = request.commands.len();
+        }
+        !callers.iter().all(|caller| caller.count == 0 && !caller.withheld.is_empty())
+    }
+
     /// Takes as many queued requests as fit into one entry, at least one if any is left: what it raises, the requests, and
-    /// who waits. A request that raises the rules has an entry of its own.
-    fn pack(&mut self) -> (Option<Raise>, Vec<Request>, Replies) {
+    /// the caller of each. A request that raises the rules has an entry of its own.
+    fn pack(&mut self) -> (Option<Raise>, Vec<Request>, Vec<Caller>) {
         let state = self.applied.lock();
         let mut raise = None;
         let (mut bytes, mut keys, mut count) = (0, 0, 0);
-        let (mut packed, mut replies) = (Vec::new(), Vec::new());
+        let (mut packed, mut callers) = (Vec::new(), Vec::new());
         let mut fits = |proposal: &Proposal| {
             let is_first = count == 0;
             let Request { by, commands } = &proposal.request;
@@ -281,51 +302,60 @@ impl Packer {
         };
         while raise.is_none()
             && let Some(proposal) = self.requests.next_if(|next| {
-                let may_join = replies.is_empty() || next.raise.is_none();
+                let may_join = callers.is_empty() || next.raise.is_none();
                 may_join && fits(next)
             })
         {
             let Proposal { request, reply, place: _, raise: asked } = proposal;
             raise = asked;
-            replies.push((request.by.clone(), request.commands.len(), reply));
+            callers.push(Caller {
+                by: request.by.clone(),
+                count: request.commands.len(),
+                withheld: Withheld::default(),
+                reply,
+            });
             packed.push(request);
         }
-        (raise, packed, replies)
+        (raise, packed, callers)
     }
 }
 
-/// Whose each request of an entry is, and how many commands it has.
-type Replies = Vec<(Option<Owner>, usize, Reply<Proposed>)>;
+/// Who waits for a request of an entry.
+struct Caller {
+    by: Option<Owner>,
+    /// How many commands of it are in the entry.
+    count: usize,
+    /// Those that are not.
+    withheld: Withheld,
+    reply: Reply<Proposed>,
+}
 
 /// Completes the requests of one entry.
 struct Settle {
     leading: Arc<Leading>,
     stamp: Stamp,
     begun: Instant,
-    replies: Replies,
+    callers: Vec<Caller>,
     batch: EncodedBatch,
     seconds: Histogram,
 }
 
 impl Settle {
     fn run(mut self, result: ClientWriteResult<Consensus>) {
-        let replies = std::mem::take(&mut self.replies);
+        let callers = mem::take(&mut self.callers);
         match result {
             Ok(response) => {
                 self.seconds.record(self.begun.elapsed());
-                let mut outcomes = response.data.into_iter();
-                for (_, count, reply) in replies {
-                    reply.send(Ok(outcomes.by_ref().take(count).collect()));
-                }
+                complete(response.data.into_iter(), callers);
             }
             // openraft: "rejected before its entry was appended".
             Err(ClientWriteError::ForwardToLeader(_)) => {
                 match Batch::decode(&self.batch, RulesRange { oldest: 0, newest: u8::MAX }) {
-                    Ok(batch) => reject(batch.requests, replies),
+                    Ok(batch) => reject(batch.requests, callers),
                     Err(error) => tracing::error!(%error, "an entry made by this node cannot be read back"),
                 }
             }
-            // Dropping the replies reports unknown.
+            // Dropping the callers reports unknown.
             Err(error) => tracing::info!(%error, "the outcome of an entry is unknown"),
         }
     }
@@ -338,52 +368,21 @@ impl Drop for Settle {
     }
 }
 
-fn reject(requests: Vec<Request>, replies: Replies) {
+/// `outcomes` are those of the commands in the entry.
+fn complete(mut outcomes: impl Iterator<Item = Outcome>, callers: Vec<Caller>) {
+    for Caller { count, withheld, reply, .. } in callers {
+        reply.send(Ok(withheld.refuse(outcomes.by_ref().take(count))));
+    }
+}
+
+/// `requests` have the commands that were not withheld.
+fn reject(requests: Vec<Request>, callers: Vec<Caller>) {
     let mut commands = requests.into_iter().flat_map(|request| request.commands);
-    for (by, count, reply) in replies {
-        let commands: Vec<Command> = commands.by_ref().take(count).collect();
+    for Caller { by, count, withheld, reply } in callers {
+        let commands = withheld.put_back(commands.by_ref().take(count));
         reply.send(Err(Failure::Rejected(Request { by, commands })));
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn proposal(queued: &Arc<Queued>, reply: Reply<Proposed>) -> Proposal {
-        Proposal { request: Request::default(), reply, place: Place::take(queued, 7).unwrap(), raise: None }
-    }
-
-    /// After a stall, abandoned requests were once committed before all others.
-    #[tokio::test]
-    async fn abandoned_requests_are_skipped_and_leave_the_queue() {
-        let queued = Arc::new(Queued::default());
-        let (queue, messages) = mpsc::unbounded_channel();
-        let mut requests = Requests { messages, received: VecDeque::new() };
-        let (first, waits) = Reply::new(None);
-        let (gone, _) = Reply::new(None);
-        let (last, waits_too) = Reply::new(None);
-        assert!(queue.send(vec![proposal(&queued, first), proposal(&queued, gone)]).is_ok());
-        assert!(queue.send(vec![proposal(&queued, last)]).is_ok());
-        drop(waits);
-        assert!(requests.wait().await);
-        let taken = requests.next_if(|_| true).unwrap();
-        assert!(!taken.reply.is_closed());
-        assert_eq!(queued.bytes.load(Ordering::Relaxed), 7);
-        drop((taken, waits_too));
-        assert_eq!((queued.requests.load(Ordering::Relaxed), queued.bytes.load(Ordering::Relaxed)), (0, 0));
-        assert!(requests.next_if(|_| true).is_none());
-    }
-
-    #[test]
-    fn the_queue_is_bounded_by_requests_and_by_bytes() {
-        let queued = Arc::new(Queued::default());
-        let large: Vec<_> = (0..4).map(|_| Place::take(&queued, MAX_QUEUED_BYTES / 4).unwrap()).collect();
-        assert!(Place::take(&queued, 1).is_none());
-        drop(large);
-        let many: Vec<_> = (0..MAX_QUEUED).map(|_| Place::take(&queued, 1).unwrap()).collect();
-        assert!(Place::take(&queued, 1).is_none());
-        drop(many);
-        assert!(Place::take(&queued, 1).is_some());
-    }
-}
+mod tests;

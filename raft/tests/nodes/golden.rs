@@ -26,6 +26,15 @@ fn the_data_of_all_supported_rules_replays_to_the_states_that_were_written_then(
             let state = node.state(Some(index.parse().unwrap())).unwrap();
             assert_eq!((state.rules, state.blake3.as_str()), (rules, blake3), "after entry {index}");
         }
+        let entries = node.log().unwrap().entries.into_iter();
+        for (rules, requests) in entries.filter_map(|entry| match entry.says {
+            Says::Commands { rules, requests, .. } => Some((rules, requests)),
+            _ => None,
+        }) {
+            for command in requests.iter().flat_map(|request| &request.commands) {
+                assert!(command.since() <= rules, "it stands under rules {rules}: {command:?}");
+            }
+        }
         assert_eq!(kinds(&node), BTreeSet::from(["Acquire", "Detach", "Release", "Renew", "Revoke"]));
         let snapshots = node.snapshots().unwrap();
         assert!(snapshots.snapshots.len() == 2 && snapshots.unusable.is_empty(), "{snapshots:?}");

@@ -4,6 +4,7 @@
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods)]
 
 mod copies;
+mod gate;
 mod golden;
 mod half_broken;
 mod lanes;

@@ -1,7 +1,7 @@
 use std::sync::{Mutex, OnceLock};
 
 use openraft::storage::RaftLogStorage;
-use ringfence_lease::SUPPORTED;
+use ringfence_lease::{Command, SUPPORTED};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 
@@ -59,7 +59,7 @@ async fn join_as_founder(voted: [bool; 2], within: Duration) -> Option<Result<Uu
     let (_three, three) = starting(&dir, 3, cluster, voted[1], BTreeMap::new()).await;
     let addresses = BTreeMap::from([(1, String::new()), (2, two), (3, three)]);
     let (one, _) = starting(&dir, 1, None, false, addresses).await;
-    let peers = Peers::new(Arc::clone(&one.directory));
+    let peers = Peers::new(Arc::clone(&one.directory), Command::since);
     timeout(within, one.service.founding.join(&peers, &[1, 2, 3])).await.ok()
 }
 

@@ -108,6 +108,7 @@ pub fn settings(id: NodeId, data: PathBuf, transport: Arc<dyn Transport>, size: 
         random: Random::system(),
         quartz: Quartz::none(),
         rules: ringfence_lease::SUPPORTED,
+        since: ringfence_lease::Command::since,
         storage: Arc::new(System),
     }
 }

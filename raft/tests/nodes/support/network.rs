@@ -19,6 +19,7 @@ use tokio::time::{Instant, sleep, sleep_until};
 pub const CHANNELS: std::ops::RangeInclusive<u8> = 0..=6;
 pub const FOUNDING: u8 = 0;
 const VOTES: u8 = 1;
+pub const FORWARDS: u8 = 2;
 pub const APPENDS: u8 = 3;
 
 const BUFFER: usize = 64 << 10;
