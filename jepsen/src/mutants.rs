@@ -2,7 +2,7 @@
 //!
 //! A mutant is a patch, `jepsen/mutants/NAME.patch`, and a [`Hunt`] of the same name: the workload, the faults and the laws
 //! that detect the bug. It counts as caught only if one of those laws is broken. Runs without a patch, built the same way,
-//! must be valid: so the bug was detected, not the build.
+//! must be valid: so the bug was detected, not the build. A bug that only an upgrade shows is [rolled](Play::Roll) out.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -28,6 +28,7 @@ use tokio::time::Instant;
 
 use crate::nemesis::Nemesis;
 use crate::run::{RunOptions, run};
+use crate::upgrade;
 use crate::workload::Workload;
 
 /// How long the hunt for one mutant may take.
@@ -39,6 +40,15 @@ const TIME: Duration = Duration::from_secs(25);
 const NO_FLOORS: &[&str] = &["--first-revision=1"];
 /// Without the sweep, which would repair what a bug wrote to Redis.
 const NO_SWEEP: &[&str] = &["--mirror-sweep-keys-per-s=0"];
+
+/// How a hunt plays a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Play {
+    /// All nodes have it, under faults.
+    Run,
+    /// The nodes are upgraded to it, one by one, with the next version of the rules.
+    Roll,
+}
 
 /// Options of all runs.
 #[derive(Clone, Debug)]
@@ -59,6 +69,7 @@ pub struct MutantsOptions {
 struct Hunt {
     /// The name of the mutant.
     mutant: &'static str,
+    play: Play,
     workload: Workload,
     nemeses: &'static [Nemesis],
     /// The number of clients, and their calls per second in total. `None`: the default of the workload, and the option.
@@ -92,17 +103,21 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
     writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
     let mut all_well = true;
     if options.only.is_none() {
-        let program = ringfence_patched::build("ringfence", None)?;
+        let program = ringfence_patched::build("ringfence", &[])?;
         for workload in [Workload::Lease, Workload::Mirror] {
             let hunt = hunt("no-mutant", workload, &[Nemesis::Kill, Nemesis::Partition], Vec::new());
             let (_, results) = run(&hunt.run(&program, options, options.seed)).await?;
             writeln!(out, "no mutant, {workload}: {:?}", results.verdict)?;
             all_well &= results.verdict == Verdict::Valid;
         }
+        let next = upgrade::with_patch(upgrade::NEXT_RULES)?;
+        let (_, results) = upgrade::roll(&next, options.seed, options.rate, &options.store).await?;
+        writeln!(out, "no mutant, {}: {:?}", upgrade::NAME, results.verdict)?;
+        all_well &= results.verdict == Verdict::Valid;
     }
     writeln!(out, "\n{:<30} {:<10} {:>5} {:>6}  by", "mutant", "", "runs", "after")?;
     for hunt in &wanted {
-        let program = ringfence_patched::build("ringfence", Some(&hunt.patch()?))?;
+        let program = hunt.build()?;
         let Caught { broken, what, by_expected, runs, took } = hunt.go(&program, options).await?;
         all_well &= by_expected;
         let went = match (by_expected, broken.is_empty()) {
@@ -150,6 +165,16 @@ impl Hunt {
         Ok(folder()?.join(format!("{}.patch", self.mutant)))
     }
 
+    fn build(&self) -> anyhow::Result<PathBuf> {
+        let patch = self.patch()?;
+        match self.play {
+            Play::Run => ringfence_patched::build("ringfence", &[&patch]),
+            Play::Roll => {
+                ringfence_patched::build("ringfence", &[&upgrade::path_of(upgrade::NEXT_RULES)?, &patch])
+            }
+        }
+    }
+
     async fn go(&self, program: &Path, options: &MutantsOptions) -> anyhow::Result<Caught> {
         let began = Instant::now();
         let mut seed = options.seed;
@@ -159,7 +184,13 @@ impl Hunt {
             let run_options = self.run(program, options, seed);
             runs += 1;
             seed += 1;
-            match run(&run_options).await {
+            let ran = match self.play {
+                Play::Run => run(&run_options).await,
+                Play::Roll => {
+                    upgrade::roll(program, run_options.seed, run_options.rate, &run_options.folder).await
+                }
+            };
+            match ran {
                 Ok((_, results)) => {
                     let invalid: Vec<_> =
                         results.laws.iter().filter(|law| law.verdict == Verdict::Invalid).collect();
@@ -205,6 +236,7 @@ fn hunt(
 ) -> Hunt {
     Hunt {
         mutant,
+        play: Play::Run,
         workload,
         nemeses,
         concurrency: None,
@@ -220,7 +252,7 @@ fn table() -> Vec<Hunt> {
     use Nemesis::{
         Kill, LeaderPause, LoneLeader, Partition, Pause, PowerCut, RedisStop, Transfer, WallClock, Wipe,
     };
-    use Workload::{Lease, Mirror, Queue};
+    use Workload::{Client, Lease, Mirror, Queue};
     // A kill loses only what was not even written: about one in a hundred kills detects the bug.
     let cut: &[_] = if PowerCut.suits(true).is_ok() { &[PowerCut] } else { &[Kill] };
     vec![
@@ -266,6 +298,8 @@ fn table() -> Vec<Hunt> {
         Hunt { before_answer: true, ..hunt("mirrored-unseen", Mirror, &[RedisStop], vec![&BEFORE_ANSWER]) },
         Hunt { arguments: NO_SWEEP, ..hunt("mirrors-no-ends", Mirror, &[], vec![&MIRROR_EQUAL_AT_END]) },
         hunt("lets-wiped-node-in", Lease, &[Wipe, Kill], vec![&NO_PANIC, &NO_GRANT_LOST]),
+        // Nodes of the older program stop, which stands with the panics.
+        Hunt { play: Play::Roll, ..hunt("proposes-too-new", Client, &[], vec![&NO_PANIC]) },
     ]
 }
 

@@ -10,6 +10,7 @@
 //! that make all calls. A node that stops by itself is a finding, as in every run.
 
 mod mix;
+mod next;
 mod numbers;
 pub mod old;
 mod raise;
@@ -204,10 +205,24 @@ impl Course {
 
 /// Builds the program from this workspace with one of the patches in `jepsen/patches/`.
 pub fn with_patch(patch: &str) -> anyhow::Result<PathBuf> {
-    ringfence_patched::build("ringfence", Some(&path_of(patch)?))
+    ringfence_patched::build("ringfence", &[&path_of(patch)?])
 }
 
-fn path_of(patch: &str) -> anyhow::Result<PathBuf> {
+/// Rolls from the program of this workspace to `new`, in one new cluster. What is stored is in `store`.
+pub(crate) async fn roll(
+    new: &Path,
+    seed: u64,
+    rate: u32,
+    store: &Path,
+) -> anyhow::Result<(History, Results)> {
+    let (old, new) = (ringfence_patched::build("ringfence", &[])?, new.to_owned());
+    let versions = format!("{} and {}", version(&old).await?, version(&new).await?);
+    let (courses, store) = (vec![Course::Roll], store.to_owned());
+    let options = UpgradeOptions { old, early: new.clone(), new, courses, rounds: 1, seed, rate, store };
+    options.run(Course::Roll, seed, versions).await
+}
+
+pub(crate) fn path_of(patch: &str) -> anyhow::Result<PathBuf> {
     Ok(workspace()?.join("jepsen/patches").join(patch).with_extension("patch"))
 }
 

@@ -149,8 +149,12 @@ pub fn run_mutants(options: &MutantsOptions, out: &mut (impl Write + Send)) -> a
             Ok(ExitCode::from(u8::from(!all_well)))
         });
         for hunt in &wanted {
-            let program =
-                ringfence_patched::build_in(PROFILE, FLAGS, "ringfence-sim", hunt.patch()?.as_deref())?;
+            let program = ringfence_patched::build_in(
+                PROFILE,
+                FLAGS,
+                "ringfence-sim",
+                hunt.patch()?.as_deref().as_slice(),
+            )?;
             if built.send((hunt, program)).is_err() {
                 // The hunter has failed.
                 break;

@@ -1,6 +1,7 @@
 //! Builds programs from a patched copy of the workspace, so that deliberate bugs are patch files and the product holds none.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -11,40 +12,42 @@ use anyhow::{Context, bail};
 /// The dependencies that a patch may change: openraft, and where it counts quorums. Paths in such a patch begin with the name.
 const DEPENDENCIES: [&str; 2] = ["openraft", "quorum-set"];
 
-/// Builds `package` with `patch` applied, if there is one. Returns the program, `target/mutants/NAME/PACKAGE`, with the
-/// file name of the patch, or `clean`.
-pub fn build(package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
-    build_with(package, patch, "debug", |cargo| {
+/// Builds `package` with `patches` applied in their order. Returns the program, `target/mutants/NAME/PACKAGE`, with the
+/// file names of the patches, or `clean`.
+pub fn build(package: &str, patches: &[&Path]) -> anyhow::Result<PathBuf> {
+    build_with(package, patches, "debug", |cargo| {
         // Faster than a debug build, with its assertions, and small: there is one program per patch.
         cargo.env("CARGO_PROFILE_DEV_OPT_LEVEL", "1").env("CARGO_PROFILE_DEV_DEBUG", "0");
     })
 }
 
 /// The same in `profile`, with `flags` for the compiler.
-pub fn build_in(profile: &str, flags: &str, package: &str, patch: Option<&Path>) -> anyhow::Result<PathBuf> {
-    build_with(package, patch, profile, |cargo| {
+pub fn build_in(profile: &str, flags: &str, package: &str, patches: &[&Path]) -> anyhow::Result<PathBuf> {
+    build_with(package, patches, profile, |cargo| {
         cargo.args(["--profile", profile]).env("RUSTFLAGS", flags);
     })
 }
 
 fn build_with(
     package: &str,
-    patch: Option<&Path>,
+    patches: &[&Path],
     profile: &str,
     options: impl FnOnce(&mut Command),
 ) -> anyhow::Result<PathBuf> {
     let folder = workspace()?.join("target/mutants");
-    let name = patch.map_or(Some("clean".as_ref()), Path::file_stem).context("a patch has a name")?;
-    let (tree, target, output) = (folder.join("tree"), folder.join("target"), folder.join(name));
+    let names = patches.iter().map(|patch| patch.file_stem().and_then(OsStr::to_str));
+    let names: Vec<_> = names.collect::<Option<_>>().context("a patch has a name")?;
+    let name = if names.is_empty() { "clean".to_owned() } else { names.join("+") };
+    let (tree, target, output) = (folder.join("tree"), folder.join("target"), folder.join(&name));
     fs::create_dir_all(&output).with_context(|| format!("cannot make the folder {}", output.display()))?;
     // All builds share one tree and one target, so that cargo builds only what a patch changes.
     let lock = File::create(folder.join("lock"))?;
     lock.lock()?;
-    copy_workspace(&tree, patch)?;
+    copy_workspace(&tree, patches)?;
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(&tree).args(["build", "--quiet", "--package", package, "--target-dir"]).arg(&target);
     options(&mut cargo);
-    run(&mut cargo).with_context(|| format!("cannot build {package} as {}", name.display()))?;
+    run(&mut cargo).with_context(|| format!("cannot build {package} as {name}"))?;
     // Renamed, because a process may still run the one before.
     let (new, program) = (output.join("new"), output.join(package));
     fs::copy(target.join(profile).join(package), &new)
@@ -58,14 +61,17 @@ pub fn workspace() -> anyhow::Result<&'static Path> {
     Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).context("jepsen/patched/ is in the workspace")
 }
 
-/// Makes `tree` a copy of the workspace with `patch` applied, if there is one.
-pub fn copy_workspace(tree: &Path, patch: Option<&Path>) -> anyhow::Result<()> {
+/// Makes `tree` a copy of the workspace with `patches` applied in their order.
+fn copy_workspace(tree: &Path, patches: &[&Path]) -> anyhow::Result<()> {
     copy_tracked(workspace()?, tree)?;
-    let Some(patch) = patch else { return Ok(()) };
-    if let Some(name) = dependency(patch)? {
-        copy_dependency(name, tree).with_context(|| format!("cannot copy {name} to {}", tree.display()))?;
+    for patch in patches {
+        if let Some(name) = dependency(patch)? {
+            copy_dependency(name, tree)
+                .with_context(|| format!("cannot copy {name} to {}", tree.display()))?;
+        }
+        apply(patch, git(tree).arg("apply"))?;
     }
-    apply(patch, git(tree).arg("apply"))
+    Ok(())
 }
 
 /// Whether `patch` applies to the workspace, or to the dependency that it changes. Changes nothing.

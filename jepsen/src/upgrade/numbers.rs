@@ -7,6 +7,7 @@ use ringfence_laws::history::{Asked, Call, Came, History};
 use ringfence_wire::{ProblemKind, Role};
 
 use super::NAME;
+use super::scene::REFUSED;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
@@ -17,6 +18,8 @@ pub(super) struct Numbers {
     /// Acquires that were refused because too many wait.
     overloaded: usize,
     restarts: usize,
+    /// Restarts after which nodes refused a command that only newer rules have.
+    too_early: usize,
     installs: usize,
     elections: usize,
     /// The longest time in which no call of the library was answered.
@@ -50,6 +53,7 @@ impl Numbers {
             unknown: calls.iter().filter(|call| !call.is_of_library()).filter(failed).count(),
             overloaded: calls.iter().filter(|call| is_overloaded(call)).count(),
             restarts: faults.iter().filter(|fault| fault.nemesis == NAME).count(),
+            too_early: faults.iter().filter(|fault| fault.what.contains(REFUSED)).count(),
             installs: faults.iter().filter(|fault| fault.what.contains("by a snapshot")).count(),
             elections: terms.len().saturating_sub(1),
             gap_us: gaps.map(|(from, to)| to - from).max().unwrap_or(0),
@@ -64,6 +68,7 @@ impl Numbers {
         self.unknown += other.unknown;
         self.overloaded += other.overloaded;
         self.restarts += other.restarts;
+        self.too_early += other.too_early;
         self.installs += other.installs;
         self.elections += other.elections;
         self.gap_us = self.gap_us.max(other.gap_us);
@@ -78,8 +83,8 @@ impl fmt::Display for Numbers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} calls; {} of the client library, {} failed, longest gap {:.2} s; {} others failed; {} refused as overloaded; {} restarts, {} snapshots \
-             installed, {} elections",
+            "{} calls; {} of the client library, {} failed, longest gap {:.2} s; {} others failed; {} refused as overloaded; {} restarts, {} \
+             followed by refusals of a command of newer rules, {} snapshots installed, {} elections",
             self.calls,
             self.of_library,
             self.failed,
@@ -87,6 +92,7 @@ impl fmt::Display for Numbers {
             self.unknown,
             self.overloaded,
             self.restarts,
+            self.too_early,
             self.installs,
             self.elections
         )

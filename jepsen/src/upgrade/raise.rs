@@ -49,6 +49,7 @@ impl Scene<'_> {
         let Raised { from, to } = raised(&answer)?;
         let what = format!("the rules are raised from {from} to {to}");
         self.over(Fault { nemesis: RAISED.to_owned(), what, ..begun });
+        self.propose_raised().await?;
         Ok(from < to)
     }
 

@@ -16,6 +16,9 @@ use crate::field::Field;
 /// Bounds the time until a node has caught up with the others.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
 
+/// Part of a fault after which nodes refused a command of newer rules.
+pub(super) const REFUSED: &str = "refused a command of newer rules";
+
 /// Which program a node runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Age {
@@ -70,16 +73,20 @@ impl<'a> Scene<'a> {
         nodes
     }
 
-    /// Stops a node, by SIGTERM or SIGKILL as drawn, and starts it as the other program.
+    /// Stops a node, by SIGTERM or SIGKILL as drawn, and starts it as the other program, before the rules are raised.
     pub(super) async fn turn(&mut self, id: u64, age: Age) -> anyhow::Result<()> {
         let kills = self.rng.bool();
         let how = if kills { "killed" } else { "stopped" };
-        let begun = self.begun(id, format!("node {id} {how} as {}, and started as {age}", self.age(id)));
+        let mut begun = self.begun(id, format!("node {id} {how} as {}, and started as {age}", self.age(id)));
         match kills {
             true => self.field.kill(id)?,
             false => self.field.terminate(id).await?,
         }
         self.start(id, age).await?;
+        let refused = self.propose_too_early().await?;
+        if !refused.is_empty() {
+            begun.what += &format!("; then nodes {refused:?} {REFUSED}");
+        }
         self.over(begun);
         Ok(())
     }
