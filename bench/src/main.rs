@@ -11,10 +11,8 @@ mod greedy;
 mod hostile;
 mod job;
 mod load;
-mod market;
 mod measure;
 mod members;
-mod plot;
 mod scale;
 mod service;
 mod shell;
@@ -56,8 +54,6 @@ enum Command {
     },
     /// Validations at the cluster, one node and the mirror; writes with and without a guard
     Reads(Options),
-    /// The marketplace of "Redis in Action": with WATCH, with locks in Redis, and with leases and a guard in Redis
-    Market(market::Plan),
     /// The cost of a growing number of live leases, each number on a new cluster
     Scale(scale::Plan),
     /// What a principal that uses all its limits costs the others
@@ -113,7 +109,6 @@ async fn run(command: Command) -> Result<()> {
             let jobs = [Job::Read, Job::ReadLocally, Job::Write, Job::GuardedWrite];
             options.run(&[64], &jobs, false).await
         }
-        Command::Market(plan) => market::market(&plan).await,
         Command::Scale(plan) => {
             let figures = scale::scale(&plan).await?;
             show(&figures, &plan.output)?;

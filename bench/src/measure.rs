@@ -2,11 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
@@ -15,7 +14,6 @@ use crate::figures::{Figure, ratio, show, table};
 use crate::floor;
 use crate::job::{Assignment, Job, Queue};
 use crate::load::{Load, closed, open};
-use crate::plot::{self, Line, Panel};
 use crate::service::{Service, Services};
 use crate::usage;
 
@@ -38,9 +36,6 @@ pub(crate) struct Options {
     rate: Option<u32>,
     #[command(flatten)]
     output: Output,
-    /// Draw the figures by number of clients to this SVG file
-    #[arg(long)]
-    svg: Option<PathBuf>,
 }
 
 /// The figures of one service that does one job with one number of clients.
@@ -78,11 +73,7 @@ impl Options {
     /// Measures `jobs` and prints the figures. With `tasks`, clients share the connections of one program.
     pub(crate) async fn run(&self, clients: &[usize], jobs: &[Job], tasks: bool) -> Result<()> {
         let clients = if self.clients.is_empty() { clients } else { &self.clients };
-        let comparison = self.compare(clients, jobs, tasks).await?;
-        if let Some(path) = &self.svg {
-            std::fs::write(path, comparison.plot()).with_context(|| path.display().to_string())?;
-        }
-        show(&comparison, &self.output)
+        show(&self.compare(clients, jobs, tasks).await?, &self.output)
     }
 
     /// One row for each job, number of clients and service, in this order.
@@ -192,27 +183,6 @@ impl fmt::Display for Comparison {
             }
         }
         Ok(())
-    }
-}
-
-impl Comparison {
-    /// Draws the rate and the p99 of the first job over the number of clients.
-    fn plot(&self) -> String {
-        let first: Vec<&Row> = self.rows.iter().filter(|row| row.job == self.rows[0].job).collect();
-        let panel = |what: &str, of: fn(&Row) -> &Figure| {
-            let mut lines: Vec<Line> = Vec::new();
-            for row in &first {
-                let point = of(row).median().map(|value| (row.clients as f64, value));
-                match lines.iter_mut().find(|line| line.name == row.service) {
-                    Some(line) => line.points.extend(point),
-                    None => {
-                        lines.push(Line { name: row.service.clone(), points: point.into_iter().collect() })
-                    }
-                }
-            }
-            Panel { title: format!("{}: {what}", first[0].job), lines }
-        };
-        plot::svg(&[panel("how many a second", |row| &row.per_s), panel("p99, ms", |row| &row.p99_ms)])
     }
 }
 
