@@ -3,14 +3,12 @@
 //! 1. A writer is paused past the end of its lease while another one works. A file that checks tokens rejects its late
 //!    write. A file that does not check them accepts it, and the other writer's write is lost.
 //! 2. The leader is killed, and 3. all nodes are: the next token is still larger, and no lease is lost.
-//! 4. If Redis or PostgreSQL is installed, each rejects the same late write by itself.
 //!
 //! Nothing is simulated. Nodes and writers are processes, file contents are read back, and the summary lists only claims
 //! that were checked in this run.
 
 mod accounts;
 mod checks;
-mod databases;
 mod killed_nodes;
 mod paused_writer;
 mod screen;
@@ -25,7 +23,6 @@ use anyhow::bail;
 use ringfence_client::{Client, Consistency, Error, Grant, LeaseId, LeaseView, Lock, Token};
 
 use self::checks::Checks;
-use self::databases::LateWrite;
 use self::screen::Screen;
 use crate::nodes::{Log, Node, Nodes, Ports};
 use crate::runtime;
@@ -44,8 +41,6 @@ struct Demo<'a> {
     checks: Checks,
     /// Leases that must survive every kill.
     live: Vec<(LeaseId, Token)>,
-    /// The late write of part 1.
-    late: Option<LateWrite>,
 }
 
 /// Runs the demo on a temporary cluster. It succeeds if every claim was verified.
@@ -86,12 +81,11 @@ async fn play(nodes: &mut Nodes, dir: &Path) -> anyhow::Result<()> {
     nodes.start()?;
     nodes.ready().await?;
     let client = Client::connect(nodes.all().iter().map(Node::url))?;
-    let mut demo = Demo { nodes, client, screen, checks: Checks::default(), live: Vec::new(), late: None };
+    let mut demo = Demo { nodes, client, screen, checks: Checks::default(), live: Vec::new() };
     demo.introduction()?;
     demo.a_writer_is_paused(dir).await?;
     demo.the_leader_is_killed().await?;
     demo.all_nodes_are_killed().await?;
-    demo.a_late_write_reaches_databases(dir).await?;
     demo.summary()
 }
 

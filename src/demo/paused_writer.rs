@@ -6,7 +6,6 @@ use std::time::Duration;
 use ringfence_client::Key;
 
 use super::accounts::{Accounts, Balances};
-use super::databases::LateWrite;
 use super::screen::Tone::{Bad, Good, Plain};
 use super::writer::{Holds, Task, Writer, Wrote};
 use super::{Demo, LONG_TTL};
@@ -59,8 +58,6 @@ impl Demo<'_> {
         self.screen
             .event(&format!("A resumes (SIGCONT), unaware: it adds 50, and writes {}.", a_wrote.balance))?;
 
-        self.late =
-            Some(LateWrite { key, a: (a_holds.token, a_wrote.balance), b: (b_holds.token, b_wrote.balance) });
         self.compare((&a_holds, &a_wrote), (&b_holds, &b_wrote), between, accounts.read()?)
     }
 

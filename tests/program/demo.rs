@@ -1,8 +1,6 @@
 //! `ringfence demo`: its output is correct, and it leaves nothing behind, however it ends.
 
-use std::fs::{Permissions, set_permissions};
 use std::io::{BufRead, BufReader, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -24,8 +22,6 @@ struct Demo {
 impl Demo {
     fn start() -> (Self, BufReader<ChildStdout>) {
         let temporary = tempfile::tempdir().unwrap();
-        // Like /tmp: PostgreSQL, which does not run as root, must be able to enter.
-        set_permissions(temporary.path(), Permissions::from_mode(0o755)).unwrap();
         let mut child = Command::new(PROGRAM)
             .arg("demo")
             .env("TMPDIR", temporary.path())
@@ -127,14 +123,7 @@ fn a_late_write_is_rejected_and_tokens_rise_through_every_kill() {
     let e = token("E acquires");
     assert!(b < c && c < first && first + 49 <= last && last < e, "{b} < {c} < {first}..{last} < {e}");
     assert!(all.contains("All 52 leases that were live still are"), "{all}");
-    // ./test installs both. If one is missing, the demo says so.
-    let databases = ["redis-server", "PostgreSQL"].iter().filter(|name| {
-        !all.contains(&format!("Install {name} ")) && !all.contains(&format!("and {name} to see"))
-    });
-    let databases = databases.count();
-    assert_eq!(lines_with(&lines, "The same late write, at").len(), databases, "{all}");
-    assert_eq!(lines_with(&lines, &format!("every token below {b} is dead")).len(), databases, "{all}");
-    assert_eq!(lines_with(&lines, "  ok  ").len(), 8 + databases, "{all}");
+    assert_eq!(lines_with(&lines, "  ok  ").len(), 8, "{all}");
 
     assert!(!all.contains('\x1b'), "no colours without a terminal");
     let widest = lines.iter().max_by_key(|line| line.chars().count()).unwrap();
