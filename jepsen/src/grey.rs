@@ -36,8 +36,8 @@ use std::process::Command;
 use std::time::{Instant, SystemTime};
 
 use anyhow::ensure;
+use ringfence_patched::program;
 
-use crate::program;
 pub use figure::{Figure, Verdict};
 use table::{Row, rows};
 

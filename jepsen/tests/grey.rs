@@ -11,7 +11,7 @@ fn grey(folder: &Path, arguments: &[&str]) -> Output {
 
 fn program() -> PathBuf {
     let given = std::env::var_os("RINGFENCE_UNDER_TEST").map(PathBuf::from);
-    given.unwrap_or_else(|| ringfence_jepsen::program::build(false).expect("cargo builds the tests, too"))
+    given.unwrap_or_else(|| ringfence_patched::program::build(false).expect("cargo builds the tests, too"))
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn program() -> PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     let given = || std::env::var_os("RINGFENCE_UNDER_TEST").map(PathBuf::from);
     PROGRAM
-        .get_or_init(|| given().unwrap_or_else(|| ringfence_jepsen::program::build(false).unwrap()))
+        .get_or_init(|| given().unwrap_or_else(|| ringfence_patched::program::build(false).unwrap()))
         .clone()
 }
 

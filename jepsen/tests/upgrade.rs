@@ -4,8 +4,8 @@
 
 use std::path::PathBuf;
 
-use ringfence_jepsen::program;
 use ringfence_jepsen::upgrade::{Course, UpgradeOptions, old, run_upgrades};
+use ringfence_patched::program;
 
 /// From the older program, if somebody has built it; otherwise from the program itself.
 #[tokio::test]

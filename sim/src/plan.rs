@@ -12,12 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use self::courses::{COURSES, Course};
 use self::faults::draw_faults;
-pub use self::faults::{Fault, What};
+pub use self::faults::{Fault, NEWEST_RULES, What};
 use crate::clients::{Load, longest};
 use crate::network::Latency;
-
-/// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
-pub const NEWEST_RULES: u8 = 3;
 
 /// How far off a wall clock may be and still count as right, in milliseconds: a node that was turned back takes more than twice that
 /// to lead.

@@ -6,7 +6,7 @@
 //! the order in which an operating system wakes up tasks.
 //!
 //! A process handles what it was given one millisecond later. When its own timers are due is not known: so it runs at least
-//! every [`IDLE`] milliseconds, and what its timers make it send leaves late by less than that.
+//! every `IDLE` milliseconds (`machine/process.rs`), and what its timers make it send leaves late by less than that.
 
 mod alive;
 mod asking;
@@ -38,8 +38,6 @@ use crate::plan::{NEWEST_RULES, Plan};
 use crate::serve::serve;
 use crate::story::Story;
 
-/// How long a process may lag behind while it is given nothing, in milliseconds.
-pub(crate) const IDLE: u64 = 25;
 /// When kernels give up a connection to a machine without power, in milliseconds.
 const GIVE_UP: u64 = 3_000;
 /// For how long after the end of its process a node that failed is down, in milliseconds.

@@ -1,5 +1,7 @@
 //! Builds programs from a patched copy of the workspace, so that deliberate bugs are patch files and the product holds none.
 
+pub mod program;
+
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};

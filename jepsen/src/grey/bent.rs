@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::preload::compile;
+use ringfence_harness::preload;
 
 const SOURCE: &str = include_str!("bent.c");
 const BYTES: usize = 8;
@@ -53,7 +53,7 @@ impl Bent {
     /// Nothing is bent yet. Its files are in `folder`.
     pub(super) fn new(folder: &Path, name: &str) -> anyhow::Result<Self> {
         let (library, block) = (folder.join("bent.so"), folder.join(format!("bent-{name}")));
-        compile(SOURCE, &library)?;
+        preload::compile(SOURCE, &library)?;
         std::fs::write(&block, [0; BYTES * WORDS])?;
         let file = File::options().read(true).write(true).open(&block)?;
         Ok(Self { library, block, file })

@@ -13,7 +13,8 @@ use tokio::runtime::RngSeed;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::{Instant, Sleep, advance, sleep_until};
 
-use crate::world::IDLE;
+/// How long a process may lag behind while it is given nothing, in milliseconds.
+const IDLE: u64 = 25;
 
 /// A runtime with a paused clock, which is advanced from outside.
 pub struct Process {

@@ -6,9 +6,11 @@ use fastrand::Rng;
 use ringfence_raft::NodeId;
 use serde::{Deserialize, Serialize};
 
-use super::NEWEST_RULES;
 use crate::messages::channel_name;
 use crate::network::Hold;
+
+/// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
+pub const NEWEST_RULES: u8 = 3;
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

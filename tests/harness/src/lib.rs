@@ -45,6 +45,7 @@ mod namespace;
 mod network;
 mod node;
 mod postgres_server;
+pub mod preload;
 mod process;
 mod program;
 mod prometheus_server;

@@ -1,13 +1,12 @@
 use std::fmt::Write;
 use std::net::IpAddr;
 use std::path::PathBuf;
-use std::process::Command;
 use std::time::Duration;
 
 use tempfile::TempDir;
 
-use crate::Error;
 use crate::process::folder;
+use crate::{Error, preload};
 
 const SOURCE: &str = include_str!("lookups.c");
 
@@ -23,7 +22,6 @@ impl Lookups {
     /// These names and their addresses, each lookup of which takes `delay`; [`Error::Unavailable`] without a C compiler.
     pub fn new(names: &[(&str, &[IpAddr])], delay: Duration) -> Result<Self, Error> {
         let dir = folder("lookups")?;
-        let (source, library) = (dir.path().join("lookups.c"), dir.path().join("lookups.so"));
         let mut text = String::new();
         for (name, addresses) in names {
             text += name;
@@ -32,16 +30,9 @@ impl Lookups {
             }
             text.push('\n');
         }
-        let written =
-            std::fs::write(&source, SOURCE).and_then(|()| std::fs::write(dir.path().join("names"), text));
-        written.map_err(Error::io("cannot write the names"))?;
-        let built =
-            Command::new("cc").args(["-O1", "-shared", "-fPIC", "-o"]).arg(library).arg(source).output();
-        let built = built.map_err(|error| Error::Unavailable(format!("no C compiler: {error}")))?;
-        match built.status.success() {
-            true => Ok(Self { dir, delay }),
-            false => Err(Error::Failed(format!("cc: {}", String::from_utf8_lossy(&built.stderr)))),
-        }
+        std::fs::write(dir.path().join("names"), text).map_err(Error::io("cannot write the names"))?;
+        preload::compile(SOURCE, &dir.path().join("lookups.so"))?;
+        Ok(Self { dir, delay })
     }
 
     /// What the environment of a process needs.

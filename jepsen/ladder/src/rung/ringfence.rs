@@ -1,0 +1,202 @@
+//! Leases of Ringfence, on three nodes. The client repeats a request with the same lease id, at another node, until its
+//! answer is definite, as every client of it has to.
+
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use futures_util::future::BoxFuture;
+use ringfence_harness::{Acquired, Called, Client, Cluster, Node, Reply, clock_is_off};
+use ringfence_wire::{AcquireRequest, LeaseId, ProblemKind};
+use serde_json::json;
+use tokio::time::{Instant, sleep};
+
+use crate::clock::Clock;
+use crate::fault::Fault;
+use crate::front::Front;
+use crate::rung::{Family, Ground, Lock, Rung, Setting, Stage, printed};
+use crate::step::{Answer, Pass};
+
+/// How long one answer may take, but for the first.
+const PATIENT: Duration = Duration::from_secs(5);
+/// How long it may take until an answer is definite.
+const DEFINITE: Duration = Duration::from_secs(30);
+const AGAIN: Duration = Duration::from_millis(50);
+/// Bounds what should take far less.
+const SOON: Duration = Duration::from_secs(30);
+
+const LEASE: Rung = Rung {
+    number: 18,
+    name: "Ringfence, no guard",
+    plays: "PUT of a lease, renewed every third of its time to live; the storage checks nothing.",
+    family: Family::Ringfence,
+    ttl: Duration::from_secs(1),
+    expires: true,
+    renewed: true,
+    checks_clock: false,
+    two_steps: false,
+};
+
+pub(super) const RUNGS: [Rung; 2] = [
+    LEASE,
+    Rung {
+        number: 19,
+        name: "Ringfence + guard",
+        plays: "As 18; the storage rejects a token smaller than one it has seen.",
+        ..LEASE
+    },
+];
+
+/// As in "Ringfence 0.1.0".
+pub(super) fn version(ground: &Ground) -> Option<String> {
+    let printed = printed(ground.program.to_str()?, &["--version"])?;
+    Some(format!("Ringfence {}", printed.split_whitespace().nth(1)?))
+}
+
+pub(super) struct Leases {
+    clients: Vec<Client>,
+    lease: LeaseId,
+    request: AcquireRequest,
+    is_guarded: bool,
+}
+
+enum Call {
+    Acquire,
+    Renew,
+    Release,
+}
+
+impl Leases {
+    pub(super) fn new(setting: &Setting) -> anyhow::Result<Self> {
+        let clients = setting.servers.split(',').map(|address| Ok(Client::new(address.parse()?)));
+        let request = json!({ "keys": [setting.key], "ttl_ms": setting.ttl_ms, "holder": setting.name });
+        Ok(Self {
+            clients: clients.collect::<anyhow::Result<_>>()?,
+            lease: LeaseId::random(),
+            request: serde_json::from_value(request)?,
+            is_guarded: setting.rung == 19,
+        })
+    }
+
+    async fn definite(&self, call: Call, within: Duration) -> anyhow::Result<Answer> {
+        let deadline = Instant::now() + DEFINITE;
+        let mut within = within;
+        for client in self.clients.iter().cycle() {
+            let client = client.within(within);
+            let answer = match call {
+                Call::Acquire => self.acquired(client.acquire(self.lease, &self.request).await),
+                Call::Renew => held(client.renew(self.lease, None).await, Answer::Alive),
+                Call::Release => held(client.release(self.lease).await, Answer::Released),
+            };
+            if answer.is_ok() || Instant::now() > deadline {
+                return answer;
+            }
+            within = PATIENT;
+            sleep(AGAIN).await;
+        }
+        bail!("there is no node")
+    }
+
+    fn acquired(&self, answer: Called<Acquired>) -> anyhow::Result<Answer> {
+        match answer? {
+            Reply::Done { body, .. } => {
+                let grant = body.grant().context("it waits, though it was not asked to")?;
+                let pass = if self.is_guarded { Pass::Token(grant.token.0) } else { Pass::Nothing };
+                Ok(Answer::Granted { pass })
+            }
+            Reply::Refused(problem) if problem.kind == ProblemKind::Held => Ok(Answer::Held),
+            Reply::Refused(problem) => Ok(Answer::Refused { why: problem.detail }),
+        }
+    }
+}
+
+/// The lease that a call is about may have ended.
+fn held<T>(answer: Called<T>, done: Answer) -> anyhow::Result<Answer> {
+    Ok(match answer? {
+        Reply::Done { .. } => done,
+        Reply::Refused(_) => Answer::Lost,
+    })
+}
+
+impl Lock for Leases {
+    fn acquire(&mut self, within: Duration) -> BoxFuture<'_, anyhow::Result<Answer>> {
+        self.lease = LeaseId::random();
+        Box::pin(self.definite(Call::Acquire, within))
+    }
+
+    fn touch(&mut self) -> BoxFuture<'_, anyhow::Result<Answer>> {
+        Box::pin(self.definite(Call::Renew, PATIENT))
+    }
+
+    fn release(&mut self, within: Duration) -> BoxFuture<'_, anyhow::Result<Answer>> {
+        Box::pin(self.definite(Call::Release, within))
+    }
+
+    fn needs_renewing(&self) -> bool {
+        true
+    }
+}
+
+/// Three nodes, each behind a proxy.
+pub(super) struct Nodes {
+    cluster: Cluster,
+    fronts: Vec<Front>,
+    clock: Option<Clock>,
+}
+
+impl Nodes {
+    pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let name = format!("server-{}-{}", rung.number, fastrand::u64(..));
+        let clock = fault.server_clock_h().map(|_| Clock::new(&ground.folder, &name)).transpose()?;
+        let cluster = Cluster::builder(&ground.program).first_revision(None).others_judge().lay_out().await?;
+        for node in cluster.nodes() {
+            node.start_with(|command| {
+                command.envs(clock.iter().flat_map(Clock::variables));
+            })?;
+        }
+        cluster.ready().await?;
+        let mut fronts = Vec::new();
+        for node in cluster.nodes() {
+            fronts.push(Front::open(node.http()).await?);
+        }
+        Ok(Self { cluster, fronts, clock })
+    }
+
+    /// Kills the leader, and waits until the others have another one.
+    async fn lose_leader(&self) -> anyhow::Result<&Node> {
+        let leader = self.cluster.leader().await?;
+        leader.kill()?;
+        let other = self.cluster.leader().await?;
+        ensure!(other.id() != leader.id(), "a dead node leads");
+        Ok(leader)
+    }
+}
+
+impl Stage for Nodes {
+    fn fronts(&self) -> Vec<&Front> {
+        self.fronts.iter().collect()
+    }
+
+    fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
+        Box::pin(async move {
+            if let Some(hours) = fault.server_clock_h() {
+                self.clock.as_ref().context("there is no clock to throw")?.throw(3_600 * hours)?;
+                for node in self.cluster.nodes() {
+                    clock_is_off(node, 3_600 * hours, SOON).await?;
+                }
+                return Ok(format!("the clocks of all nodes are off by {hours} h"));
+            }
+            let leader = self.lose_leader().await?;
+            if fault == Fault::Empty {
+                leader.wipe()?;
+                leader.start()?;
+                return Ok(format!("node {}, the leader, was restarted without its data", leader.id()));
+            }
+            Ok(format!("node {}, the leader, was killed; another one leads", leader.id()))
+        })
+    }
+
+    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
+        let key = key.to_owned();
+        Box::pin(async move { bail!("{key} is stuck") })
+    }
+}
