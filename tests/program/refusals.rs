@@ -253,28 +253,6 @@ async fn a_misspelt_log_level_is_refused() {
     assert_refused(&run(PROGRAM, arguments, ENDS_WITHIN).await.unwrap(), &["--log"]);
 }
 
-#[tokio::test]
-async fn unknown_fields_and_parameters_are_refused_by_name() {
-    let cluster = cluster().nodes(1).start().await.unwrap();
-    let client = cluster.node(1).client();
-    let lease = format!("/v1/leases/{}", LeaseId::random());
-    let cases = [
-        ("PUT", lease.as_str(), r#"{"keys":["a"],"ttl":5}"#, "ttl"),
-        ("PUT", &lease, r#"{"keys":[{"key":"a","colour":1}]}"#, "keys[0].colour"),
-        ("POST", "/v1/validate", r#"{"key":"a","token":1,"fence":1}"#, "fence"),
-        ("POST", "/v1/revoke", r#"{"key":"a","token":1,"why":""}"#, "why"),
-        ("GET", "/v1/keys/a?consistent=yes", "", "consistent"),
-        ("GET", "/v1/cluster?x=1", "", "x"),
-    ];
-    for (method, path, body, field) in cases {
-        let answer = client.raw(method, path, body).await.unwrap();
-        assert_eq!(answer.status, 400, "{method} {path} {body}");
-        let problem: ringfence_wire::Problem = serde_json::from_slice(&answer.body).unwrap();
-        assert_eq!(problem.field.as_deref(), Some(field), "{method} {path} {body}: {}", problem.detail);
-    }
-    assert_eq!(client.cluster().await.done().revision.0, 1, "nothing was done");
-}
-
 /// It must have failed without a panic, and its output must contain all of this.
 fn assert_refused(ended: &Ended, said: &[&str]) {
     assert!(ended.status.code().is_some_and(|code| code != 0 && code != 101), "{ended:?}");

@@ -1,8 +1,6 @@
-//! Watches: every change once and in order, at any node, across lists, kills, snapshots, and clients that do not read.
+//! Watches: every change once and in order, at any node, across lists, kills and snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read, Write};
-use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -368,58 +366,4 @@ async fn a_node_that_stops_ends_its_watches_in_order() {
         assert_eq!(watch.next().await.unwrap(), None);
     }
     assert!(!node.log().contains("stopped although some requests had no response yet"), "{}", node.log());
-}
-
-#[tokio::test]
-async fn a_watch_that_does_not_read_is_cut_off_while_others_get_everything_and_grants_go_on() {
-    let cluster = cluster().start().await.unwrap();
-    let (node, writer) = (cluster.node(1), cluster.node(2).client());
-    let begun = revision(node).await;
-    let mut silent = TcpStream::connect(node.http()).unwrap();
-    write!(silent, "GET /v1/watch?after={begun} HTTP/1.1\r\nhost: {}\r\n\r\n", node.http()).unwrap();
-    let mut reads = watch(node, "", Some(begun)).await;
-    let reader = tokio::spawn(async move {
-        let mut changes = Vec::new();
-        while changes.last().is_none_or(|(_, event): &(_, WatchEvent)| event.keys.len() > 1) {
-            changes.push(next(&mut reads).await);
-        }
-        changes
-    });
-    // Each change takes 36,000 bytes.
-    let names: Vec<_> = (0..64).map(|number| format!("{number:0512}")).collect();
-    let request = of(&names.iter().map(String::as_str).collect::<Vec<_>>());
-    let is_cut_off = async || {
-        let metrics = node.client().metrics().await.done();
-        metrics.contains("ringfence_watches_cut_off_total{reason=\"too-slow\"} 1")
-    };
-    let flood = async {
-        while !is_cut_off().await {
-            for _ in 0..20 {
-                let lease = LeaseId::random();
-                granted(&writer, lease, &request).await;
-                release(&writer, lease).await;
-            }
-        }
-    };
-    timeout(2 * SOON, flood).await.expect("it is cut off");
-    let last = hold(node, "end").await;
-    let changes = reader.await.unwrap();
-    assert_from(begun.next(), &changes);
-    assert_eq!(changes.last().unwrap().1.token, Some(last.token));
-    // It can read what was sent, and the reason at the end.
-    let told = tokio::task::spawn_blocking(move || {
-        silent.set_read_timeout(Some(SOON)).unwrap();
-        let (mut told, mut buffer) = (Vec::new(), vec![0; 1 << 16]);
-        while !told.ends_with(b"\r\n0\r\n\r\n") {
-            let bytes = silent.read(&mut buffer).unwrap();
-            assert!(bytes > 0, "the stream breaks off");
-            told.extend_from_slice(&buffer[..bytes]);
-        }
-        String::from_utf8(told).unwrap()
-    });
-    let told = told.await.unwrap();
-    let (_, end) = told.rsplit_once("event: ").unwrap();
-    let last_id = told.rsplit_once("\nid: ").unwrap().1.split_once('\n').unwrap().0;
-    let data = format!("cut-off\ndata: {{\"revision\":{last_id},\"reason\":\"too-slow\"}}\n\n");
-    assert!(end.starts_with(&data), "{end:?} after {last_id}");
 }

@@ -27,6 +27,7 @@ async fn a_body_that_is_not_valid_names_the_field() {
         (&lease, r#"{"keys":["a"],"ttl_ms":99}"#, Some("ttl_ms")),
         (&lease, r#"{"keys":["a"],"wait_ms":60001}"#, Some("wait_ms")),
         (&lease, r#"{"keys":["a"],"colour":1}"#, Some("colour")),
+        (&lease, r#"{"keys":[{"key":"a","colour":1}]}"#, Some("keys[0].colour")),
         ("POST /v1/leases", r#"{"keys":["a"],"lease_id":"x"}"#, Some("lease_id")),
         (&renew, r#"{"ttl_ms":0}"#, Some("ttl_ms")),
         (&renew, r#"{"ttl":1}"#, Some("ttl")),
@@ -46,7 +47,9 @@ async fn a_body_that_is_not_valid_names_the_field() {
             Some("operations[0].acquire.wait_ms"),
         ),
         ("POST /v1/revoke", r#"{"key":"a"}"#, Some("token")),
+        ("POST /v1/revoke", r#"{"key":"a","token":1,"why":""}"#, Some("why")),
         ("POST /v1/validate", r#"{"key":"a"}"#, Some("token")),
+        ("POST /v1/validate", r#"{"key":"a","token":1,"fence":1}"#, Some("fence")),
         ("POST /v1/validate", r#"{"checks":[{"key":"a","token":-1}]}"#, Some("checks[0].token")),
     ] {
         let (method, target) = place.split_once(' ').unwrap();

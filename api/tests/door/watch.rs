@@ -297,6 +297,17 @@ async fn only_a_watch_that_does_not_read_is_cut_off() {
     let mut slow = Watch::open(&service, "/v1/watch", &[]).await;
     let mut quick = Watch::open(&service, "/v1/watch?prefix=end", &[]).await;
     assert_eq!((slow.block().await, quick.block().await), (Some(None), Some(None)));
+    let mut all = Watch::open(&service, "/v1/watch", &[]).await;
+    let reader = tokio::spawn(async move {
+        let mut revisions = Vec::new();
+        loop {
+            let (_, data) = all.event().await.expect("a watch that reads goes on");
+            revisions.push(data["revision"].as_u64().unwrap());
+            if data["keys"].as_array().unwrap().len() == 1 {
+                return revisions;
+            }
+        }
+    });
     // Each event has 36,000 bytes. More of them are made than the system takes for one that does not read, and than what
     // is kept.
     let keys: Vec<_> = (0..64).map(|number| format!("{number:0512}")).collect();
@@ -310,6 +321,8 @@ async fn only_a_watch_that_does_not_read_is_cut_off() {
     }
     service.hold("end").await;
     assert_eq!(quick.change().await.0, "granted");
+    let read = reader.await.unwrap();
+    assert!(read.windows(2).all(|pair| pair[1] == pair[0] + 1), "{read:?}");
     let mut last = 0;
     let cut_off: CutOff = loop {
         let (name, data) = slow.event().await.expect("the last event says so");
