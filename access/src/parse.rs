@@ -74,15 +74,21 @@ struct Allow {
 /// What is wrong, and where.
 type Wrong = (Range<usize>, String);
 
-pub(crate) fn rules(text: &str) -> Result<Rules, Error> {
-    let line = |span: Range<usize>| {
-        text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
-    };
-    let file: File = toml::from_str(text).map_err(|error| Error {
-        line: error.span().map_or(1, line),
-        why: without_values(error.message()),
-    })?;
-    checked(file).map_err(|(span, why)| Error { line: line(span), why })
+impl Rules {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// It is not valid, or ambiguous.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let line = |span: Range<usize>| {
+            text.as_bytes().iter().take(span.start).filter(|byte| **byte == b'\n').count() + 1
+        };
+        let file: File = toml::from_str(text).map_err(|error| Error {
+            line: error.span().map_or(1, line),
+            why: without_values(error.message()),
+        })?;
+        checked(file).map_err(|(span, why)| Error { line: line(span), why })
+    }
 }
 
 /// `message` without the text between its first and its last quotation mark, which stands in the file.
@@ -204,7 +210,7 @@ mod tests {
     #[test]
     fn principals_have_the_rights_that_the_file_gives_them() {
         let (billing, other) = (Credential::of([1; 32]), Credential::of([2; 32]));
-        let rules = rules(&format!(
+        let rules = Rules::parse(&format!(
             r#"
             [principals.billing]
             credentials = ["{}", "{NONE}"]
@@ -273,7 +279,7 @@ mod tests {
             limited.unwrap(),
             free.unwrap()
         );
-        let rules = rules(&text).unwrap();
+        let rules = Rules::parse(&text).unwrap();
         let limits = |credential| {
             let limits = rules.identify(&Proof { credential, ..Proof::default() }).unwrap().limits();
             [limits.leases, limits.waiting, limits.lease_bytes, limits.requests_per_s, limits.watches]
@@ -286,7 +292,7 @@ mod tests {
 
     #[test]
     fn nothing_is_allowed_by_default() {
-        let rules = rules("").unwrap();
+        let rules = Rules::parse("").unwrap();
         let anonymous = rules.identify(&Proof::default()).unwrap();
         assert!(KeyRight::ALL.iter().all(|right| !anonymous.may_somewhere(*right)));
         assert!(ClusterRight::ALL.iter().all(|right| !anonymous.may_with_cluster(*right)));
@@ -321,7 +327,7 @@ mod tests {
             ("[anonymous]\ncredentials = []".into(), 2, "credentials"),
             ("[principals".into(), 1, ""),
         ] {
-            let error = rules(&text).expect_err(&text);
+            let error = Rules::parse(&text).expect_err(&text);
             assert!(error.line == line && error.why.contains(why), "{text}: {error}");
             assert!(!error.to_string().contains(secret), "{error}");
         }
@@ -354,12 +360,12 @@ mod tests {
 
         #[test]
         fn no_text_makes_it_panic(text in "(\\PC|\n|\\[principals\\.a\\]|credentials = |allow = |keys|\"|\\{|\\})*") {
-            let _ = rules(&text);
+            let _ = Rules::parse(&text);
         }
 
         #[test]
         fn a_changed_file_is_refused_without_its_secrets_or_works(text in changed()) {
-            match rules(&text) {
+            match Rules::parse(&text) {
                 Err(error) => {
                     prop_assert!(error.line <= text.lines().count() + 1, "{error}");
                     let (error, digest) = (error.to_string(), Credential::of([1; 32]).digest().to_string());

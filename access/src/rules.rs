@@ -5,7 +5,6 @@ use ringfence_tls::Name;
 
 use crate::credential::Digest;
 use crate::principal::Principal;
-use crate::{Error, parse};
 
 /// Who the principals of a cluster are.
 #[derive(Debug)]
@@ -36,14 +35,6 @@ pub enum Unidentified {
 }
 
 impl Rules {
-    /// Reads the text of a file.
-    ///
-    /// # Errors
-    /// It is not valid, or ambiguous.
-    pub fn parse(text: &str) -> Result<Self, Error> {
-        parse::rules(text)
-    }
-
     /// The principal that `proof` shows. Certificates that name nobody are ignored, credentials are not: whoever sends one
     /// means to be somebody.
     ///

@@ -1,12 +1,9 @@
 //! The client, and its calls.
 
-use std::fmt::{self, Debug, Formatter};
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::Method;
-use hyper::header::HeaderValue;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
     Access, AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, ClusterStatus, Grant,
@@ -22,7 +19,7 @@ use crate::lifetime::Lifetime;
 use crate::list::Listing;
 use crate::lock::{Lock, parse_key, parse_ttl};
 use crate::renewal::Renewals;
-use crate::transport::{Nodes, Request, Response};
+use crate::transport::{Nodes, Request, Response, Tls};
 use crate::watch::Watch;
 use crate::{Consistency, Error, Lease};
 
@@ -37,50 +34,6 @@ pub enum LeaseView {
     Granted(Box<Grant>),
     /// It is in the queue.
     Waiting(Waiting),
-}
-
-/// How to call the nodes over TLS. Files are in PEM.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tls {
-    /// The authorities that sign the nodes' certificates; `None`: those that this system trusts.
-    pub authority: Option<PathBuf>,
-    /// The client's certificate, if the nodes require one.
-    pub certificate: Option<PathBuf>,
-    /// The private key of the certificate.
-    pub key: Option<PathBuf>,
-    /// The client's credential, if the nodes have access rules.
-    pub credential: Option<Credential>,
-}
-
-/// A secret that shows the nodes which principal a client is. It is sent to nodes whose certificates are verified, and never
-/// over a plain connection.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Credential(HeaderValue);
-
-impl Credential {
-    /// The credential `secret`, as `ringfence access credential` prints it.
-    ///
-    /// # Errors
-    /// It is empty, or has characters that no credential has.
-    pub fn new(secret: &str) -> Result<Self, Error> {
-        let is_valid = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
-        let header = is_valid.then(|| HeaderValue::try_from(format!("Bearer {secret}")).ok()).flatten();
-        let why = "must be visible ASCII characters without spaces";
-        let mut header = header.ok_or_else(|| Error::invalid("credential", why))?;
-        header.set_sensitive(true);
-        Ok(Self(header))
-    }
-
-    /// The header `Authorization`.
-    pub(crate) fn header(&self) -> &HeaderValue {
-        &self.0
-    }
-}
-
-impl Debug for Credential {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        f.write_str("Credential(…)")
-    }
 }
 
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.

@@ -85,7 +85,7 @@ mod renewal;
 mod transport;
 mod watch;
 
-pub use client::{Client, Credential, LeaseView, Tls};
+pub use client::{Client, LeaseView};
 pub use consistency::Consistency;
 pub use error::{Error, Loss};
 pub use lease::Lease;
@@ -98,6 +98,7 @@ pub use ringfence_wire::{
     Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent, WatchEventName,
     WatchedKey,
 };
+pub use transport::{Credential, Tls};
 pub use watch::{Event, Watch};
 
 /// Its example compiles.

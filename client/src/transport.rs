@@ -10,3 +10,4 @@ mod tls;
 pub(crate) use http::{Failure, Request, Response, Streaming, encode};
 pub(crate) use node::Node;
 pub(crate) use nodes::Nodes;
+pub use tls::{Credential, Tls};

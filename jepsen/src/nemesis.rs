@@ -5,6 +5,11 @@ use std::fmt;
 use clap::ValueEnum;
 use ringfence_harness::{Clocks, may_inject, may_mount};
 
+/// The name of what an upgrade does to nodes, in histories and reports.
+pub(crate) const UPGRADE: &str = "upgrade";
+/// The name of all that it does, if a node runs a bad build.
+pub(crate) const BAD_BUILD: &str = "bad-build";
+
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, ValueEnum)]
 pub enum Nemesis {

@@ -31,16 +31,13 @@ use ringfence_patched::workspace;
 
 use crate::faults::Carried;
 use crate::field::{Field, FieldOptions};
+use crate::nemesis::{BAD_BUILD, UPGRADE};
 use crate::process::Load;
 use crate::run::{RunOptions, run_with};
 use crate::upgrade::numbers::Numbers;
 use crate::upgrade::scene::Scene;
 use crate::workload::Workload;
 
-/// The name of these faults in histories and reports.
-pub const NAME: &str = "upgrade";
-/// The name of all of them, if a node runs a bad build.
-pub const BAD_BUILD: &str = "bad-build";
 /// The patch of a version of the rules that only tests have.
 pub const NEXT_RULES: &str = "next-rules";
 /// The patch of a bad build, which decides by that version too early.
@@ -133,7 +130,7 @@ impl UpgradeOptions {
             command: self.command(course, seed),
             seed,
             workload: options.workload.to_string(),
-            nemeses: vec![if course == Course::Witness { BAD_BUILD } else { NAME }.to_owned()],
+            nemeses: vec![if course == Course::Witness { BAD_BUILD } else { UPGRADE }.to_owned()],
             nodes: NODES,
             time_s: 0,
             version,

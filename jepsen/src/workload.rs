@@ -30,9 +30,8 @@ use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS};
 use ringfence_laws::history::{About, Came};
 use ringfence_wire::{Key, Mode, Token, WantedKey};
 
-use crate::nemesis::Nemesis;
+use crate::nemesis::{BAD_BUILD, Nemesis, UPGRADE};
 use crate::process::Process;
-use crate::upgrade;
 use crate::workload::draws::Draws;
 
 /// Laws about real time.
@@ -151,11 +150,11 @@ impl Workload {
             }
         });
         laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
-        if about.nemeses.iter().any(|nemesis| nemesis == upgrade::BAD_BUILD) {
+        if about.nemeses.iter().any(|nemesis| nemesis == BAD_BUILD) {
             // What the bad build answers until it stops is wrong.
             return vec![&EQUAL_STATES, &ALL_SERVE, &NO_PANIC];
         }
-        let is_gentle = about.nemeses.iter().all(|nemesis| nemesis == upgrade::NAME);
+        let is_gentle = about.nemeses.iter().all(|nemesis| nemesis == UPGRADE);
         laws.extend((self == Self::Client && is_gentle).then_some(&LIBRARY));
         let is_timed = about.nemeses.contains(&Nemesis::MonotonicClock.to_string());
         // Where the clock lies by which they are kept, these cannot be kept.

@@ -4,8 +4,8 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl}
 
 use crate::Attachment;
 use crate::keys::Keys;
+use crate::owner::SpaceNo;
 use crate::requests::{Request, Requests};
-use crate::store::SpaceNo;
 
 /// A lease that is live or waits. A clone shares its texts and is cheap.
 #[derive(Clone, Debug)]

@@ -32,6 +32,10 @@ pub struct Quota {
     pub bytes: Option<u64>,
 }
 
+/// The number of a principal's lease ids in the table. It depends on the history of this process and never shows outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct SpaceNo(pub(crate) u16);
+
 impl Request {
     /// The name of who gave them.
     pub fn name(&self) -> Option<&PrincipalName> {

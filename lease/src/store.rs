@@ -21,6 +21,7 @@ use ringfence_wire::{Key, LeaseId, PrincipalName, Revision};
 
 use crate::keys::Keys;
 use crate::lease::Lease;
+use crate::owner::SpaceNo;
 
 mod ended;
 mod fifo;
@@ -38,7 +39,7 @@ pub(crate) use fifo::Fifo;
 pub(crate) use load::Loader;
 pub(crate) use queue::Lock;
 pub(crate) use slots::{Chunks, Slot};
-pub(crate) use spaces::{Found, SpaceNo, Spaces};
+pub(crate) use spaces::{Found, Spaces};
 
 use index::Index;
 use locks::Locks;

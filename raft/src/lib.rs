@@ -88,7 +88,6 @@ pub use inspect::{
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
 };
 pub use lines::Lines;
-pub use members::MembersError;
 pub use members::founding::JoinError;
 pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Certificate, Connection, Tcp, Tls, Transport, is_of_node};
@@ -100,4 +99,4 @@ pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWrite
 pub use time::elapsed::Quartz;
 pub use time::start::Elders;
 pub use time::wall::WallClock;
-pub use unanswered::Unanswered;
+pub use unanswered::{MembersError, Unanswered};

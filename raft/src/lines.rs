@@ -1,5 +1,6 @@
 //! A bound on the log lines that others can cause.
 
+use std::io;
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -38,6 +39,12 @@ impl State {
         self.full = Some(full);
         Some(std::mem::take(&mut self.suppressed))
     }
+}
+
+/// Says that the connection of a peer was closed by an error, unless too many were: anybody can cause that.
+pub(crate) fn warn_closed(lines: &Lines, from: &str, error: &io::Error) {
+    let Some(untold) = lines.take() else { return };
+    tracing::warn!(%from, %error, untold = (untold > 0).then_some(untold), "peer connection closed");
 }
 
 #[cfg(test)]

@@ -36,6 +36,7 @@ use crate::consensus::{Consensus, Member, NodeId};
 use crate::handle::Handle;
 use crate::peer::{Answer, CallError, Order};
 use crate::replica::{HEARD, Replica, is_majority};
+use crate::unanswered::MembersError::{self, Refused};
 use crate::unanswered::{RETRY, Unanswered};
 
 /// How long a change may take, the search for a leader included.
@@ -50,19 +51,6 @@ const LOOK: Duration = Duration::from_millis(250);
 const HEAR_WITHIN: Duration = Duration::from_secs(2);
 /// A learner that lacks no more entries than this is promoted.
 const NEAR_ENTRIES: u64 = 1_000;
-
-/// Why an order was not carried out.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MembersError {
-    /// The leader refused it: nothing has changed.
-    #[error("{0}")]
-    Refused(String),
-    /// There is no answer.
-    #[error(transparent)]
-    Unanswered(#[from] Unanswered),
-}
-
-use MembersError::Refused;
 
 impl Handle {
     /// Makes the node `id`, which waits at `peer` (`host:port`) to join, a member. It votes once it has caught up.

@@ -6,11 +6,11 @@ use ringfence_lease::{LeaseTable, Request};
 use tokio::time::Instant;
 
 use crate::handle::Handle;
+use crate::members;
 use crate::members::founding::Founding;
-use crate::members::{self, MembersError};
 use crate::peer::{Answer, Call, Directory, Probed, ReadPoint, Service};
 use crate::propose::proposer::Failure;
-use crate::unanswered::{TIMEOUT, Unanswered};
+use crate::unanswered::{MembersError, TIMEOUT, Unanswered};
 
 pub(crate) struct NodeService {
     pub(crate) directory: Arc<Directory>,

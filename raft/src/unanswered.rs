@@ -1,4 +1,4 @@
-//! How long a request may take, and why it may have no answer.
+//! How long a request may take, and why it may have no answer, or was refused.
 
 use std::time::Duration;
 
@@ -16,4 +16,15 @@ pub enum Unanswered {
     /// It may or may not have been done, or be done later.
     #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]
     Indeterminate,
+}
+
+/// Why an order was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MembersError {
+    /// The leader refused it: nothing has changed.
+    #[error("{0}")]
+    Refused(String),
+    /// There is no answer.
+    #[error(transparent)]
+    Unanswered(#[from] Unanswered),
 }

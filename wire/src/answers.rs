@@ -75,26 +75,6 @@ pub enum WaitingState {
     Waiting,
 }
 
-/// A live lease that blocks another.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Blocker {
-    /// The key that it holds.
-    pub key: Key,
-    /// Its token.
-    pub token: Token,
-    /// Its public label.
-    pub holder: Option<Holder>,
-    /// Its mode on the key.
-    pub mode: ModeName,
-    /// The limit of a shared mode.
-    pub limit: Option<NonZeroU32>,
-    /// How long it lives unless renewed, in milliseconds.
-    pub expires_in_ms: u64,
-    /// The principal that acquired it; `None` if that is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub by: Option<PrincipalName>,
-}
-
 /// The public view of a key.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeyView {

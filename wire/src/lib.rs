@@ -29,8 +29,8 @@ mod watch;
 pub use access::{Access, AllowedKeys, Limits};
 pub use address::{check_peer_address, is_loopback, is_unspecified};
 pub use answers::{
-    BatchAnswer, BatchBody, BatchResult, Blocker, Grant, GrantState, GrantedKey, HolderView, KeyList,
-    KeyView, MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
+    BatchAnswer, BatchBody, BatchResult, Grant, GrantState, GrantedKey, HolderView, KeyList, KeyView,
+    MirroredGrant, Verdict, VerdictName, VerdictsAnswer, WaiterView, Waiting, WaitingState,
 };
 pub use backup::Backup;
 pub use claim::{Claim, ClaimError};
@@ -41,7 +41,7 @@ pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
 pub use lease_id::{LeaseId, LeaseIdError};
 pub use mode::{Mode, ModeName};
-pub use problem::{Problem, ProblemKind};
+pub use problem::{Blocker, Problem, ProblemKind};
 pub use requests::{
     AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, MAX_BATCH,
     MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, UpgradeRequest,

@@ -1,6 +1,8 @@
+use std::num::NonZeroU32;
+
 use serde::{Deserialize, Serialize};
 
-use crate::{Blocker, EndReason, LeaseId, Revision, Token};
+use crate::{EndReason, Holder, Key, LeaseId, ModeName, PrincipalName, Revision, Token};
 
 /// The body of an HTTP error: `application/problem+json`, RFC 9457. Clients switch on `type`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +37,26 @@ pub struct Problem {
     /// For `history-gone`: the node has all changes after this revision.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub oldest: Option<Revision>,
+}
+
+/// A live lease that blocks another.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Blocker {
+    /// The key that it holds.
+    pub key: Key,
+    /// Its token.
+    pub token: Token,
+    /// Its public label.
+    pub holder: Option<Holder>,
+    /// Its mode on the key.
+    pub mode: ModeName,
+    /// The limit of a shared mode.
+    pub limit: Option<NonZeroU32>,
+    /// How long it lives unless renewed, in milliseconds.
+    pub expires_in_ms: u64,
+    /// The principal that acquired it; `None` if that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub by: Option<PrincipalName>,
 }
 
 macro_rules! problems {

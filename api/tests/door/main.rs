@@ -7,6 +7,7 @@ mod client;
 mod connection;
 mod dashboard;
 mod document;
+mod documented;
 mod ended;
 mod keys;
 mod many;

@@ -27,8 +27,7 @@ use tokio::time::Instant;
 
 use super::http::Failure;
 use super::node::Node;
-use super::tls::Encryption;
-use crate::Tls;
+use super::tls::{Encryption, Tls};
 use crate::backoff::pick;
 
 /// How long a node that failed is avoided. Others may name it as the leader for about a second after its death.

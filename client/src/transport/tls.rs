@@ -1,10 +1,12 @@
 //! TLS to the nodes.
 
-use std::fmt::{Debug, Formatter};
+use std::fmt::{self, Debug, Formatter};
 use std::io;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hyper::header::HeaderValue;
 use ringfence_tls::{Files, Look, Reload};
 use ringfence_wire::FieldError;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -14,10 +16,54 @@ use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
 
-use crate::{Credential, Tls};
+use crate::Error;
 
 /// How often the files are looked at, if connections are opened all the time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How to call the nodes over TLS. Files are in PEM.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tls {
+    /// The authorities that sign the nodes' certificates; `None`: those that this system trusts.
+    pub authority: Option<PathBuf>,
+    /// The client's certificate, if the nodes require one.
+    pub certificate: Option<PathBuf>,
+    /// The private key of the certificate.
+    pub key: Option<PathBuf>,
+    /// The client's credential, if the nodes have access rules.
+    pub credential: Option<Credential>,
+}
+
+/// A secret that shows the nodes which principal a client is. It is sent to nodes whose certificates are verified, and never
+/// over a plain connection.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential(HeaderValue);
+
+impl Credential {
+    /// The credential `secret`, as `ringfence access credential` prints it.
+    ///
+    /// # Errors
+    /// It is empty, or has characters that no credential has.
+    pub fn new(secret: &str) -> Result<Self, Error> {
+        let is_valid = !secret.is_empty() && secret.bytes().all(|byte| byte.is_ascii_graphic());
+        let header = is_valid.then(|| HeaderValue::try_from(format!("Bearer {secret}")).ok()).flatten();
+        let why = "must be visible ASCII characters without spaces";
+        let mut header = header.ok_or_else(|| Error::invalid("credential", why))?;
+        header.set_sensitive(true);
+        Ok(Self(header))
+    }
+
+    /// The header `Authorization`.
+    pub(crate) fn header(&self) -> &HeaderValue {
+        &self.0
+    }
+}
+
+impl Debug for Credential {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("Credential(…)")
+    }
+}
 
 /// The configuration of connections with TLS.
 pub(crate) struct Encryption {
@@ -87,7 +133,7 @@ impl Encryption {
 }
 
 impl Debug for Encryption {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encryption").finish_non_exhaustive()
     }
 }

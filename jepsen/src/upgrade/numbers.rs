@@ -6,8 +6,8 @@ use std::fmt;
 use ringfence_laws::history::{Asked, Call, Came, History};
 use ringfence_wire::{ProblemKind, Role};
 
-use super::NAME;
 use super::scene::REFUSED;
+use crate::nemesis::UPGRADE;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
@@ -52,7 +52,7 @@ impl Numbers {
             failed: of_library().filter(failed).count(),
             unknown: calls.iter().filter(|call| !call.is_of_library()).filter(failed).count(),
             overloaded: calls.iter().filter(|call| is_overloaded(call)).count(),
-            restarts: faults.iter().filter(|fault| fault.nemesis == NAME).count(),
+            restarts: faults.iter().filter(|fault| fault.nemesis == UPGRADE).count(),
             too_early: faults.iter().filter(|fault| fault.what.contains(REFUSED)).count(),
             installs: faults.iter().filter(|fault| fault.what.contains("by a snapshot")).count(),
             elections: terms.len().saturating_sub(1),

@@ -9,9 +9,9 @@ use anyhow::Context;
 use fastrand::Rng;
 use ringfence_laws::history::Fault;
 
-use super::NAME;
 use crate::clock::Clock;
 use crate::field::Field;
+use crate::nemesis::UPGRADE;
 
 /// Bounds the time until a node has caught up with the others.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(60);
@@ -108,7 +108,7 @@ impl<'a> Scene<'a> {
     /// A fault of a node that begins now.
     pub(super) fn begun(&self, id: u64, what: String) -> Fault {
         let now_us = self.clock.now_us();
-        Fault { nemesis: NAME.to_owned(), what, nodes: vec![id], from_us: now_us, to_us: now_us }
+        Fault { nemesis: UPGRADE.to_owned(), what, nodes: vec![id], from_us: now_us, to_us: now_us }
     }
 
     /// It is over now.

@@ -5,9 +5,9 @@ use super::fifo::Fifo;
 use super::index::Index;
 use super::queue::Entry;
 use super::slots::Slot;
-use super::spaces::SpaceNo;
 use super::{Store, spaces};
 use crate::lease::Lease;
+use crate::owner::SpaceNo;
 use crate::requests::Requests;
 
 /// Builds a store from the leases of a snapshot, and says what contradicts what. Most indexes are built at the end, from

@@ -6,12 +6,9 @@ use super::ended::{End, Ended};
 use super::index::Index;
 use super::slots::Slot;
 use crate::lease::Lease;
+use crate::owner::SpaceNo;
 
-/// The number of a space in [`Spaces`]. It depends on the history of this process and never shows outside.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct SpaceNo(u16);
-
-/// The lease ids of one principal: those of other principals are others.
+/// One principal's lease ids. Two principals may use the same id for two leases.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
     pub(super) by_id: Index<Slot>,

@@ -7,7 +7,8 @@ use ringfence_wire::{Key, LeaseId, PrincipalName, Revision};
 use super::LeaseTable;
 use super::snapshot::{LeaseRecord, Record, write_records};
 use crate::lease::Lease;
-use crate::store::{Chunks, EndedLease, Fifo, Slot, SpaceNo};
+use crate::owner::SpaceNo;
+use crate::store::{Chunks, EndedLease, Fifo, Slot};
 
 /// The table as it was at one instant. Any thread can write it while the table goes on.
 ///

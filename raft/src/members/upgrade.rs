@@ -10,12 +10,13 @@ use ringfence_lease::Request;
 use ringfence_wire::Upgraded;
 use tokio::time::{Instant, timeout_at};
 
-use super::{ASK, MembersError, Refused, TIMEOUT, list};
+use super::{ASK, TIMEOUT, list};
 use crate::consensus::NodeId;
 use crate::handle::Handle;
 use crate::peer::Program;
 use crate::propose::proposer::{Failure, Raise};
 use crate::replica::Replica;
+use crate::unanswered::MembersError::{self, Refused};
 use crate::unanswered::Unanswered;
 
 impl Handle {

@@ -31,6 +31,7 @@ use uuid::Uuid;
 
 use super::directory::{Directory, Process, Target, refusal};
 use super::handshake::Channel;
+use super::known::Sent;
 use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::{Start, Starts};
 
@@ -38,29 +39,6 @@ use crate::storage::starts::{Start, Starts};
 const ASK: Duration = Duration::from_secs(2);
 /// A process that was not heard for so long has ended: it would have compared itself with this node.
 const SILENT: Duration = Duration::from_secs(15);
-
-/// What a node knows of the processes of one member.
-#[derive(Debug, Default)]
-pub(super) struct Known {
-    /// The newest start of a data directory, and when it was heard.
-    met: Option<(Uuid, Start)>,
-    heard: Option<Instant>,
-    sent: Option<Sent>,
-    /// A data directory that has lost something, and what.
-    lost: Option<(Uuid, String)>,
-}
-
-/// What this node, as the leader of a term, has sent to a data directory.
-#[derive(Clone, Debug)]
-struct Sent {
-    to: Uuid,
-    term: u64,
-    /// The last run of entries without a gap. What the directory has of a snapshot, it may lose with that: then it uses the one
-    /// before.
-    run: RangeInclusive<u64>,
-    /// The last entry of the run that it acknowledged.
-    acknowledged: Option<LogId>,
-}
 
 /// The reason why a process must not go on, as an error.
 #[derive(Debug, thiserror::Error)]

@@ -15,8 +15,8 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use super::campaign::Campaign;
-use super::copies::Known;
 use super::handshake::{Channel, Hello, Processes, Program, Welcome};
+use super::known::Known;
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership};
@@ -197,7 +197,7 @@ impl Directory {
         self.peers().get(&id)?.url.clone()
     }
 
-    /// The program that this incarnation of `id` was when this node last connected to it.
+    /// The program that this incarnation of `id` reported when this node last connected to it.
     pub(crate) fn program_of(&self, id: NodeId, incarnation: Uuid) -> Option<Program> {
         if id == self.identity.node_id {
             return Some(self.program.clone());

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::certificate::Certificate;
 use super::copies::is_copy;
 use super::directory::{Directory, Process, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
@@ -15,7 +16,6 @@ use super::handshake::{
     Channel, HELLO, Hello, MAX_HELLO, Processes, Program, REFUSAL, WELCOME, Welcome, get_hello, get_refusal,
     get_welcome, put_first, put_hello, put_refusal, read_first,
 };
-use super::tls::Certificate;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
 use crate::storage::identity::Identity;

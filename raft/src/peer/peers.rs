@@ -20,8 +20,7 @@ use crate::applied::state_machine::Raft;
 use crate::applied::witness::Difference;
 use crate::consensus::{NodeId, Vote};
 use crate::gate::{Since, Withheld};
-use crate::members::MembersError;
-use crate::unanswered::Unanswered;
+use crate::unanswered::{MembersError, Unanswered};
 
 /// How long a node may take to tell a [`Difference`].
 const DIFFERENCE: Duration = Duration::from_secs(1);

@@ -21,7 +21,7 @@ use super::transport::{Connection, Transport};
 use super::{append, heartbeat, snapshot};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, NodeId, Vote};
-use crate::lines::Lines;
+use crate::lines::{Lines, warn_closed};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
@@ -289,12 +289,6 @@ fn voted(result: Result<VoteResponse<Consensus>, RaftError<Consensus>>) -> Answe
         Ok(response) => Answer::Vote(response.into()),
         Err(error) => Answer::Refused { reason: error.to_string() },
     }
-}
-
-/// Says that a connection was closed by an error, unless too many were: anybody can cause that.
-pub(super) fn warn_closed(lines: &Lines, from: &str, error: &io::Error) {
-    let Some(untold) = lines.take() else { return };
-    tracing::warn!(%from, %error, untold = (untold > 0).then_some(untold), "peer connection closed");
 }
 
 #[cfg(test)]

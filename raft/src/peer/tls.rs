@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ringfence_dial::{Heard, tune};
-use ringfence_tls::{Name, Peer, covers, names};
+use ringfence_tls::Peer;
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, ReadBuf, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -31,10 +31,9 @@ use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{Instant, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector, TlsStream};
 
-use super::server::warn_closed;
+use super::certificate::Certificate;
 use super::transport::{Connection, GONE_AFTER, Transport, connected};
-use crate::consensus::NodeId;
-use crate::lines::Lines;
+use crate::lines::{Lines, warn_closed};
 
 /// The most handshakes of callers at one time, and how long each may take.
 const MAX_HANDSHAKES: usize = 64;
@@ -170,7 +169,7 @@ fn encrypted(
 ) -> io::Result<Connection> {
     let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
     let chain: Arc<[_]> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let certificate = Certificate { chain: Arc::clone(&chain), peer: Arc::clone(&peer), version };
+    let certificate = Certificate::new(Arc::clone(&chain), Arc::clone(&peer), version);
     let (reader, writer) = split(stream);
     let reader = Trusted { reader, chain, peer, at: Instant::now() };
     Ok(Connection {
@@ -179,34 +178,6 @@ fn encrypted(
         writer: Box::new(writer),
         certificate: Some(certificate),
     })
-}
-
-/// The certificate that the other end of a connection has shown, followed by the intermediate ones.
-pub struct Certificate {
-    chain: Arc<[CertificateDer<'static>]>,
-    peer: Arc<Peer>,
-    version: u64,
-}
-
-impl Certificate {
-    /// Whether this node's own files have changed since.
-    pub(super) fn is_stale(&self) -> bool {
-        self.peer.version() != self.version
-    }
-
-    /// As [`is_of_node`].
-    pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
-        self.chain.first().is_some_and(|own| is_of_node(own, id, address))
-    }
-}
-
-/// Whether `certificate` is of the node `id`, which is reached at `address`, `host:port`: it has the URI `ringfence:node:ID`, or
-/// is for that host.
-pub fn is_of_node(certificate: &CertificateDer<'_>, id: NodeId, address: Option<&str>) -> bool {
-    let uri = Name::Uri(format!("ringfence:node:{id}"));
-    let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
-    let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
-    names(certificate).contains(&uri) || host.is_some_and(|host| covers(certificate, host))
 }
 
 /// Bytes from the other side, as long as its certificate is trusted.

@@ -8,7 +8,7 @@ use ringfence_dial::{Heard, Target, tune};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 
-use super::tls::Certificate;
+use super::certificate::Certificate;
 
 /// How long the other host may be silent. A stopped process does not count: its kernel answers.
 pub(super) const GONE_AFTER: Duration = Duration::from_secs(3);

@@ -16,8 +16,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep};
 
-use crate::answer::{Acquired, Called, Failure, Fate, LeaseView, Reply};
+use crate::answer::{Acquired, Called, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
+use crate::error::{Failure, Fate};
 use crate::namespace::Namespace;
 use crate::watch::Watch;
 

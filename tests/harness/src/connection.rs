@@ -16,7 +16,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
 
-use crate::answer::{Failure, Fate};
+use crate::error::{Failure, Fate};
 use crate::namespace::Namespace;
 
 /// A raw answer.

@@ -22,7 +22,7 @@ pub enum Error {
     Failed(String),
     /// A node gave no definite answer.
     #[error(transparent)]
-    Answer(#[from] crate::Failure),
+    Answer(#[from] Failure),
     /// A node refused a call that had to succeed.
     #[error("refused: {}", .0.detail)]
     Refused(Box<Problem>),
@@ -34,6 +34,41 @@ pub enum Error {
         /// How long.
         within: Duration,
     },
+}
+
+/// The outcome of a call without a definite answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Certainly not done: nothing was sent, or the answer was 503 `unavailable`.
+    NotDone,
+    /// May or may not have been done, or be done later: no answer in time, a connection that broke after something was
+    /// sent, 504 `indeterminate`, or a 5xx that is not ours.
+    Unknown,
+    /// The answer breaks the contract. No test may treat it as one of the others.
+    Malformed,
+}
+
+/// A call without a definite answer.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{fate:?}: {why}")]
+pub struct Failure {
+    /// The outcome.
+    pub fate: Fate,
+    /// The node's answer, if it gave one.
+    pub problem: Option<Box<Problem>>,
+    /// The reason, for messages.
+    pub why: String,
+}
+
+impl Failure {
+    pub(crate) fn new(fate: Fate, why: impl Into<String>) -> Self {
+        Self { fate, problem: None, why: why.into() }
+    }
+
+    /// The status of the node's answer, if that obeys the contract.
+    pub fn status(&self) -> Option<u16> {
+        self.problem.as_ref().map(|problem| problem.status)
+    }
 }
 
 impl Error {

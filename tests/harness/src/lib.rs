@@ -61,7 +61,7 @@ mod until;
 mod watch;
 mod zookeeper_cluster;
 
-pub use answer::{Acquired, Answered, Called, Failure, Fate, LeaseView, Reply};
+pub use answer::{Acquired, Answered, Called, LeaseView, Reply};
 pub use browser::Browser;
 pub use churn::{Kept, churn, churn_past, churn_until};
 pub use client::{Client, Consistency, metric};
@@ -69,7 +69,7 @@ pub use clocks::{Clocks, clock_is_off};
 pub use cluster::{Builder, Cluster};
 pub use connection::RawAnswer;
 pub use disk::{Disk, cut_power, may_mount};
-pub use error::{Error, available};
+pub use error::{Error, Failure, Fate, available};
 pub use etcd_cluster::EtcdCluster;
 pub use http::{HttpAnswer, HttpConnection, send_acquire};
 pub use load::Load;

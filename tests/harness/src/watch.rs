@@ -6,8 +6,8 @@ use hyper::body::Incoming;
 use ringfence_wire::{CutOff, Revision, WatchEvent, WatchEventName};
 use serde::de::DeserializeOwned;
 
-use crate::answer::{Failure, Fate};
 use crate::connection::Connection;
+use crate::error::{Failure, Fate};
 
 /// The events of one watch. Dropping it closes its connection.
 #[derive(Debug)]

@@ -1,0 +1,32 @@
+//! What a node remembers of the processes of the members, to find copies of a data directory.
+
+use std::ops::RangeInclusive;
+
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::consensus::LogId;
+use crate::storage::starts::Start;
+
+/// What a node knows of the processes of one member.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    /// The newest start of a data directory, and when it was heard.
+    pub(super) met: Option<(Uuid, Start)>,
+    pub(super) heard: Option<Instant>,
+    pub(super) sent: Option<Sent>,
+    /// A data directory that has lost something, and what.
+    pub(super) lost: Option<(Uuid, String)>,
+}
+
+/// What this node, as the leader of a term, has sent to a data directory.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub(super) to: Uuid,
+    pub(super) term: u64,
+    /// The last run of entries without a gap. What the directory has of a snapshot, it may lose with that: then it uses the one
+    /// before.
+    pub(super) run: RangeInclusive<u64>,
+    /// The last entry of the run that it acknowledged.
+    pub(super) acknowledged: Option<LogId>,
+}
