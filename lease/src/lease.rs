@@ -44,8 +44,8 @@ pub(crate) struct WaitState {
     pub(crate) requests: Requests,
 }
 
-/// What a lease takes in memory at most, in bytes: itself, each of its keys, its metadata and each entry of that, and its wait,
-/// with their shares of slots, indexes and allocations. `examples/table_memory.rs` measures it.
+/// Upper bounds in bytes, with the overhead of slots, indexes and the allocator: per lease, per key, per key with a queue, per block of
+/// metadata, per entry of it, and per wait. `examples/table_memory.rs` measures them.
 const BYTES_OF_LEASE: usize = 160;
 const BYTES_OF_KEY: usize = 80;
 /// Of a key that has a queue, which one waiter or two holders may have alone.

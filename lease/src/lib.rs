@@ -29,7 +29,7 @@
 //! keys that block it, and is granted when that count reaches zero.
 //!
 //! **An entry is short.** Its cost depends on what its commands touch, not on the size of the table. After some thousand
-//! expirations, or grants from queues, the rest is left to the next entry, which the leader proposes at once
+//! expiries, or grants from queues, the rest is left to the next entry, which the leader proposes at once
 //! ([`LeaseTable::next_due_ms`]). Until then a lease past its deadline is live, and nobody overtakes a waiter that is
 //! still to be granted.
 //!

@@ -103,7 +103,7 @@ impl Handle {
         LeaseWait::start(&self.shared.applied, (lease_id, by), self.lanes.reply())
     }
 
-    /// Takes back the acquire with this attachment in 2 s, granted or not, unless another acquire stands for the lease or a renewal comes.
+    /// Ends the lease in 2 s, granted or not, unless a renewal of it or an acquire with another attachment arrives before.
     pub fn detach_later(&self, by: Option<Owner>, lease_id: LeaseId, attachment: Attachment) {
         let handle = self.clone();
         let at = Instant::now() + DETACH_AFTER;

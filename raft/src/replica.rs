@@ -20,8 +20,8 @@ use crate::reads::Reads;
 use crate::storage::log_store::LogStore;
 use crate::time::leading::Leading;
 
-/// A leader that no quorum has acknowledged for so long is no longer called one, by itself or by a follower that has heard
-/// nothing from it: another may have been elected.
+/// After this long without an acknowledgement by a quorum, a leader no longer calls itself one. A follower that has heard nothing from it
+/// for as long does not name it, either. There may be a new leader.
 const LEADER_LOST: Duration = Duration::from_millis(ELECTION_MS.end + ELECTION_MS.start);
 /// A member that acknowledged nothing for so long takes over no leadership, and gets no vote.
 pub(crate) const HEARD: Duration = LEADER_LOST;
@@ -106,8 +106,8 @@ impl Replica {
         self.is_acknowledged(within) || is_alone()
     }
 
-    /// As openraft counts acknowledgements: it may credit one to a message that was sent after what it answers. So this may
-    /// be wrong by as long as an answer was on its way. Nothing may depend on it but where to send requests.
+    /// openraft may date an acknowledgement too late, by up to the time that the answer travelled (`docs/openraft.md`). Use this only to
+    /// decide where to send requests.
     fn is_acknowledged(&self, within: Duration) -> bool {
         self.metrics(|metrics| {
             let acknowledged = metrics.last_quorum_acked.filter(|_| metrics.state == ServerState::Leader);
@@ -141,7 +141,7 @@ impl Replica {
         })
     }
 
-    /// This node, and, if it leads, those that acknowledged what it sent within this time.
+    /// This node. If it leads, also the members that acknowledged what it sent `within` this time.
     pub(crate) fn heard(&self, within: Duration) -> BTreeSet<NodeId> {
         self.metrics(|metrics| {
             let acknowledged = metrics.heartbeat.iter().flatten();

@@ -39,8 +39,8 @@ use std::sync::Arc;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::kx_group::{SECP256R1, X25519};
 
-/// The cryptography of all configurations. A key exchange on P-384 takes a server four times as long as on these curves, which all
-/// clients know, and needs nothing of a stranger who sends one.
+/// The cryptography of all configurations. A key exchange on P-384 costs a server four times as much CPU as on these two
+/// curves, and a stranger can ask for it for free. All clients support these two.
 fn provider() -> Arc<CryptoProvider> {
     let ring = rustls::crypto::ring::default_provider();
     Arc::new(CryptoProvider { kx_groups: vec![X25519, SECP256R1], ..ring })

@@ -17,9 +17,9 @@ use crate::{Apart, Error, Files, provider};
 /// Whether clients without a certificate are let in where an authority signs those of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certificates {
-    /// No.
+    /// Clients must have a certificate.
     Required,
-    /// Yes: they show in another way who they are.
+    /// Clients may connect without a certificate, and send a credential instead.
     Optional,
 }
 

@@ -89,7 +89,7 @@ impl<T> Watched<T> {
             seen.pending = Some(found);
             return Look::Changing;
         }
-        // Also if they were refused before: what they may be can depend on other files.
+        // Files that were refused before are tried again, too: whether they are accepted may depend on other files.
         match (self.load)(&found) {
             Ok(new) => {
                 *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);

@@ -4,8 +4,8 @@
 //! was founded at the wall clock's time, in units of 1 / [`PER_MS`] ms, stays behind the clock unless it makes more than
 //! [`PER_MS`] changes in a millisecond, on average since then. So the clock is the bound.
 //!
-//! A cluster that was founded ahead of the clock is not bounded by it, even once the clock has passed the survivor: the others may
-//! have made changes for as long as they ran. Its first revision is no multiple of [`PER_MS`], by which it is known. It gets
+//! If the first revision was ahead of the clock, the clock gives no bound, not even later: the others may have made changes for as
+//! long as they ran. Such a first revision is no multiple of [`PER_MS`], by which it is known. Such a cluster gets
 //! [`AHEAD`] on top of the survivor's revision; so does one whose survivor is ahead of the clock, which must be wrong then.
 
 use ringfence_wire::{Backup, Revision};

@@ -10,9 +10,9 @@
 //! frame.
 //!
 //! A node that was away may know an old membership, in which a node that was removed and added again still has its old data
-//! directory. So the hello carries the position of the newest membership that includes the caller as it is now. If that is
-//! newer than what the other side knows, the other side believes it, unless it has a leader, which would have told it. A wiped
-//! node has none until it is added.
+//! directory. So the hello carries the position of the newest membership that includes the caller as it is now. A side
+//! without a leader accepts a position that is newer than its own. A side with a leader does not: its leader would have sent it. A
+//! wiped node has no leader until it is added.
 //!
 //! Behind the hello and the welcome each side sends its [`Starts`]: see [`copies`](super::copies).
 //!

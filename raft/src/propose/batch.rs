@@ -1,7 +1,7 @@
 //! The contents of a log entry: the rules to decide by, a time, a bound on all leases, a floor of the revision, and requests.
 //!
-//! The first byte is the version of the rules. An entry raises the rules of the table to its own, so there is no moment at
-//! which an entry is in a format that the rules in use do not have, or the other way round. Builds from before the rules had
+//! The first byte is the version of the rules. An entry raises the rules of the table to its own, so the
+//! format of an entry always matches the rules in use. Builds from before the rules had
 //! versions wrote 1 here, as a format, and stop at any other number.
 
 use std::collections::BTreeMap;

@@ -27,9 +27,9 @@ pub(crate) struct Segment {
 }
 
 impl Segment {
-    /// Creates a segment in `dir`, which is open as `open_dir`. It gets its name only once header and first step are on
-    /// disk, so a header is always whole; and only once all its descriptors are open, so a failure for lack of one leaves
-    /// no segment behind.
+    /// Creates a segment in `dir`, which is open as `open_dir`. It is renamed to its final name when its header and first step are
+    /// synced: a segment with that name has a whole header. All its descriptors are open before: running out of them leaves no
+    /// segment behind.
     pub(crate) fn create(
         disk: &dyn Disk,
         dir: &Path,

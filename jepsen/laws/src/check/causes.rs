@@ -11,8 +11,8 @@
 //!   until its client gave up; a proposal that is done later is within the bound, as it is given 5 s.
 //!
 //! An unanswered acquire may be done late, since a stopped node or the network may hold it. So it excuses an `abandoned` end
-//! at any time, except after a renewal, or if it is known to be older than a repeat: one that was answered with a lease that
-//! no other acquire can have made. What happens to the older connection does not matter then.
+//! at any time. After a renewal it does not. Nor does it if a repeat is known to be newer: the repeat was answered with a lease
+//! that no other acquire can have made. What happens to the older connection does not matter then.
 //!
 //! Leases that nobody in the history asked for are not judged. Both laws are about real time: where the monotonic clocks of
 //! nodes are faked, they do not apply.
