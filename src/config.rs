@@ -18,9 +18,9 @@ use crate::{backup, memory};
 /// JSON readers that use doubles are exact below 2^53. This leaves room for a cluster that replaces one that began here.
 const MAX_FIRST_REVISION: u64 = (1 << 53) - (1 << 46);
 
-/// The most door threads by default, and the most that can be configured.
-const DOOR_THREADS: usize = 8;
-const MAX_DOOR_THREADS: usize = 64;
+/// The most HTTP threads by default, and the most that can be configured.
+const HTTP_THREADS: usize = 8;
+const MAX_HTTP_THREADS: usize = 64;
 
 const SLOW_REQUEST: Duration = Duration::from_secs(1);
 
@@ -48,7 +48,7 @@ pub(crate) struct Config {
     pub(crate) hosts: Vec<String>,
     /// `None`: as many as file descriptors allow.
     pub(crate) max_connections: Option<usize>,
-    pub(crate) door_threads: usize,
+    pub(crate) http_threads: usize,
     pub(crate) mirror: Option<Settings>,
     /// `None`: connections of clients are plain.
     pub(crate) tls: Option<Tls>,
@@ -165,7 +165,7 @@ impl Config {
             slow_request: options.slow_request.map_or(SLOW_REQUEST, Into::into),
             hosts: options.hosts.as_deref().map(hosts).transpose()?.unwrap_or_default(),
             max_connections: options.max_connections,
-            door_threads: door_threads(options.door_threads)?,
+            http_threads: http_threads(options.http_threads)?,
             mirror: mirror(options.redis, options.mirror)?,
             tls,
             access: options.access,
@@ -267,12 +267,12 @@ fn parse_peers(list: &str) -> anyhow::Result<BTreeMap<u64, String>> {
     Ok(peers)
 }
 
-fn door_threads(configured: Option<usize>) -> anyhow::Result<usize> {
+fn http_threads(configured: Option<usize>) -> anyhow::Result<usize> {
     // One core is for Raft: with two cores, one thread answers more requests than two that compete with it.
     let default =
-        || std::thread::available_parallelism().map_or(1, |cores| cores.get() - 1).clamp(1, DOOR_THREADS);
+        || std::thread::available_parallelism().map_or(1, |cores| cores.get() - 1).clamp(1, HTTP_THREADS);
     let threads = configured.unwrap_or_else(default);
-    ensure!((1..=MAX_DOOR_THREADS).contains(&threads), "--door-threads must be from 1 to {MAX_DOOR_THREADS}");
+    ensure!((1..=MAX_HTTP_THREADS).contains(&threads), "--http-threads must be from 1 to {MAX_HTTP_THREADS}");
     Ok(threads)
 }
 
@@ -421,7 +421,7 @@ mod tests {
         assert!(error(Options { mirror, ..options() }).contains("--redis"));
         assert!(error(Options { first_revision: Some(0), ..options() }).contains("--first-revision"));
         for threads in [0, 65] {
-            assert!(error(Options { door_threads: Some(threads), ..options() }).contains("--door-threads"));
+            assert!(error(Options { http_threads: Some(threads), ..options() }).contains("--http-threads"));
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::memory;
 const LEAST: usize = 512;
 /// Reserved for the log, snapshots, peers and the mirror, and for connections that are being closed or shake hands.
 const RESERVE: usize = 256;
-/// Used by the runtime of each door thread.
+/// Used by the runtime of each HTTP thread.
 const PER_THREAD: usize = 4;
 /// A node warns below this.
 const FEW: usize = 1_000;
@@ -45,7 +45,7 @@ fn max_connections(limit: usize, configured: Option<usize>, threads: usize) -> a
     ensure!(
         limit >= LEAST && reserved < limit,
         "the limit of file descriptors is {limit}; a node needs at least {LEAST}, including {PER_THREAD} for each of \
-         --door-threads, and one per connection (LimitNOFILE, ulimit -n)"
+         --http-threads, and one per connection (LimitNOFILE, ulimit -n)"
     );
     let room = limit - reserved;
     let max = configured.unwrap_or(room.min(DEFAULT_MAX).min(memory::connections()));

@@ -63,7 +63,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
     let apart = Apart::default();
-    let door_tls = tls::door(&config, &apart)?;
+    let client_tls = tls::clients(&config, &apart)?;
     let peer_tls = tls::peer(&config, &apart)?;
     let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
     let mirror_timeout = config
@@ -73,20 +73,20 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mirror = config.mirror.map(Mirror::new).transpose()?;
     let (data, is_alone) = (config.data.clone(), config.is_alone);
     private::restrict(&data);
-    let threads = Arc::new(Threads::start(config.door_threads).context("--door-threads")?);
+    let threads = Arc::new(Threads::start(config.http_threads).context("--http-threads")?);
     let transport: Arc<dyn Transport> = match &peer_tls {
         None => Arc::new(Tcp(peer_listener)),
         Some(peer) => {
             let plain = config.peer_tls.is_some_and(|files| files.plain);
-            let handshakes = threads.runtimes().pop().context("there is no door thread")?;
+            let handshakes = threads.runtimes().pop().context("there is no HTTP thread")?;
             Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
         }
     };
-    let of_door =
-        door_tls.as_ref().map(|tls| (watched_files::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
+    let of_clients =
+        client_tls.as_ref().map(|tls| (watched_files::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
     let of_peers = peer_tls.map(|peer| (watched_files::PEERS, peer as Arc<dyn Reload>));
     let of_access = access.clone().map(|rules| (watched_files::ACCESS, rules as Arc<dyn Reload>));
-    let files: Vec<_> = [of_door, of_peers, of_access].into_iter().flatten().collect();
+    let files: Vec<_> = [of_clients, of_peers, of_access].into_iter().flatten().collect();
     if !files.is_empty() {
         tokio::spawn(watched_files::watch(files, guarded, signal(SignalKind::hangup())?));
     }
@@ -110,9 +110,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let (started, starting) = watch::channel(false);
     let connections =
-        Connections::new(descriptors::connections(config.max_connections, config.door_threads)?);
+        Connections::new(descriptors::connections(config.max_connections, config.http_threads)?);
     let starting_listener = listener.try_clone().context("cannot duplicate the HTTP listener")?;
-    serve(starting_listener, door_tls.clone(), &threads, &connections, ringfence_api::starting, starting);
+    serve(starting_listener, client_tls.clone(), &threads, &connections, ringfence_api::starting, starting);
     // Not later: a node that waits for the other members of a new cluster must not block the start of the machine.
     service_manager::notify("READY=1\nSTATUS=starting");
     let node = tokio::select! {
@@ -133,7 +133,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let (draining, drain) = watch::channel(false);
     tokio::spawn(disk_space::measure(data));
     let upkeep = recorder.clone();
-    // On a door thread, as it locks the recorder for as long as there are samples.
+    // On an HTTP thread, as it locks the recorder for as long as there are samples.
     threads.spawn(async move {
         loop {
             // Without upkeep, histogram samples pile up until the metrics are next read.
@@ -160,7 +160,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     };
     let routes = ringfence_api::routes(service, options);
     let answer = move |request, remote| routes.clone().answer(request, remote);
-    let mut serving = serve(listener, door_tls, &threads, &connections, answer, drain);
+    let mut serving = serve(listener, client_tls, &threads, &connections, answer, drain);
 
     let failure = tokio::select! {
         _ = stop.next() => None,
@@ -210,7 +210,7 @@ where
     A: Fn(Request<RequestBody>, Arc<Remote>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
-    let (door_threads, connections) = (Arc::clone(threads), Arc::clone(connections));
+    let (http_threads, connections) = (Arc::clone(threads), Arc::clone(connections));
     threads.spawn(async move {
         // Registered with the runtime of the thread that accepts, it wakes no other.
         match TcpListener::from_std(listener) {
@@ -218,7 +218,7 @@ where
                 ringfence_http::serve(
                     listener,
                     tls,
-                    door_threads,
+                    http_threads,
                     connections,
                     answer,
                     draining,

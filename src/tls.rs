@@ -8,7 +8,7 @@ use ringfence_tls::{Apart, Certificates, Files, Peer, Server};
 use crate::config::Config;
 
 /// Loads the files for TLS with clients, if there are any.
-pub(crate) fn door(config: &Config, apart: &Apart) -> anyhow::Result<Option<ringfence_http::Tls>> {
+pub(crate) fn clients(config: &Config, apart: &Apart) -> anyhow::Result<Option<ringfence_http::Tls>> {
     let Some(tls) = &config.tls else { return Ok(None) };
     let (certificate, key) = (tls.certificate.clone(), tls.key.clone());
     let files = Files { certificate, key, authority: tls.client_authority.clone() };

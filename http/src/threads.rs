@@ -57,7 +57,7 @@ impl Threads {
                 let _ = runtime.block_on(stopped);
                 drop((runtime, runs));
             };
-            thread::Builder::new().name(format!("door-{number}")).spawn(run)?;
+            thread::Builder::new().name(format!("http-{number}")).spawn(run)?;
             stops.push(stop);
         }
         Ok(Self { all, next: AtomicUsize::new(0), stops: Mutex::new(stops), running: Mutex::new(running) })
@@ -140,7 +140,7 @@ mod tests {
         }
         assert_eq!(
             serves.into_iter().collect::<Vec<_>>(),
-            ["door-0", "door-1", "door-2"].map(|name| (name.to_owned(), 2))
+            ["http-0", "http-1", "http-2"].map(|name| (name.to_owned(), 2))
         );
         drop(end);
     }

@@ -65,16 +65,16 @@ pub(crate) struct Options {
     /// TOML file of the access rules: who may do what [default: everybody may do everything]
     #[arg(long, env = "RINGFENCE_ACCESS", value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
-    /// Listen on addresses that other machines can reach although anybody there could do everything: without TLS and --access
-    /// for --http, or without TLS for --peer
+    /// Allow addresses that other machines can reach without TLS and --access for --http, or without TLS for --peer. Anybody
+    /// who can reach the port then has full control
     #[arg(long, env = "RINGFENCE_INSECURE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,
     /// Maximum number of client connections [default: what the limit of file descriptors and an eighth of the memory allow, at most 16384]
     #[arg(long, env = "RINGFENCE_MAX_CONNECTIONS", value_name = "N")]
     pub(crate) max_connections: Option<usize>,
     /// Number of threads that serve clients [default: the number of cores minus one, at most 8]
-    #[arg(long, env = "RINGFENCE_DOOR_THREADS", value_name = "N")]
-    pub(crate) door_threads: Option<usize>,
+    #[arg(long, env = "RINGFENCE_HTTP_THREADS", value_name = "N")]
+    pub(crate) http_threads: Option<usize>,
     #[command(flatten)]
     pub(crate) tls: TlsOptions,
     #[command(flatten)]

@@ -32,9 +32,9 @@ const KEY: &str = "accounts/1";
 /// An attacker, and the files that it has: a certificate and its key.
 struct Attacker {
     name: &'static str,
-    at_door: Option<[PathBuf; 2]>,
+    at_clients: Option<[PathBuf; 2]>,
     at_peers: Option<[PathBuf; 2]>,
-    /// Whether the door lets it shake hands: then each request is denied.
+    /// Whether the port for clients lets it shake hands: then each request is denied.
     is_anonymous: bool,
 }
 
@@ -76,15 +76,15 @@ async fn attackers(secured: &Secured, elsewhere: &Path) -> Vec<Attacker> {
     cert(&dir, &["client", "--name", "stranger"]).await;
     cert(elsewhere, &["authorities"]).await;
     cert(elsewhere, &["node", "--id", &CLAIMED.to_string(), "--hosts", "10.0.0.2"]).await;
-    let refused = |name, at_door, at_peers| Attacker {
+    let refused = |name, at_clients, at_peers| Attacker {
         name,
-        at_door: Some(at_door),
+        at_clients: Some(at_clients),
         at_peers: Some(at_peers),
         is_anonymous: false,
     };
     let client = pair(&dir, "client-stranger");
     vec![
-        Attacker { name: "nothing", at_door: None, at_peers: None, is_anonymous: true },
+        Attacker { name: "nothing", at_clients: None, at_peers: None, is_anonymous: true },
         Attacker { is_anonymous: true, ..refused("a client's certificate", client.clone(), client) },
         refused("another authority", pair(elsewhere, "node-2-peer"), pair(elsewhere, "node-2-peer")),
         refused("the certificate of node 3", pair(&dir, "node-3-peer"), pair(&dir, "node-3-peer")),
@@ -97,9 +97,9 @@ async fn attackers(secured: &Secured, elsewhere: &Path) -> Vec<Attacker> {
 }
 
 impl Attacker {
-    /// Its configuration at the door.
-    fn door(&self, secured: &Secured) -> Arc<ClientConfig> {
-        let Some([certificate, key]) = self.at_door.clone() else { return secured.tls() };
+    /// Its configuration at the port for clients.
+    fn client_config(&self, secured: &Secured) -> Arc<ClientConfig> {
+        let Some([certificate, key]) = self.at_clients.clone() else { return secured.tls() };
         let authority = Some(secured.path("authority.pem"));
         ringfence_tls::Client::load(Files { certificate, key, authority }).unwrap().current()
     }
@@ -117,9 +117,9 @@ impl Attacker {
         Arc::new(config)
     }
 
-    /// The status of a request at the door; `None` if there is no response.
+    /// The status of a request at the port for clients; `None` if there is no response.
     async fn asks(&self, secured: &Secured, node: &Node, (method, target, body): &Asked) -> Option<u16> {
-        let (to, config) = (node.http(), self.door(secured));
+        let (to, config) = (node.http(), self.client_config(secured));
         let stream = secured.reach(to).await.unwrap();
         let stream = TlsConnector::from(config).connect(ServerName::from(to.ip()), stream).await.ok()?;
         let mut connection = HttpConnection::over(stream, to, None);
@@ -277,7 +277,7 @@ async fn nobody_gets_in_from_another_host_with_the_wrong_certificate() {
     }
     // The same words are heard from node 2 itself.
     let at_peers = Some(pair(&secured.path(""), "node-2-peer"));
-    let honest = Attacker { name: "node 2", at_door: None, at_peers, is_anonymous: true };
+    let honest = Attacker { name: "node 2", at_clients: None, at_peers, is_anonymous: true };
     let own = Identity::of(first);
     let greeting = [PREFACE, &frame(HELLO, &Hello::new(1, &claimed, &own).encode())].concat();
     assert_eq!(honest.says(&secured, first, &greeting).await, Some(WELCOME));

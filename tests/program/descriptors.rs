@@ -28,7 +28,7 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
     std::fs::write(&limited, script).unwrap();
     std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
     let builder = Cluster::builder(&limited).argument("--snapshot-after-bytes").argument("1000000");
-    let builder = builder.argument("--door-threads").argument("2");
+    let builder = builder.argument("--http-threads").argument("2");
     let cluster = builder.start().await.unwrap();
     cluster.node(1).tells("few connections").await.unwrap();
     let log = cluster.node(1).log();

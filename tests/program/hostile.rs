@@ -252,7 +252,7 @@ async fn others_get_in(request: impl Fn(&Credential, usize) -> String) {
     let (holder, rules) = principal("holder", ALL);
     let builder = Cluster::builder(limited(&dir, 512)).nodes(1);
     let secured = Secured::lay_out(builder, &rules).await;
-    secured.start(&["--door-threads=2".to_owned()]);
+    secured.start(&["--http-threads=2".to_owned()]);
     secured.ready().await;
     let node = secured.cluster.node(1);
     let mut connection = secured.connection(node, Some(holder.reveal())).await.unwrap();

@@ -76,7 +76,7 @@ async fn an_address_in_use_is_refused_by_its_flag() {
 #[tokio::test]
 async fn settings_that_cannot_be_right_end_with_a_status_of_their_own() {
     for (wrong, said) in
-        [("--peers=1=a:1", "does not list this node"), ("--door-threads=0", "--door-threads")]
+        [("--peers=1=a:1", "does not list this node"), ("--http-threads=0", "--http-threads")]
     {
         let ended = run(PROGRAM, ["serve", "--id=2", "--data=d", wrong], ENDS_WITHIN).await.unwrap();
         assert_refused(&ended, &[said]);

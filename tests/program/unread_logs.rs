@@ -153,15 +153,15 @@ async fn an_error_that_nobody_reads_keeps_no_node_from_its_end() {
     let node = cluster.node(1);
     let reader = Reader::of(node);
     reader.fill();
-    node.start_with(|command| _ = command.arg("--door-threads=0")).unwrap();
+    node.start_with(|command| _ = command.arg("--http-threads=0")).unwrap();
     assert_eq!(node.ends().await.unwrap().code(), Some(2));
     // In the usual case, it is read.
     let reading = reader.read();
-    node.start_with(|command| _ = command.arg("--door-threads=0")).unwrap();
+    node.start_with(|command| _ = command.arg("--http-threads=0")).unwrap();
     assert_eq!(node.ends().await.unwrap().code(), Some(2));
     let said = reading.end();
     assert!(
-        said.ends_with("--door-threads must be from 1 to 64 (as variables: RINGFENCE_DOOR_THREADS)\n"),
+        said.ends_with("--http-threads must be from 1 to 64 (as variables: RINGFENCE_HTTP_THREADS)\n"),
         "{said}"
     );
 }

@@ -332,14 +332,14 @@ fn authorities_of_clients_and_nodes_have_nothing_in_common() {
     }
     // The same at a reload, on both sides, until the other side has changed.
     let apart = Apart::default();
-    let (door, peers) = (files(&clients), files(&nodes));
-    let server = Server::load(door.files(), Certificates::Required, &apart).unwrap();
+    let (clients_side, peers) = (files(&clients), files(&nodes));
+    let server = Server::load(clients_side.files(), Certificates::Required, &apart).unwrap();
     let peer = peers.peer(&apart).unwrap();
     peers.write("ca.pem", &format!("{}{}", nodes.pem(), below_clients.pem()));
     assert!(refused(&peer).contains("in common"));
-    door.write("ca.pem", &below_nodes.pem());
+    clients_side.write("ca.pem", &below_nodes.pem());
     assert!(refused(&server).contains("in common"));
-    door.write("ca.pem", &namesake.pem());
+    clients_side.write("ca.pem", &namesake.pem());
     assert_eq!(server.look(true), Look::Loaded);
     assert_eq!(peer.look(false), Look::Loaded);
 }
