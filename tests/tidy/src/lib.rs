@@ -1,0 +1,17 @@
+//! Reads the source tree, and finds what breaks the rules of CONTRIBUTING.md. It links nothing of the product.
+//!
+//! `tests/repository.rs` runs every check on the repository. The unit tests of each check show, on invented files, that it can fail.
+
+mod markdown;
+mod modules;
+mod rust;
+
+pub mod circles;
+pub mod crates;
+pub mod lists;
+pub mod metrics;
+pub mod paths;
+pub mod settings;
+pub mod sizes;
+pub mod tree;
+pub mod words;
