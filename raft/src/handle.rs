@@ -15,8 +15,8 @@ use crate::applied::changes::Changes;
 use crate::applied::history::History;
 use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
+use crate::batching::Batching;
 use crate::consensus::NodeId;
-use crate::lanes::Lanes;
 use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
 use crate::replica::{Mirrored, Replica};
@@ -36,7 +36,7 @@ const LAST_ANSWERS: Duration = Duration::from_millis(250);
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Replica>,
-    lanes: Lanes,
+    batching: Batching,
 }
 
 /// The age of this node's unfinished work in seconds; 0 if there is none. Measurements of finished work do not show what
@@ -51,15 +51,15 @@ pub struct Unfinished {
 
 impl Handle {
     pub(crate) fn new(shared: Arc<Replica>) -> Self {
-        let lanes = Lanes::start(&[], shared.proposer.clone(), shared.reads.clone());
-        Self { shared, lanes }
+        let batching = Batching::start(&[], shared.proposer.clone(), shared.reads.clone());
+        Self { shared, batching }
     }
 
     /// For use on these `runtimes`, each of one thread: what one of them asks in one turn is batched.
     #[must_use]
     pub fn on(self, runtimes: &[runtime::Handle]) -> Self {
-        let lanes = Lanes::start(runtimes, self.shared.proposer.clone(), self.shared.reads.clone());
-        Self { lanes, ..self }
+        let batching = Batching::start(runtimes, self.shared.proposer.clone(), self.shared.reads.clone());
+        Self { batching, ..self }
     }
 
     /// The outcomes of a request's commands, in their order, once they are committed and applied on the leader. They stand in
@@ -94,13 +94,13 @@ impl Handle {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(request));
         }
-        let outcomes = self.lanes.propose(request);
+        let outcomes = self.batching.propose(request);
         timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 
     /// Resolves when the lease that `by` calls `lease_id`, whose acquire waits, is granted or ends.
     pub fn wait_for(&self, by: Option<PrincipalName>, lease_id: LeaseId) -> LeaseWait {
-        LeaseWait::start(&self.shared.applied, (lease_id, by), self.lanes.reply())
+        LeaseWait::start(&self.shared.applied, (lease_id, by), self.batching.reply())
     }
 
     /// Ends the lease in 2 s, granted or not, unless a renewal of it or an acquire with another attachment arrives before.
@@ -125,7 +125,7 @@ impl Handle {
     /// Waits until this node's state is as new as the cluster's was at some instant of the call. Gives the leader's
     /// clock in milliseconds, to count what is left of leases.
     pub async fn linearize(&self) -> Result<u64, Unanswered> {
-        self.lanes.linearize().await
+        self.batching.linearize().await
     }
 
     /// Looks at this node's applied table.

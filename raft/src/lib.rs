@@ -48,6 +48,7 @@
 extern crate self as ringfence_raft;
 
 mod applied;
+mod batching;
 mod condemned;
 mod consensus;
 mod divergence;
@@ -55,7 +56,6 @@ mod fitness;
 mod gate;
 mod handle;
 mod inspect;
-mod lanes;
 mod lead;
 mod lines;
 mod members;

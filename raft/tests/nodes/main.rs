@@ -3,11 +3,11 @@
 // Helpers of tests may unwrap as tests do, and have real ids and time unless they simulate them.
 #![allow(unreachable_pub, clippy::unwrap_used, clippy::disallowed_methods)]
 
+mod batching;
 mod copies;
 mod gate;
 mod golden;
 mod half_broken;
-mod lanes;
 mod peers;
 mod simulated;
 mod slow;

@@ -1,6 +1,6 @@
 //! Batches what other threads ask of the Raft thread, and what it answers.
 //!
-//! Waking a task on another thread costs a system call, so requests share them. A lane belongs to one runtime: it gathers
+//! Waking a task on another thread costs a system call, so requests share them. A batcher belongs to one runtime: it gathers
 //! the commands and reads that its tasks send until the runtime next looks for what has become ready, and passes them on as one message.
 
 use std::sync::Arc;
@@ -17,16 +17,16 @@ use crate::reply::{Answer, Answers, Reply};
 /// The most requests in one message.
 const MOST_GATHERED: usize = 1_024;
 
-/// The queues of a node, and the lanes to them. Clones share them.
+/// The queues of a node, and a batcher for each runtime that asks. Clones share them.
 #[derive(Clone)]
-pub(crate) struct Lanes {
+pub(crate) struct Batching {
     proposer: Proposer,
     reads: Reads,
-    all: Arc<[(Id, Lane)]>,
+    all: Arc<[(Id, Batcher)]>,
 }
 
 /// What the tasks of one runtime share. Its own tasks end with it, or with the runtime.
-struct Lane {
+struct Batcher {
     asked: mpsc::UnboundedSender<Asked>,
     answers: Answers,
 }
@@ -36,15 +36,15 @@ enum Asked {
     Read(Reply<Read>),
 }
 
-impl Lanes {
-    /// One lane for each of `runtimes`. The tasks of others use the queues themselves.
+impl Batching {
+    /// One batcher for each of `runtimes`. The tasks of others use the queues themselves.
     pub(crate) fn start(runtimes: &[Handle], proposer: Proposer, reads: Reads) -> Self {
         let start = |runtime: &Handle| {
             let (asked, asking) = mpsc::unbounded_channel();
             let (answers, answered) = mpsc::unbounded_channel();
             runtime.spawn(gather(asking, proposer.clone(), reads.clone()));
             runtime.spawn(complete(answered));
-            (runtime.id(), Lane { asked, answers })
+            (runtime.id(), Batcher { asked, answers })
         };
         let all = runtimes.iter().map(start).collect();
         Self { proposer, reads, all }
@@ -52,38 +52,38 @@ impl Lanes {
 
     /// As [`Proposer::propose`].
     pub(crate) async fn propose(&self, request: Request) -> Proposed {
-        let Some(lane) = self.here() else { return self.proposer.propose(request).await };
+        let Some(batcher) = self.here() else { return self.proposer.propose(request).await };
         let (reply, outcomes) = self.reply();
         let proposal = self.proposer.admit(request, reply).map_err(Failure::Rejected)?;
-        lane.ask(Asked::Propose(proposal));
+        batcher.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
     /// As [`Reads::linearize`].
     pub(crate) async fn linearize(&self) -> Read {
-        let Some(lane) = self.here() else { return self.reads.linearize().await };
+        let Some(batcher) = self.here() else { return self.reads.linearize().await };
         let (reply, read) = self.reply();
-        lane.ask(Asked::Read(reply));
+        batcher.ask(Asked::Read(reply));
         Reads::answered(read).await
     }
 
-    /// A reply that comes by the lane of this runtime.
+    /// A reply that comes through the batcher of this runtime.
     pub(crate) fn reply<T: Send + 'static>(&self) -> (Reply<T>, oneshot::Receiver<T>) {
-        Reply::new(self.here().map(|lane| lane.answers.clone()))
+        Reply::new(self.here().map(|batcher| batcher.answers.clone()))
     }
 
-    /// The lane of the runtime that this is called in.
-    fn here(&self) -> Option<&Lane> {
+    /// The batcher of the runtime that this is called in.
+    fn here(&self) -> Option<&Batcher> {
         if self.all.is_empty() {
             return None;
         }
         let here = Handle::current().id();
-        self.all.iter().find(|(id, _)| *id == here).map(|(_, lane)| lane)
+        self.all.iter().find(|(id, _)| *id == here).map(|(_, batcher)| batcher)
     }
 }
 
-impl Lane {
-    /// A lane whose tasks have ended drops the reply: the caller learns that its outcome is unknown.
+impl Batcher {
+    /// A batcher whose tasks have ended drops the reply: the caller learns that its outcome is unknown.
     fn ask(&self, asked: Asked) {
         let _ = self.asked.send(asked);
     }

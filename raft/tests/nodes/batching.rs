@@ -44,7 +44,7 @@ async fn each_request_gets_its_own_outcome_on_its_thread() {
     for done in join_all(on_threads).await {
         done.unwrap();
     }
-    // On another thread there is no lane.
+    // On another thread there is no batcher.
     let again = one(&handle, acquire(1, "1", 0)).await;
     assert!(matches!(again, Outcome::Standing(_)));
 }
