@@ -1,15 +1,15 @@
 //! One node. Concurrent acquires and releases share requests: most of a call's cost, here and at the leader, is per request.
 //!
 //! ```text
-//!  a call ─▶ is a lane free? ─ yes ─▶ its own request, at once
+//!  a call ─▶ is a permit free? ─ yes ─▶ its own request, at once
 //!                  │ no
 //!                  ▼
-//!               the queue ─ a lane becomes free, or 20 ms pass ─▶ everything in the queue, as one POST /v1/batch
+//!               the queue ─ a permit becomes free, or 20 ms pass ─▶ everything in the queue, as one POST /v1/batch
 //! ```
-//! A *lane* is the right to send one request. No call waits for others: while few calls are in flight, each is sent at
-//! once and alone. Acquires that would wait in the cluster's queue get at most half of the lanes. The others are
+//! A *permit* is the right to send one request. No call waits for others: while few calls are in flight, each is sent at
+//! once and alone. Acquires that would wait in the cluster's queue get at most half of the permits. The others are
 //! batched. The cluster responds to a batch at once, with a place in its queue, and they wait there with a request of
-//! their own. If nodes hang, or nobody polls the futures that hold the lanes, the queue is sent without a lane.
+//! their own. If nodes hang, or nobody polls the futures that hold the permits, the queue is sent without a permit.
 //!
 //! Each call gets the response that it would have got alone. If a batch gets no response, none of its calls does. If it
 //! is refused as a whole, for example by a node that does not know one of its fields, each call is sent alone.
@@ -30,11 +30,11 @@ use super::http::{Batched, CONNECT_TIMEOUT, Failure, Request, Response, Server};
 use super::tls::Encryption;
 
 /// How many calls have a request of their own before others share one.
-const LANES: usize = 8;
+const PERMITS: usize = 8;
 /// How many of them may be acquires that wait.
-const WAITING_LANES: usize = LANES / 2;
-/// How long the queue waits for a lane.
-const LANE_TIMEOUT: Duration = Duration::from_millis(20);
+const WAITING_PERMITS: usize = PERMITS / 2;
+/// How long the queue waits for a permit.
+const PERMIT_TIMEOUT: Duration = Duration::from_millis(20);
 /// The longest body of a batch: nodes read 1 MiB.
 const MAX_BATCH_BYTES: usize = 512 << 10;
 
@@ -42,12 +42,12 @@ const MAX_BATCH_BYTES: usize = 512 << 10;
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) server: Server,
-    lanes: Semaphore,
-    waiting_lanes: Semaphore,
+    permits: Semaphore,
+    waiting_permits: Semaphore,
     queue: Mutex<Queue>,
 }
 
-/// Calls without a lane. While there are any, a task is about to send them.
+/// Calls without a permit. While there are any, a task is about to send them.
 #[derive(Debug)]
 struct Queue {
     calls: VecDeque<Queued>,
@@ -66,27 +66,27 @@ struct Queued {
 type BatchedResult = Result<Option<Response>, Failure>;
 
 /// The right to send a request; acquires that wait need two permits.
-type Lane<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
+type Permit<'a> = (SemaphorePermit<'a>, Option<SemaphorePermit<'a>>);
 
 impl Node {
     /// The node at `url`: `https://host:port` with encryption, `http://host:port` without, and perhaps a path.
     pub(crate) fn parse(url: &str, encryption: Option<&Arc<Encryption>>) -> Result<Self, String> {
         Ok(Self {
             server: Server::parse(url, encryption)?,
-            lanes: Semaphore::new(LANES),
-            waiting_lanes: Semaphore::new(WAITING_LANES),
+            permits: Semaphore::new(PERMITS),
+            waiting_permits: Semaphore::new(WAITING_PERMITS),
             queue: Mutex::new(Queue { calls: VecDeque::new(), sent_by: Instant::now() }),
         })
     }
 
-    /// Sends a request and reads the whole response; in a batch if the request may go in one and no lane is free.
+    /// Sends a request and reads the whole response; in a batch if the request may go in one and no permit is free.
     pub(crate) async fn send_or_batch(
         self: &Arc<Self>,
         request: &Request,
         time: Duration,
     ) -> Result<Response, Failure> {
         let Some(batched) = &request.batched else { return self.server.send(request, time).await };
-        if let Some(_lane) = self.lane(!batched.wait.is_zero()) {
+        if let Some(_permit) = self.permit(!batched.wait.is_zero()) {
             return self.server.send(request, time).await;
         }
         match self.send_batched(batched, time.saturating_sub(batched.wait)).await? {
@@ -95,9 +95,9 @@ impl Node {
         }
     }
 
-    fn lane(&self, waits: bool) -> Option<Lane<'_>> {
-        let waiting = if waits { Some(self.waiting_lanes.try_acquire().ok()?) } else { None };
-        Some((self.lanes.try_acquire().ok()?, waiting))
+    fn permit(&self, waits: bool) -> Option<Permit<'_>> {
+        let waiting = if waits { Some(self.waiting_permits.try_acquire().ok()?) } else { None };
+        Some((self.permits.try_acquire().ok()?, waiting))
     }
 
     async fn send_batched(self: &Arc<Self>, batched: &Batched, time: Duration) -> BatchedResult {
@@ -105,7 +105,7 @@ impl Node {
         let operation = operation.expect("JSON can express every operation");
         let (sender, result) = oneshot::channel();
         self.enqueue(Queued { operation, time, result: sender });
-        match timeout(LANE_TIMEOUT + time + CONNECT_TIMEOUT, result).await {
+        match timeout(PERMIT_TIMEOUT + time + CONNECT_TIMEOUT, result).await {
             Ok(Ok(result)) => result,
             // The runtime that was to send the batch has ended, or is not driven.
             _ => Err(Failure::Broken(format!("{}: no response to a batch", self.server))),
@@ -122,13 +122,13 @@ impl Node {
     }
 
     fn spawn_sender(self: &Arc<Self>, queue: &mut Queue) {
-        queue.sent_by = Instant::now() + 2 * LANE_TIMEOUT;
+        queue.sent_by = Instant::now() + 2 * PERMIT_TIMEOUT;
         drop(tokio::spawn(Arc::clone(self).send_queue()));
     }
 
-    /// Sends the queue as one batch, once a lane is free.
+    /// Sends the queue as one batch, once a permit is free.
     async fn send_queue(self: Arc<Self>) {
-        let _lane = timeout(LANE_TIMEOUT, self.lanes.acquire()).await;
+        let _permit = timeout(PERMIT_TIMEOUT, self.permits.acquire()).await;
         let batch = {
             let mut queue = self.queue();
             let batch = queue.take_batch();
@@ -281,10 +281,10 @@ mod tests {
     fn acquires_that_wait_get_half_of_the_lanes_and_give_them_back() {
         let node = Node::parse("http://127.0.0.1:1", None).unwrap();
         for _ in 0..2 {
-            let mut lanes: Vec<_> = (0..LANES).map_while(|_| node.lane(true)).collect();
-            assert_eq!(lanes.len(), WAITING_LANES);
-            lanes.extend((0..LANES).map_while(|_| node.lane(false)));
-            assert_eq!(lanes.len(), LANES);
+            let mut permits: Vec<_> = (0..PERMITS).map_while(|_| node.permit(true)).collect();
+            assert_eq!(permits.len(), WAITING_PERMITS);
+            permits.extend((0..PERMITS).map_while(|_| node.permit(false)));
+            assert_eq!(permits.len(), PERMITS);
         }
     }
 
@@ -301,16 +301,16 @@ mod tests {
         // Each spawns a task that never sends.
         let first = enqueue_on(&ended);
         drop(ended);
-        std::thread::sleep(2 * LANE_TIMEOUT);
+        std::thread::sleep(2 * PERMIT_TIMEOUT);
         let second = enqueue_on(&idle);
-        std::thread::sleep(2 * LANE_TIMEOUT);
+        std::thread::sleep(2 * PERMIT_TIMEOUT);
         let third = enqueue_on(&alive);
         for result in [first, second, third] {
             let result = alive.block_on(async { timeout(SOON, result).await.unwrap().unwrap() });
             // Nothing listens there.
             assert!(matches!(result, Err(Failure::NotSent(_))), "{result:?}");
         }
-        assert_eq!(node.lanes.available_permits(), LANES);
+        assert_eq!(node.permits.available_permits(), PERMITS);
         drop(idle);
     }
 }

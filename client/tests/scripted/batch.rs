@@ -12,9 +12,9 @@ use tokio::time::timeout;
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
 /// How many calls get a request of their own.
-const LANES: usize = 8;
+const PERMITS: usize = 8;
 /// How many of them may wait.
-const WAITING_LANES: usize = 4;
+const WAITING_PERMITS: usize = 4;
 const CALLS: usize = 20;
 
 fn operations(request: &Received) -> Vec<Operation> {
@@ -87,19 +87,19 @@ async fn calls_without_a_lane_share_a_batch_and_each_gets_its_own_result() {
         }
     };
     let mut acquires: JoinSet<_> = (0..CALLS).map(acquire).collect();
-    let alone = receive_alone(&node, LANES, "PUT").await;
+    let alone = receive_alone(&node, PERMITS, "PUT").await;
     let batch = node.receive().await;
     for request in alone {
         request.respond("409 Conflict", &problem("held", 409).to_string()).await;
     }
-    assert_eq!(respond_to_all(batch).await, CALLS - LANES);
+    assert_eq!(respond_to_all(batch).await, CALLS - PERMITS);
     while let Some(acquired) = timeout(SOON, acquires.join_next()).await.unwrap() {
         let (number, acquired) = acquired.unwrap();
         match acquired {
-            Ok(token) => assert!(number >= LANES && number % 2 == 0 && token.0 == number as u64, "{token}"),
+            Ok(token) => assert!(number >= PERMITS && number % 2 == 0 && token.0 == number as u64, "{token}"),
             Err(error) => {
                 assert!(matches!(error, Error::Held { .. }), "{error:?}");
-                assert!(number < LANES || number % 2 == 1, "{number}");
+                assert!(number < PERMITS || number % 2 == 1, "{number}");
             }
         }
     }
@@ -110,10 +110,10 @@ async fn calls_that_hang_delay_no_others_and_a_broken_batch_is_repeated() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut releases = releases(&client);
-    let _hang = receive_alone(&node, LANES, "DELETE").await;
+    let _hang = receive_alone(&node, PERMITS, "DELETE").await;
     let batch = node.receive().await;
     let lost = operations(&batch);
-    assert_eq!(lost.len(), CALLS - LANES);
+    assert_eq!(lost.len(), CALLS - PERMITS);
     drop(batch);
     // After an ambiguous outcome each call goes alone.
     for _ in &lost {
@@ -124,7 +124,7 @@ async fn calls_that_hang_delay_no_others_and_a_broken_batch_is_repeated() {
     for _ in 0..lost.len() {
         timeout(SOON, releases.join_next()).await.unwrap().unwrap().unwrap().unwrap();
     }
-    assert_eq!(releases.len(), LANES, "these have no response yet");
+    assert_eq!(releases.len(), PERMITS, "these have no response yet");
 }
 
 #[tokio::test]
@@ -169,7 +169,7 @@ async fn if_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
             }
         }
     }
-    assert_eq!(refused, CALLS - LANES);
+    assert_eq!(refused, CALLS - PERMITS);
     while let Some(released) = timeout(SOON, releases.join_next()).await.unwrap() {
         released.unwrap().unwrap();
     }
@@ -179,13 +179,13 @@ async fn if_a_batch_is_refused_as_a_whole_each_of_its_calls_goes_alone() {
 async fn futures_that_are_not_polled_delay_no_others() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
-    let mut idle: Vec<_> = (0..LANES).map(|_| Box::pin(client.release(LeaseId::random()))).collect();
+    let mut idle: Vec<_> = (0..PERMITS).map(|_| Box::pin(client.release(LeaseId::random()))).collect();
     poll_fn(|context| {
         assert!(idle.iter_mut().all(|release| release.as_mut().poll(context).is_pending()));
         Poll::Ready(())
     })
     .await;
-    node.ignore(LANES).await;
+    node.ignore(PERMITS).await;
     let (released, ()) = tokio::join!(client.release(LeaseId::random()), async {
         assert_eq!(respond_to_all(node.receive().await).await, 1);
     });
@@ -198,9 +198,9 @@ async fn an_acquire_that_waits_takes_a_place_in_a_batch_and_waits_with_a_put_of_
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let mut acquires: JoinSet<_> =
-        (0..WAITING_LANES + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
-    let _waiting = receive_alone(&node, WAITING_LANES, "PUT").await;
-    // The one without a lane goes as a batch of one, and alone after that hangs.
+        (0..WAITING_PERMITS + 1).map(|number| client.lock(number.to_string()).no_renew().acquire()).collect();
+    let _waiting = receive_alone(&node, WAITING_PERMITS, "PUT").await;
+    // The one without a permit goes as a batch of one, and alone after that hangs.
     let batch = node.receive().await;
     let [Operation::Acquire(acquire)] = &operations(&batch)[..] else { panic!("an acquire") };
     assert!(acquire.keep_place);
@@ -222,13 +222,13 @@ async fn acquires_with_a_place_each_wait_with_a_put_of_their_own() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let _acquires: JoinSet<_> = (0..CALLS).map(|number| client.lock(number.to_string()).acquire()).collect();
-    let _waiting = receive_alone(&node, WAITING_LANES, "PUT").await;
-    // The others share requests, as lanes are free.
+    let _waiting = receive_alone(&node, WAITING_PERMITS, "PUT").await;
+    // The others share requests, as permits are free.
     let mut batches = Vec::new();
-    while batches.iter().map(|batch| operations(batch).len()).sum::<usize>() < CALLS - WAITING_LANES {
+    while batches.iter().map(|batch| operations(batch).len()).sum::<usize>() < CALLS - WAITING_PERMITS {
         batches.push(node.receive().await);
     }
-    assert!(batches.len() <= LANES - WAITING_LANES, "{} batches", batches.len());
+    assert!(batches.len() <= PERMITS - WAITING_PERMITS, "{} batches", batches.len());
     let mut places: Vec<LeaseId> = Vec::new();
     for batch in batches {
         for operation in operations(&batch) {
