@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ringfence_lease::Fence;
 use ringfence_mirror::{Changed, Identity, KeyState, Mirror, Source, View};
-use ringfence_raft::{Changes, Handle, Mirrored};
+use ringfence_raft::{Changes, Handle, MirrorView};
 use ringfence_wire::{Key, Revision, Token};
 
 /// Publishes whenever this node leads, until it stops.
@@ -33,8 +33,8 @@ pub(crate) async fn run(handle: Handle, mirror: Mirror) {
 /// Tells the other nodes whether a grant is in the mirror.
 pub(crate) struct Published(pub(crate) Mirror);
 
-impl Mirrored for Published {
-    fn stands<'a>(
+impl MirrorView for Published {
+    fn has<'a>(
         &'a self,
         keys: &'a [Key],
         revision: Revision,

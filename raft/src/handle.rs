@@ -19,7 +19,7 @@ use crate::batching::Batching;
 use crate::consensus::NodeId;
 use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
-use crate::replica::{Mirrored, Replica};
+use crate::replica::{MirrorView, Replica};
 use crate::status::status;
 use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 
@@ -154,28 +154,28 @@ impl Handle {
     }
 
     /// Names the mirror that this node keeps while it leads. To be called once.
-    pub fn set_mirror(&self, mirror: Box<dyn Mirrored>) {
+    pub fn set_mirror(&self, mirror: Box<dyn MirrorView>) {
         let _ = self.shared.mirror.set(mirror);
     }
 
     /// Whether the mirror shows what `revision` changed on `keys`, or a newer state. Waits for it up to `within`. A follower
     /// asks the leader. `false` also if that cannot be known.
-    pub async fn stands(&self, keys: Vec<Key>, revision: Revision, within: Duration) -> bool {
+    pub async fn mirror_has(&self, keys: Vec<Key>, revision: Revision, within: Duration) -> bool {
         let shared = &self.shared;
-        let stands = async {
+        let asked = async {
             match shared.leader() {
-                Some(leader) if leader == shared.id => self.stands_here(&keys, revision).await,
-                Some(leader) => shared.peers.stands(leader, keys, revision).await,
+                Some(leader) if leader == shared.id => self.mirror_has_here(&keys, revision).await,
+                Some(leader) => shared.peers.mirror_has(leader, keys, revision).await,
                 None => false,
             }
         };
-        timeout(within, stands).await.unwrap_or(false)
+        timeout(within, asked).await.unwrap_or(false)
     }
 
-    /// As [`Handle::stands`], if this node keeps the mirror. The mirror bounds the time.
-    pub(crate) async fn stands_here(&self, keys: &[Key], revision: Revision) -> bool {
+    /// As [`Handle::mirror_has`], if this node keeps the mirror. The mirror bounds the time.
+    pub(crate) async fn mirror_has_here(&self, keys: &[Key], revision: Revision) -> bool {
         match self.shared.mirror.get() {
-            Some(mirror) => mirror.stands(keys, revision).await,
+            Some(mirror) => mirror.has(keys, revision).await,
             None => false,
         }
     }

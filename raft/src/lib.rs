@@ -92,7 +92,7 @@ pub use members::founding::JoinError;
 pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Certificate, Connection, Tcp, Tls, Transport, is_of_node};
 pub use random::Random;
-pub use replica::Mirrored;
+pub use replica::MirrorView;
 pub use ringfence_wal::disk::System;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};

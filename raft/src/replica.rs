@@ -36,7 +36,7 @@ pub(crate) struct Replica {
     pub(crate) log: LogStore,
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
-    pub(crate) mirror: OnceLock<Box<dyn Mirrored>>,
+    pub(crate) mirror: OnceLock<Box<dyn MirrorView>>,
     /// Held while this node changes the members.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) given_up: GivenUp,
@@ -45,9 +45,9 @@ pub(crate) struct Replica {
 }
 
 /// What publishes this node's fences while it leads, as far as the other nodes need to know it.
-pub trait Mirrored: Send + Sync {
+pub trait MirrorView: Send + Sync {
     /// Whether the mirror shows what `revision` changed on `keys`, or a newer state. Waits for it for a bounded time.
-    fn stands<'a>(
+    fn has<'a>(
         &'a self,
         keys: &'a [Key],
         revision: Revision,

@@ -41,8 +41,8 @@ impl Service for NodeService {
                     Err(error) => refused(error),
                 }
             }
-            (Call::Stands { keys, revision }, Some(handle)) => {
-                Answer::Stands(handle.stands_here(&keys, revision).await)
+            (Call::MirrorHas { keys, revision }, Some(handle)) => {
+                Answer::MirrorHas(handle.mirror_has_here(&keys, revision).await)
             }
             (Call::Upgrade { to, check }, Some(handle)) => {
                 match handle.shared.upgrade_here(to, check, Instant::now() + members::TIMEOUT).await {

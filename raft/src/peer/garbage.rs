@@ -68,11 +68,11 @@ fn messages() -> Vec<Vec<u8>> {
         Call::Propose(vec![release]),
         Call::ReadIndex,
         Call::Order(Order::Add { id: 4, peer: "10.0.0.4:7500".to_owned() }),
-        Call::Stands { keys: vec![Key::new("a").expect("a key")], revision: Revision(3) },
+        Call::MirrorHas { keys: vec![Key::new("a").expect("a key")], revision: Revision(3) },
         Call::Upgrade { to: Some(2), check: true },
     ];
     let answers =
-        [Answer::Refused { reason: "why".to_owned() }, Answer::Stands(true), Answer::Difference(None)];
+        [Answer::Refused { reason: "why".to_owned() }, Answer::MirrorHas(true), Answer::Difference(None)];
     let mut all =
         vec![encoded(&|out| put(out, &hello)), encoded(&|out| put(out, &Refusal { reason: "r".into() }))];
     all.extend(calls.iter().map(|call| encoded(&|out| put_numbered(out, 7, call))));

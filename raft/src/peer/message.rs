@@ -44,7 +44,7 @@ pub(crate) enum Call {
     },
     Order(Order),
     /// Does the leader's mirror show these keys at this revision, or later?
-    Stands {
+    MirrorHas {
         keys: Vec<Key>,
         revision: Revision,
     },
@@ -80,7 +80,7 @@ impl Call {
             | Self::ReadIndex
             | Self::Order(_)
             | Self::Upgrade { .. } => Channel::Forwards,
-            Self::Stands { .. } => Channel::Mirror,
+            Self::MirrorHas { .. } => Channel::Mirror,
             Self::Probe | Self::Adopt { .. } => Channel::Founding,
         }
     }
@@ -131,7 +131,7 @@ pub(crate) enum Answer {
     },
     /// The order is done.
     Ordered,
-    Stands(bool),
+    MirrorHas(bool),
     Confirmed(bool),
     Upgraded(Upgraded),
     /// `None`: not known any more, or not applied yet.

@@ -242,8 +242,8 @@ impl Peers {
     }
 
     /// Whether `leader` says that its mirror shows `keys` at `revision` or later. The caller bounds the time.
-    pub(crate) async fn stands(&self, leader: NodeId, keys: Vec<Key>, revision: Revision) -> bool {
-        matches!(self.call(leader, Call::Stands { keys, revision }).await, Ok(Answer::Stands(true)))
+    pub(crate) async fn mirror_has(&self, leader: NodeId, keys: Vec<Key>, revision: Revision) -> bool {
+        matches!(self.call(leader, Call::MirrorHas { keys, revision }).await, Ok(Answer::MirrorHas(true)))
     }
 
     /// A linearizable read point from `leader`, if it gives one.

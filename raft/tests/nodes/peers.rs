@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ringfence_raft::{Handle, Mirrored, Node, Settings};
+use ringfence_raft::{Handle, MirrorView, Node, Settings};
 use ringfence_wire::{Key, Revision, Role};
 use tempfile::TempDir;
 use tokio::sync::watch;
@@ -309,8 +309,8 @@ struct Waits {
     over: watch::Receiver<bool>,
 }
 
-impl Mirrored for Waits {
-    fn stands<'a>(&'a self, _: &'a [Key], _: Revision) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
+impl MirrorView for Waits {
+    fn has<'a>(&'a self, _: &'a [Key], _: Revision) -> Pin<Box<dyn Future<Output = bool> + Send + 'a>> {
         let mut over = self.over.clone();
         self.asked.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move { over.wait_for(|over| *over).await.is_ok() })
