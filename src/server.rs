@@ -16,7 +16,7 @@ use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
 use ringfence_service::Service;
-use ringfence_tls::{Apart, Reload};
+use ringfence_tls::{Reload, Unrelated};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -62,9 +62,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
-    let apart = Apart::default();
-    let client_tls = tls::clients(&config, &apart)?;
-    let peer_tls = tls::peer(&config, &apart)?;
+    let unrelated = Unrelated::default();
+    let client_tls = tls::clients(&config, &unrelated)?;
+    let peer_tls = tls::peer(&config, &unrelated)?;
     let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
     let mirror_timeout = config
         .mirror

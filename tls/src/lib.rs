@@ -13,7 +13,6 @@
 //! - **A chain of certificates is short**, so that nobody can have it verified for seconds.
 //! - **No error quotes what a file contains**: it may be a private key.
 
-mod apart;
 mod certificates;
 mod chain;
 mod client;
@@ -22,9 +21,9 @@ mod files;
 mod names;
 mod peer;
 mod server;
+mod unrelated;
 mod watched;
 
-pub use apart::Apart;
 pub use certificates::expires;
 pub use client::Client;
 pub use error::Error;
@@ -32,6 +31,7 @@ pub use files::{Content, Files};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
 pub use server::{Certificates, Server};
+pub use unrelated::Unrelated;
 pub use watched::{Look, Reload, Watched};
 
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::certificates::{Identity, authorities, roots};
 use crate::chain::{self, Bounded};
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
-use crate::{Apart, Error, provider};
+use crate::{Error, Unrelated, provider};
 
 /// The configurations of a node that calls others and is called by them. Both sides have a certificate of one authority.
 ///
@@ -35,7 +35,7 @@ struct Loaded {
 }
 
 impl Peer {
-    /// Loads the files. The authority is the nodes', in `apart`. `is_own` tells whether a certificate is this node's: others
+    /// Loads the files. The authority is the nodes', in `unrelated`. `is_own` tells whether a certificate is this node's: others
     /// would refuse it with any other.
     ///
     /// # Errors
@@ -44,12 +44,12 @@ impl Peer {
         certificate: PathBuf,
         key: PathBuf,
         authority: PathBuf,
-        apart: &Apart,
+        unrelated: &Unrelated,
         is_own: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let apart = apart.clone();
+        let unrelated = unrelated.clone();
         let files = vec![certificate, key, authority];
-        Watched::load(files, move |contents| load(contents, &apart, &is_own)).map(Self)
+        Watched::load(files, move |contents| load(contents, &unrelated, &is_own)).map(Self)
     }
 
     /// The configuration for the next connection from a node.
@@ -90,7 +90,7 @@ impl Reload for Peer {
 
 fn load(
     contents: &[Content],
-    apart: &Apart,
+    unrelated: &Unrelated,
     is_own: &dyn Fn(&CertificateDer<'_>) -> bool,
 ) -> Result<Loaded, Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
@@ -126,7 +126,7 @@ fn load(
     client.enable_sni = false;
     let protocols = vec![b"ringfence-peer".to_vec()];
     (server.alpn_protocols, client.alpn_protocols) = (protocols.clone(), protocols);
-    apart.take("nodes", &trusted).map_err(|other| {
+    unrelated.take("nodes", &trusted).map_err(|other| {
         Error::file(&authority.file, format!("has something in common with the authority of {other}"))
     })?;
     Ok(Loaded { server: Arc::new(server), client: Arc::new(client), nodes, expires: identity.expires })

@@ -12,7 +12,7 @@ use crate::certificates::{Identity, authorities, roots};
 use crate::chain::Bounded;
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
-use crate::{Apart, Error, Files, provider};
+use crate::{Error, Files, Unrelated, provider};
 
 /// Whether clients without a certificate are let in where an authority signs those of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,14 +33,14 @@ struct Loaded {
 }
 
 impl Server {
-    /// Loads the files. Their authority is the clients', in `apart`.
+    /// Loads the files. Their authority is the clients', in `unrelated`.
     ///
     /// # Errors
     /// A file cannot be used.
-    pub fn load(files: Files, of_clients: Certificates, apart: &Apart) -> Result<Self, Error> {
-        let apart = apart.clone();
+    pub fn load(files: Files, of_clients: Certificates, unrelated: &Unrelated) -> Result<Self, Error> {
+        let unrelated = unrelated.clone();
         let files = [files.certificate, files.key].into_iter().chain(files.authority).collect();
-        Watched::load(files, move |contents| load(contents, of_clients, &apart)).map(Self)
+        Watched::load(files, move |contents| load(contents, of_clients, &unrelated)).map(Self)
     }
 
     /// The configuration for the next connection.
@@ -78,7 +78,7 @@ impl Reload for Server {
     }
 }
 
-fn load(contents: &[Content], of_clients: Certificates, apart: &Apart) -> Result<Loaded, Error> {
+fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -> Result<Loaded, Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
     let identity = Identity::parse(certificate, key)?;
     let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
@@ -91,7 +91,7 @@ fn load(contents: &[Content], of_clients: Certificates, apart: &Apart) -> Result
             Certificates::Optional => verifier.allow_unauthenticated(),
         };
         let verifier = verifier.build().map_err(|error| Error::file(&authority.file, error.to_string()))?;
-        apart.take("clients", &trusted).map_err(|other| {
+        unrelated.take("clients", &trusted).map_err(|other| {
             Error::file(&authority.file, format!("has something in common with the authority of {other}"))
         })?;
         clients = Some(Arc::new(Bounded(verifier)));

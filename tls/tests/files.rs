@@ -11,7 +11,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_tls::{Apart, Certificates, Client, Files, Look, Name, Peer, Reload, Server, covers, names};
+use ringfence_tls::{
+    Certificates, Client, Files, Look, Name, Peer, Reload, Server, Unrelated, covers, names,
+};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
 use rustls::crypto::ring::kx_group::SECP384R1;
@@ -60,15 +62,15 @@ impl Side {
     }
 
     fn server(&self) -> Server {
-        Server::load(self.files(), Certificates::Required, &Apart::default()).unwrap()
+        Server::load(self.files(), Certificates::Required, &Unrelated::default()).unwrap()
     }
 
     fn client(&self) -> Client {
         Client::load(self.files()).unwrap()
     }
 
-    fn peer(&self, apart: &Apart) -> Result<Peer, ringfence_tls::Error> {
-        Peer::load(self.path("cert.pem"), self.path("key.pem"), self.path("ca.pem"), apart, |_| true)
+    fn peer(&self, unrelated: &Unrelated) -> Result<Peer, ringfence_tls::Error> {
+        Peer::load(self.path("cert.pem"), self.path("key.pem"), self.path("ca.pem"), unrelated, |_| true)
     }
 }
 
@@ -97,7 +99,7 @@ fn both_sides_verify_each_other() {
     let without = Client::with_authority(Some(nameless.path("ca.pem"))).unwrap();
     assert!(handshake(&server.current(), &without.current(), "node.example").is_err());
     let files = Files { authority: None, ..nameless.files() };
-    let open = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
+    let open = Server::load(files, Certificates::Required, &Unrelated::default()).unwrap();
     assert!(open.trusts(&[]));
 }
 
@@ -129,7 +131,7 @@ fn a_link_that_is_swapped_is_a_change_of_all_files() {
     std::os::unix::fs::symlink(side.dir.path(), &link).unwrap();
     let at = |name: &str| link.join(name);
     let files = Files { certificate: at("cert.pem"), key: at("key.pem"), authority: None };
-    let server = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
+    let server = Server::load(files, Certificates::Required, &Unrelated::default()).unwrap();
     let next = Side::new(&authority.issue(&["dns:b"]), &authority.pem());
     let swapped = published.path().join("..next");
     std::os::unix::fs::symlink(next.dir.path(), &swapped).unwrap();
@@ -204,13 +206,13 @@ fn a_removed_authority_is_out_also_with_an_open_connection_or_an_old_session() {
 fn a_certificate_that_has_ended_is_not_trusted() {
     let authority = Authority::new("one");
     let side = Side::new(&authority.issue(&["dns:a"]), &authority.pem());
-    let (server, peer) = (side.server(), side.peer(&Apart::default()).unwrap());
+    let (server, peer) = (side.server(), side.peer(&Unrelated::default()).unwrap());
     let expired = authority.issue_expired(&["uri:x"]);
     let expired_side = Side::new(&expired, &authority.pem());
     let chain: [CertificateDer<'static>; 1] = [expired.der.clone()];
     assert!(!server.trusts(&chain) && !peer.trusts(&chain));
     assert!(handshake(&server.current(), &expired_side.client().current(), "a").is_err());
-    let expired_peer = expired_side.peer(&Apart::default()).unwrap();
+    let expired_peer = expired_side.peer(&Unrelated::default()).unwrap();
     assert!(handshake(&peer.server(), &expired_peer.client(), "a").is_err());
     assert!(handshake(&expired_peer.server(), &peer.client(), "a").is_err());
     assert_eq!(expired_side.server().expires(), Some(authority::EXPIRED));
@@ -231,9 +233,9 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
     let many = with(4, &Authority::new("other"));
     let large = with(1, &Authority::new(&"o".repeat(16 << 10)));
     for side in [many, large] {
-        let own = server.peer(&Apart::default()).unwrap();
+        let own = server.peer(&Unrelated::default()).unwrap();
         // Its owner learns why. The other side does not say.
-        let as_peer = side.peer(&Apart::default()).err().unwrap();
+        let as_peer = side.peer(&Unrelated::default()).err().unwrap();
         let as_client = Client::load(side.files()).err().unwrap();
         for error in [as_peer.to_string(), as_client.to_string()] {
             assert!(error.contains("cert.pem") && error.contains("at most 3 intermediate"), "{error}");
@@ -278,9 +280,9 @@ fn a_key_exchange_that_takes_long_is_refused() {
 fn nodes_know_each_other_by_their_names_not_by_their_hosts() {
     let authority = Authority::new("nodes");
     let node = |names: &[&str]| Side::new(&authority.issue(names), &authority.pem());
-    let one = node(&["uri:ringfence:node:1"]).peer(&Apart::default()).unwrap();
+    let one = node(&["uri:ringfence:node:1"]).peer(&Unrelated::default()).unwrap();
     let two_side = node(&["dns:*.nodes.example", "ip:10.0.0.2", "dns:Two"]);
-    let two = two_side.peer(&Apart::default()).unwrap();
+    let two = two_side.peer(&Unrelated::default()).unwrap();
     let done = handshake(&two.server(), &one.client(), "any").unwrap();
     assert_eq!(names(&done.of_client[0]), [Name::Uri("ringfence:node:1".to_owned())]);
     let of_two = &done.of_server[0];
@@ -302,7 +304,7 @@ fn nodes_know_each_other_by_their_names_not_by_their_hosts() {
     assert!(!two.trusts(&[]));
     let stranger = Authority::new("nodes");
     let stranger = Side::new(&stranger.issue(&["uri:ringfence:node:1"]), &authority.pem());
-    let stranger = stranger.peer(&Apart::default()).unwrap();
+    let stranger = stranger.peer(&Unrelated::default()).unwrap();
     assert!(handshake(&two.server(), &stranger.client(), "any").is_err());
     assert!(handshake(&stranger.server(), &two.client(), "any").is_err());
 }
@@ -322,19 +324,19 @@ fn authorities_of_clients_and_nodes_have_nothing_in_common() {
         (&below_nodes, &nodes, false),
         (&below_clients, &below_nodes, true),
     ] {
-        let apart = Apart::default();
-        let _server = Server::load(files(of_clients).files(), Certificates::Required, &apart).unwrap();
-        let peer = files(of_nodes).peer(&apart);
+        let unrelated = Unrelated::default();
+        let _server = Server::load(files(of_clients).files(), Certificates::Required, &unrelated).unwrap();
+        let peer = files(of_nodes).peer(&unrelated);
         assert_eq!(peer.is_ok(), is_apart);
         if let Err(error) = peer {
             assert!(error.to_string().contains("in common with the authority of clients"), "{error}");
         }
     }
     // The same at a reload, on both sides, until the other side has changed.
-    let apart = Apart::default();
+    let unrelated = Unrelated::default();
     let (clients_side, peers) = (files(&clients), files(&nodes));
-    let server = Server::load(clients_side.files(), Certificates::Required, &apart).unwrap();
-    let peer = peers.peer(&apart).unwrap();
+    let server = Server::load(clients_side.files(), Certificates::Required, &unrelated).unwrap();
+    let peer = peers.peer(&unrelated).unwrap();
     peers.write("ca.pem", &format!("{}{}", nodes.pem(), below_clients.pem()));
     assert!(refused(&peer).contains("in common"));
     clients_side.write("ca.pem", &below_nodes.pem());
@@ -349,7 +351,7 @@ fn a_client_trusts_a_server_that_signed_its_own_certificate() {
     let alone = authority::self_signed("a");
     let side = Side::new(&alone, &alone.certificate);
     let files = Files { authority: None, ..side.files() };
-    let server = Server::load(files, Certificates::Required, &Apart::default()).unwrap();
+    let server = Server::load(files, Certificates::Required, &Unrelated::default()).unwrap();
     let client = Client::with_authority(Some(side.path("ca.pem"))).unwrap();
     assert!(handshake(&Arc::clone(&server.current()), &client.current(), "a").is_ok());
 }

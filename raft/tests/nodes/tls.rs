@@ -9,7 +9,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
 };
 use ringfence_raft::{Node, NodeId, Settings, Tcp, Tls, Transport};
-use ringfence_tls::{Apart, Look, Peer, Reload};
+use ringfence_tls::{Look, Peer, Reload, Unrelated};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, copy_bidirectional};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -57,7 +57,7 @@ fn at(host: &str) -> SanType {
 
 fn load(dir: &Path) -> Arc<Peer> {
     let [certificate, key, authority] = ["node.pem", "node.key", "authority.pem"].map(|name| dir.join(name));
-    Arc::new(Peer::load(certificate, key, authority, &Apart::default(), |_| true).unwrap())
+    Arc::new(Peer::load(certificate, key, authority, &Unrelated::default(), |_| true).unwrap())
 }
 
 /// How a node talks to others.

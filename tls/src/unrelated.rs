@@ -13,9 +13,9 @@ use x509_parser::parse_x509_certificate;
 /// Two have something in common if they share a key, or if a certificate of one signed a certificate of the other: its
 /// leaves then have a chain to both.
 #[derive(Clone, Default)]
-pub struct Apart(Arc<Mutex<BTreeMap<&'static str, Vec<CertificateDer<'static>>>>>);
+pub struct Unrelated(Arc<Mutex<BTreeMap<&'static str, Vec<CertificateDer<'static>>>>>);
 
-impl Apart {
+impl Unrelated {
     /// Takes `authorities` as those of `whose`, unless they have something in common with another's: then returns whose.
     pub(crate) fn take(
         &self,
