@@ -164,7 +164,7 @@ impl Field {
 
     /// A client of a node with connections of its own, which no network fault affects.
     pub fn client(&self, node: u64) -> Client {
-        self.cluster.node(node).client().apart()
+        self.cluster.node(node).client().own_connections()
     }
 
     /// The number of nodes, whose ids start at 1.

@@ -358,10 +358,11 @@ impl Watch {
     fn start(clock: Clock, clients: &[Client], field: &Field, keys: &[Key]) -> Self {
         let (leader, seen) = <(Arc<Leader>, Arc<Mutex<History>>)>::default();
         let (leads, sights) = (Arc::clone(&leader), Arc::clone(&seen));
-        let (clients, apart) = (clients.to_vec(), clients.iter().map(Client::apart).collect::<Vec<_>>());
+        let (clients, others) =
+            (clients.to_vec(), clients.iter().map(Client::own_connections).collect::<Vec<_>>());
         let mut watchers = vec![tokio::spawn(async move {
             let nodes = watch_nodes(clock, &clients, &leads, &sights);
-            tokio::join!(nodes, watch_lags(clock, &apart, &sights));
+            tokio::join!(nodes, watch_lags(clock, &others, &sights));
             Ok(())
         })];
         if let Some(redis) = field.redis() {

@@ -141,7 +141,8 @@ impl Races {
     /// Starts `each` clients of each node.
     fn start<'a>(nodes: impl Iterator<Item = &'a Node>, each: usize) -> Self {
         let enough = Arc::<AtomicBool>::default();
-        let clients: Vec<_> = nodes.flat_map(|node| (0..each).map(|_| node.client().apart())).collect();
+        let clients: Vec<_> =
+            nodes.flat_map(|node| (0..each).map(|_| node.client().own_connections())).collect();
         let racers = clients.into_iter().enumerate().map(|(number, client)| {
             tokio::spawn(race(client, format!("race/{number}"), Arc::clone(&enough)))
         });

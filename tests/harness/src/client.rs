@@ -54,8 +54,8 @@ impl Client {
     }
 
     /// A client of the same node with connections of its own.
-    pub fn apart(&self) -> Self {
-        Self { connections: Arc::new(self.connections.apart()), ..self.clone() }
+    pub fn own_connections(&self) -> Self {
+        Self { connections: Arc::new(self.connections.separate()), ..self.clone() }
     }
 
     /// The address of the node.

@@ -33,7 +33,7 @@ pub struct RawAnswer {
 /// The idle connections to one node.
 #[derive(Debug)]
 pub(crate) struct Connections {
-    /// Shared with those [apart](Connections::apart).
+    /// Shared with those that are [separate](Connections::separate).
     address: Arc<Mutex<SocketAddr>>,
     /// Where to connect from, unless from this process's namespace.
     namespace: Option<Arc<Namespace>>,
@@ -64,7 +64,7 @@ impl Connections {
         Self { namespace: self.namespace.clone(), ..Self::new(self.address()) }
     }
 
-    /// Moves these connections, and those apart, to `address`.
+    /// Moves these connections, and those that are separate, to `address`.
     pub(crate) fn lead_to(&self, address: SocketAddr) {
         *self.address.lock().expect("no panic while the address is locked") = address;
     }
@@ -74,7 +74,7 @@ impl Connections {
     }
 
     /// Separate connections to the same node.
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn separate(&self) -> Self {
         let (address, namespace) = (Arc::clone(&self.address), self.namespace.clone());
         Self { address, namespace, idle: Mutex::default() }
     }
@@ -133,7 +133,7 @@ impl Connections {
             .body(Full::default())
             .map_err(|error| Failure::new(Fate::NotDone, format!("not a request: {error}")))?;
         let unknown = |error: hyper::Error| Failure::new(Fate::Unknown, error.to_string());
-        let mut connection = self.apart().connection(address, deadline).await?;
+        let mut connection = self.separate().connection(address, deadline).await?;
         let answer = async {
             let (head, body) = connection.sender.send_request(request).await.map_err(unknown)?.into_parts();
             if head.status == 200 {
@@ -234,11 +234,11 @@ mod tests {
     async fn a_node_that_moved_is_asked_where_it_is_now_by_all() {
         let answer = "HTTP/1.1 204 No Content\r\n\r\n";
         let (connections, elsewhere) = (server(answer, 1).await, server(answer, 2).await);
-        let apart = connections.apart();
+        let separate = connections.separate();
         assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
         connections.lead_to(elsewhere.address());
         assert_eq!(get(&connections, 1_000).await.unwrap().status, 204);
-        assert_eq!(get(&apart, 1_000).await.unwrap().status, 204);
+        assert_eq!(get(&separate, 1_000).await.unwrap().status, 204);
     }
 
     #[tokio::test]
