@@ -27,7 +27,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 pub(crate) use self::table::Owner;
-use self::table::{Class, Place, Table};
+use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
 use crate::measure::{CloseReason, connections_closed_total};
 
@@ -38,7 +38,7 @@ pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 const MAX_EVICTING: usize = 16;
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a connection whose request body arrives gets a new place among those that are closed first.
+/// How often a connection whose request body arrives gets a new order among those that are closed first.
 const BODY_TURN_MS: u64 = 1_000;
 /// Bytes of unfinished request bodies, and of large responses that are being sent.
 const MAX_REQUEST_BODIES: usize = 64 << 20;
@@ -73,7 +73,7 @@ struct State {
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
     owner: Owner,
-    place: Place,
+    order: EvictionOrder,
     /// The request waits for a lease or is a watch, or the like.
     lasts: bool,
     /// The next request waits until all of the response is sent.
@@ -136,12 +136,12 @@ impl Connections {
 
     fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, owner: Owner) -> Admitted {
         let now = Instant::now();
-        let place = table.place(Class::Quiet, self.ms(now));
+        let order = table.order(Class::Quiet, self.ms(now));
         let state = State {
             phase: Phase::Idle,
             since: now,
             owner: owner.clone(),
-            place,
+            order,
             lasts: false,
             begins: false,
             is_response_shed: false,
@@ -156,11 +156,11 @@ impl Connections {
             flushed: Notify::new(),
         });
         table.open += 1;
-        table.add(&owner, place, Arc::clone(&connection));
+        table.add(&owner, order, Arc::clone(&connection));
         Admitted(connection)
     }
 
-    /// A time of a place.
+    /// A time of an order.
     fn ms(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.created).as_millis() as u64
     }
@@ -173,7 +173,7 @@ impl Connections {
 impl State {
     /// Whether it must be closed now if it was evicted: a request that is being answered is answered before.
     fn may_close(&self) -> bool {
-        self.place.class != Class::Busy
+        self.order.class != Class::Busy
     }
 }
 
@@ -183,13 +183,13 @@ impl Connection {
         self.state.lock().expect("nothing panics while the state is locked")
     }
 
-    /// Gives it a new place.
+    /// Gives it a new order.
     fn put(&self, state: &mut State, class: Class) {
         {
             let mut table = self.connections.table();
-            let new = table.place(class, self.connections.ms(Instant::now()));
-            table.replace(&state.owner, state.place, new);
-            state.place = new;
+            let new = table.order(class, self.connections.ms(Instant::now()));
+            table.reorder(&state.owner, state.order, new);
+            state.order = new;
         }
         if self.is_evicted.load(Relaxed) {
             self.close.notify_one();
@@ -202,8 +202,8 @@ impl Connection {
         if matches!(state.owner, Owner::Host(_)) {
             let owner = Owner::Principal(principal.into());
             let mut table = self.connections.table();
-            if let Some(connection) = table.remove(&state.owner, state.place) {
-                table.add(&owner, state.place, connection);
+            if let Some(connection) = table.remove(&state.owner, state.order) {
+                table.add(&owner, state.order, connection);
             }
             state.owner = owner;
         }
@@ -247,9 +247,9 @@ impl Connection {
     /// The handler waits for more of the request's body.
     pub(super) fn waits_for_body(&self) {
         let mut state = self.state();
-        // A new place for each of many small pieces would hold up all other connections.
+        // A new order for each of many small pieces would hold up all other connections.
         let turn_began_ms = (self.connections.ms(Instant::now()) + 1).saturating_sub(BODY_TURN_MS);
-        let is_new = state.place.is_quiet_since(turn_began_ms);
+        let is_new = state.order.is_quiet_since(turn_began_ms);
         if state.phase == Phase::Handling && !is_new {
             self.put(&mut state, Class::Quiet);
         }
@@ -279,7 +279,7 @@ impl Connection {
     /// Nothing more of a response can be sent before the client reads.
     pub(super) fn blocked(&self) {
         let mut state = self.state();
-        if state.place.class == Class::Busy && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+        if state.order.class == Class::Busy && matches!(state.phase, Phase::Responding | Phase::Flushing) {
             self.put(&mut state, Class::Blocked);
         }
     }
@@ -355,7 +355,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let state = self.0.state();
         let mut table = self.0.connections.table();
-        table.remove(&state.owner, state.place);
+        table.remove(&state.owner, state.order);
         table.open -= 1;
         self.0.connections.room.notify_one();
     }
@@ -369,7 +369,7 @@ impl InFlight {
     pub(super) fn respond(&self) {
         let mut state = self.0.state();
         // The rest of the body may be missing.
-        if state.place.class == Class::Quiet {
+        if state.order.class == Class::Quiet {
             self.0.put(&mut state, Class::Busy);
         }
         (state.phase, state.since) = (Phase::Responding, Instant::now());

@@ -29,20 +29,20 @@ impl Owner {
     }
 }
 
-/// The place of a connection among those of its owner: the first one is closed first.
+/// When a connection is closed, compared with the others of its owner: the first in this order is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place {
+pub(super) struct EvictionOrder {
     pub(super) class: Class,
     /// When it was given, in milliseconds since the server started; counted down where the newest goes first.
-    order: u64,
+    at_ms: u64,
     /// Makes it unique.
     number: u64,
 }
 
-impl Place {
+impl EvictionOrder {
     /// Whether it was given to a quiet connection at this time or later.
     pub(super) fn is_quiet_since(self, since_ms: u64) -> bool {
-        self.class == Class::Quiet && self.order >= since_ms
+        self.class == Class::Quiet && self.at_ms >= since_ms
     }
 }
 
@@ -84,7 +84,7 @@ struct Pool {
 struct Owned {
     /// Counts owners.
     number: u64,
-    places: BTreeMap<Place, Arc<Connection>>,
+    orders: BTreeMap<EvictionOrder, Arc<Connection>>,
 }
 
 impl Table {
@@ -98,34 +98,34 @@ impl Table {
         self.strangers.count + self.principals.count
     }
 
-    /// A new place.
-    pub(super) fn place(&mut self, class: Class, since_ms: u64) -> Place {
+    /// A new order.
+    pub(super) fn order(&mut self, class: Class, since_ms: u64) -> EvictionOrder {
         self.next += 1;
-        let (order, number) = match class {
+        let (at_ms, number) = match class {
             Class::Lasting => (u64::MAX - since_ms, u64::MAX - self.next),
             _ => (since_ms, self.next),
         };
-        Place { class, order, number }
+        EvictionOrder { class, at_ms, number }
     }
 
     /// Adds a connection.
-    pub(super) fn add(&mut self, owner: &Owner, place: Place, connection: Arc<Connection>) {
+    pub(super) fn add(&mut self, owner: &Owner, order: EvictionOrder, connection: Arc<Connection>) {
         self.next += 1;
         let number = self.next;
-        self.pool(owner).add(owner, number, place, connection);
+        self.pool(owner).add(owner, number, order, connection);
     }
 
     /// Removes a connection, if it was not evicted.
-    pub(super) fn remove(&mut self, owner: &Owner, place: Place) -> Option<Arc<Connection>> {
-        self.pool(owner).remove(owner, place)
+    pub(super) fn remove(&mut self, owner: &Owner, order: EvictionOrder) -> Option<Arc<Connection>> {
+        self.pool(owner).remove(owner, order)
     }
 
-    /// Gives a connection another place, if it was not evicted.
-    pub(super) fn replace(&mut self, owner: &Owner, place: Place, new: Place) {
+    /// Gives a connection another order, if it was not evicted.
+    pub(super) fn reorder(&mut self, owner: &Owner, order: EvictionOrder, new: EvictionOrder) {
         if let Some(owned) = self.pool(owner).owners.get_mut(owner)
-            && let Some(connection) = owned.places.remove(&place)
+            && let Some(connection) = owned.orders.remove(&order)
         {
-            owned.places.insert(new, connection);
+            owned.orders.insert(new, connection);
         }
     }
 
@@ -136,11 +136,11 @@ impl Table {
         }
         let share = (self.max / STRANGERS).max(1);
         let pool = if self.strangers.count >= share { &mut self.strangers } else { &mut self.principals };
-        let own = pool.owners.get(newcomer).map_or(0, |owned| owned.places.len());
+        let own = pool.owners.get(newcomer).map_or(0, |owned| owned.orders.len());
         let (most, _, largest) = pool.by_count.last()?;
         let owner = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
-        let place = *pool.owners.get(&owner)?.places.keys().next()?;
-        pool.remove(&owner, place)
+        let order = *pool.owners.get(&owner)?.orders.keys().next()?;
+        pool.remove(&owner, order)
     }
 
     fn pool(&mut self, owner: &Owner) -> &mut Pool {
@@ -160,21 +160,21 @@ impl Table {
 
 impl Pool {
     /// `number`: of the owner, if it is new.
-    fn add(&mut self, owner: &Owner, number: u64, place: Place, connection: Arc<Connection>) {
-        let new = || Owned { number, places: BTreeMap::new() };
+    fn add(&mut self, owner: &Owner, number: u64, order: EvictionOrder, connection: Arc<Connection>) {
+        let new = || Owned { number, orders: BTreeMap::new() };
         let owned = self.owners.entry(owner.clone()).or_insert_with(new);
         let at = |count| (count, Reverse(owned.number), owner.clone());
-        let (before, after) = (at(owned.places.len()), at(owned.places.len() + 1));
-        owned.places.insert(place, connection);
+        let (before, after) = (at(owned.orders.len()), at(owned.orders.len() + 1));
+        owned.orders.insert(order, connection);
         self.by_count.remove(&before);
         self.by_count.insert(after);
         self.count += 1;
     }
 
-    fn remove(&mut self, owner: &Owner, place: Place) -> Option<Arc<Connection>> {
+    fn remove(&mut self, owner: &Owner, order: EvictionOrder) -> Option<Arc<Connection>> {
         let owned = self.owners.get_mut(owner)?;
-        let connection = owned.places.remove(&place)?;
-        let (left, number) = (owned.places.len(), Reverse(owned.number));
+        let connection = owned.orders.remove(&order)?;
+        let (left, number) = (owned.orders.len(), Reverse(owned.number));
         self.by_count.remove(&(left + 1, number, owner.clone()));
         if left == 0 {
             self.owners.remove(owner);

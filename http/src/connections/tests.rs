@@ -162,9 +162,9 @@ async fn a_body_that_arrives_piece_by_piece_gets_a_new_place_each_second() {
     first.0.waits_for_body();
     second.0.waits_for_body();
     tokio::time::advance(Duration::from_millis(BODY_TURN_MS - 1)).await;
-    let before = first.0.state().place;
+    let before = first.0.state().order;
     first.0.waits_for_body();
-    assert_eq!(first.0.state().place, before);
+    assert_eq!(first.0.state().order, before);
     tokio::time::advance(Duration::from_millis(1)).await;
     first.0.waits_for_body();
     let _third = admit(&connections, 1);

@@ -61,7 +61,7 @@ pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 pub(crate) struct Proposal {
     request: Request,
     reply: Reply<Proposed>,
-    place: Place,
+    share: QueueShare,
     raise: Option<Raise>,
 }
 
@@ -80,12 +80,12 @@ struct Queued {
 }
 
 /// A request's share of the queue, returned when dropped.
-struct Place {
+struct QueueShare {
     queued: Arc<Queued>,
     bytes: usize,
 }
 
-impl Place {
+impl QueueShare {
     /// `None` if there is no room.
     fn take(queued: &Arc<Queued>, bytes: usize) -> Option<Self> {
         let take = |counter: &AtomicUsize, more: usize, most: usize| {
@@ -103,7 +103,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueShare {
     fn drop(&mut self) {
         self.queued.requests.fetch_sub(1, Ordering::Relaxed);
         self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -151,8 +151,8 @@ impl Proposer {
 
     /// A request for the queue; returns it if the queue is full.
     pub(crate) fn admit(&self, request: Request, reply: Reply<Proposed>) -> Result<Proposal, Request> {
-        match Place::take(&self.queued, request.size_hint()) {
-            Some(place) => Ok(Proposal { request, reply, place, raise: None }),
+        match QueueShare::take(&self.queued, request.size_hint()) {
+            Some(share) => Ok(Proposal { request, reply, share, raise: None }),
             None => Err(request),
         }
     }
@@ -295,7 +295,7 @@ impl Packer {
             let is_first = count == 0;
             let Request { by, commands } = &proposal.request;
             let by = by.as_ref().map(|owner| &owner.name);
-            bytes += proposal.place.bytes;
+            bytes += proposal.share.bytes;
             keys += commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
             count += commands.len();
             is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
@@ -306,7 +306,7 @@ impl Packer {
                 may_join && fits(next)
             })
         {
-            let Proposal { request, reply, place: _, raise: asked } = proposal;
+            let Proposal { request, reply, share: _, raise: asked } = proposal;
             raise = asked;
             callers.push(Caller {
                 by: request.by.clone(),

@@ -1,7 +1,7 @@
 use super::*;
 
 fn proposal(queued: &Arc<Queued>, reply: Reply<Proposed>) -> Proposal {
-    Proposal { request: Request::default(), reply, place: Place::take(queued, 7).unwrap(), raise: None }
+    Proposal { request: Request::default(), reply, share: QueueShare::take(queued, 7).unwrap(), raise: None }
 }
 
 /// After a stall, abandoned requests were once committed before all others.
@@ -28,11 +28,11 @@ async fn abandoned_requests_are_skipped_and_leave_the_queue() {
 #[test]
 fn the_queue_is_bounded_by_requests_and_by_bytes() {
     let queued = Arc::new(Queued::default());
-    let large: Vec<_> = (0..4).map(|_| Place::take(&queued, MAX_QUEUED_BYTES / 4).unwrap()).collect();
-    assert!(Place::take(&queued, 1).is_none());
+    let large: Vec<_> = (0..4).map(|_| QueueShare::take(&queued, MAX_QUEUED_BYTES / 4).unwrap()).collect();
+    assert!(QueueShare::take(&queued, 1).is_none());
     drop(large);
-    let many: Vec<_> = (0..MAX_QUEUED).map(|_| Place::take(&queued, 1).unwrap()).collect();
-    assert!(Place::take(&queued, 1).is_none());
+    let many: Vec<_> = (0..MAX_QUEUED).map(|_| QueueShare::take(&queued, 1).unwrap()).collect();
+    assert!(QueueShare::take(&queued, 1).is_none());
     drop(many);
-    assert!(Place::take(&queued, 1).is_some());
+    assert!(QueueShare::take(&queued, 1).is_some());
 }
