@@ -66,6 +66,16 @@ pub(crate) type Membership = openraft::Membership<NodeId, Member>;
 pub(crate) type StoredMembership = StoredMembershipOf<Consensus>;
 pub(crate) type SnapshotMeta = SnapshotMetaOf<Consensus>;
 
+/// Whether no node is a member, as before a cluster is founded.
+pub(crate) fn is_empty(membership: &StoredMembership) -> bool {
+    membership.nodes().next().is_none()
+}
+
+/// The term and index at which a membership stands.
+pub(crate) fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {
+    membership.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
+}
+
 /// openraft's configuration in this cluster.
 pub(crate) fn config(cluster: Uuid) -> Result<Config, ConfigError> {
     let config = Config {

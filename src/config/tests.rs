@@ -1,4 +1,3 @@
-
 use clap::{Args, FromArgMatches};
 
 use super::*;

@@ -25,9 +25,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::directory::{Directory, Process, Target};
+use super::directory::{Directory, Target};
 use super::frame::{FrameWriter, closed, invalid, unexpected};
 use super::handshake::Channel;
+use super::known::Process;
 use super::link::{Incoming, Link};
 use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append, read_appended};
 use crate::applied::state_machine::Raft;

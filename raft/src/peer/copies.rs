@@ -29,9 +29,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
-use super::directory::{Directory, Process, Target, refusal};
+use super::directory::{Directory, Target, refusal};
 use super::handshake::Channel;
-use super::known::Sent;
+use super::known::{Process, Sent};
 use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::{Start, Starts};
 

@@ -16,10 +16,10 @@ use uuid::Uuid;
 
 use super::campaign::Campaign;
 use super::handshake::{Channel, Hello, Processes, Program, Welcome};
-use super::known::Known;
+use super::known::{Known, Process};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
-use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership};
+use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership, as_of, is_empty};
 use crate::storage::identity::Identity;
 
 /// How far a term may be above this node's own of [`BASELINE_FOR`] ago. A cluster that elects ten leaders a second takes 13
@@ -59,9 +59,6 @@ pub(crate) struct Directory {
     pub(super) copies_refused: Counter,
     pub(super) campaign: Campaign,
 }
-
-/// A node, and its data directory.
-pub(super) type Process = (NodeId, Uuid);
 
 /// A term that this node had, and since when others are compared with it.
 struct Baseline {
@@ -394,15 +391,6 @@ impl Directory {
 }
 
 const UNPOISONED: &str = "no panic while the directory is locked";
-
-fn is_empty(membership: &StoredMembership) -> bool {
-    membership.nodes().next().is_none()
-}
-
-/// The term and index at which a membership stands.
-fn as_of(membership: &StoredMembership) -> Option<(u64, u64)> {
-    membership.log_id().map(|log_id| (log_id.leader_id.term, log_id.index))
-}
 
 pub(super) fn refusal(reason: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, reason)

@@ -5,8 +5,11 @@ use std::ops::RangeInclusive;
 use tokio::time::Instant;
 use uuid::Uuid;
 
-use crate::consensus::LogId;
+use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::Start;
+
+/// A node, and its data directory.
+pub(super) type Process = (NodeId, Uuid);
 
 /// What a node knows of the processes of one member.
 #[derive(Debug, Default)]

@@ -10,12 +10,13 @@ use uuid::Uuid;
 
 use super::certificate::Certificate;
 use super::copies::is_copy;
-use super::directory::{Directory, Process, Target, refusal};
+use super::directory::{Directory, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
     Channel, HELLO, Hello, MAX_HELLO, Processes, Program, REFUSAL, WELCOME, Welcome, get_hello, get_refusal,
     get_welcome, put_first, put_hello, put_refusal, read_first,
 };
+use super::known::Process;
 use super::transport::Connection;
 use crate::consensus::{LogId, NodeId, Vote};
 use crate::storage::identity::Identity;

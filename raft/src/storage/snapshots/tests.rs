@@ -1,4 +1,3 @@
-
 use std::{fs, thread};
 
 use ringfence_lease::{Command, SUPPORTED};
