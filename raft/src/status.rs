@@ -45,14 +45,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     ClusterStatus {
         cluster_id: shared.peers.directory.cluster_id(),
         node_id: shared.id,
-        role: match metrics.state {
-            ServerState::Leader if has_handed_over => Role::Follower,
-            ServerState::Leader => Role::Leader,
-            ServerState::Follower => Role::Follower,
-            ServerState::Candidate => Role::Candidate,
-            ServerState::Learner => Role::Learner,
-            ServerState::Shutdown => Role::Stopped,
-        },
+        role: role(metrics.state, has_handed_over),
         term: metrics.current_term,
         leader,
         last_log_index: metrics.last_log_index,
@@ -67,5 +60,17 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         rules,
         rules_supported,
+    }
+}
+
+/// A leader that has handed its leadership over is a follower already.
+fn role(state: ServerState, has_handed_over: bool) -> Role {
+    match state {
+        ServerState::Leader if has_handed_over => Role::Follower,
+        ServerState::Leader => Role::Leader,
+        ServerState::Follower => Role::Follower,
+        ServerState::Candidate => Role::Candidate,
+        ServerState::Learner => Role::Learner,
+        ServerState::Shutdown => Role::Stopped,
     }
 }

@@ -1,4 +1,5 @@
-//! Reads the source tree, and finds what breaks the rules of CONTRIBUTING.md. It links nothing of the product.
+//! Reads the source tree, and finds what breaks the rules of CONTRIBUTING.md. It links nothing of the product, so it is
+//! built in seconds.
 //!
 //! `tests/repository.rs` runs every check on the repository. The unit tests of each check show, on invented files, that it can fail.
 
