@@ -134,3 +134,32 @@ fn invalid_settings_are_named() {
         assert!(error(Options { http_threads: Some(threads), ..options() }).contains("--http-threads"));
     }
 }
+
+/// Nothing but this ties the words of the help to the code.
+#[test]
+fn each_default_in_the_help_is_the_one_that_applies() {
+    let command = Options::augment_args(clap::Command::new("serve"));
+    let config = |more: Option<String>| {
+        let base = "serve --id=2 --data=d --redis=redis://db --tls-certificate=c --tls-key=k \
+                    --peer-certificate=c --peer-key=k --peer-authority=a";
+        let given = base.split_whitespace().map(str::to_owned).chain(more);
+        let mut options = Options::default();
+        options.update_from_arg_matches(&command.clone().try_get_matches_from(given).unwrap()).unwrap();
+        format!("{:?}", Config::from_options(options).unwrap())
+    };
+    let mut compared = Vec::new();
+    for argument in command.get_arguments() {
+        let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+        let Some((_, default)) = help.split_once("[default: ") else { continue };
+        let value = default.trim_end_matches(']').split(", ").next().unwrap();
+        let name = argument.get_long().unwrap();
+        // A default of several words is a rule. What is logged is no part of the configuration.
+        if !value.contains(' ') && !name.starts_with("log") {
+            assert_eq!(config(Some(format!("--{name}={value}"))), config(None), "--{name}");
+            compared.push(name.to_owned());
+        }
+    }
+    let expected = "http peer snapshot-after-bytes slow-request plain peer-plain mirror-mode mirror-timeout \
+                    mirror-prefix mirror-retention mirror-sweep-keys-per-s";
+    assert_eq!(compared.join(" "), expected);
+}
