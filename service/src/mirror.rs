@@ -16,6 +16,6 @@ impl Service {
             keys.extend(grant.keys.iter().map(|granted| granted.key.clone()));
             newest = newest.max(grant.token);
         }
-        keys.is_empty() || self.handle.stands(keys, Revision(newest.0), within).await
+        keys.is_empty() || self.handle.mirror_has(keys, Revision(newest.0), within).await
     }
 }
