@@ -9,10 +9,11 @@ mod rust;
 
 pub mod circles;
 pub mod crates;
+pub mod links;
 pub mod lists;
-pub mod metrics;
 pub mod paths;
 pub mod settings;
 pub mod sizes;
+pub mod tour;
 pub mod tree;
 pub mod words;
