@@ -10,12 +10,12 @@ use ringfence_service::Service;
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
-use crate::Options;
 use crate::problems::Failed;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
 use crate::request_log::RequestLog;
 use crate::watch::Watchers;
+use crate::{Options, measure};
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");

@@ -33,12 +33,6 @@ struct Thread {
     turns: Arc<Turns>,
 }
 
-impl Thread {
-    fn new(runtime: &Handle) -> Self {
-        Self { runtime: runtime.clone(), load: Arc::default(), turns: Arc::default() }
-    }
-}
-
 impl Threads {
     /// Starts `count` threads, at least one.
     ///
@@ -48,8 +42,11 @@ impl Threads {
         let (mut all, mut stops) = (Vec::new(), Vec::new());
         let (runs, running) = mpsc::channel();
         for number in 0..count.max(1) {
-            let runtime = Builder::new_current_thread().enable_all().build()?;
-            all.push(Thread::new(runtime.handle()));
+            let turns = Arc::<Turns>::default();
+            let unparked = Arc::clone(&turns);
+            let mut runtime = Builder::new_current_thread();
+            let runtime = runtime.enable_all().on_thread_unpark(move || unparked.looked()).build()?;
+            all.push(Thread { runtime: runtime.handle().clone(), load: Arc::default(), turns });
             let (stop, stopped) = oneshot::channel::<()>();
             let runs = runs.clone();
             let run = move || {
@@ -73,7 +70,7 @@ impl Threads {
 
     /// Serves all connections on the current runtime.
     pub fn here() -> Self {
-        let all = vec![Thread::new(&Handle::current())];
+        let all = vec![Thread { runtime: Handle::current(), load: Arc::default(), turns: Arc::default() }];
         let (_, running) = mpsc::channel();
         Self { all, next: AtomicUsize::new(0), stops: Mutex::default(), running: Mutex::new(running) }
     }

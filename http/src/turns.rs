@@ -8,20 +8,18 @@ use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
-use tokio::time::Instant;
 
 use crate::connections::Owner;
 
-/// How many turns are given at once. A turn may cost some milliseconds.
+/// How many turns are given at once to those who wait. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
-/// The thread looks for what else has become ready once turns have taken this long. Looking after each few cheap turns costs more than
-/// the turns.
-const UNTIL_LOOK: Duration = Duration::from_millis(1);
-
+/// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
+/// often costs more than turns do, and requests that begin together share an entry of the log.
+const UNTIL_LOOK: Duration = Duration::from_millis(2);
 /// Bytes that are read, or sent, in a turn.
 pub(super) const PER_TURN: usize = 16 << 10;
 
@@ -29,15 +27,21 @@ pub(super) const PER_TURN: usize = 16 << 10;
 #[derive(Default)]
 pub(super) struct Turns(Mutex<Queue>);
 
-#[derive(Default)]
 struct Queue {
-    /// Turns given at once.
-    given: usize,
+    /// When the thread last looked for what has become ready, as far as is known.
+    looked: Instant,
     /// Whether a task gives turns.
     is_given: bool,
     /// Who waits, in the order of the next turns.
     owners: VecDeque<Owner>,
     waiting: HashMap<Owner, VecDeque<oneshot::Sender<()>>>,
+}
+
+impl Default for Queue {
+    fn default() -> Self {
+        let (owners, waiting) = (VecDeque::new(), HashMap::new());
+        Self { looked: Instant::now(), is_given: false, owners, waiting }
+    }
 }
 
 impl Turns {
@@ -52,8 +56,7 @@ impl Turns {
     /// Asks for a turn of `owner`; `None` if it is one at once.
     pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<()>> {
         let mut queue = self.queue();
-        if queue.owners.is_empty() && queue.given < AT_ONCE {
-            queue.given += 1;
+        if queue.owners.is_empty() && queue.looked.elapsed() < UNTIL_LOOK {
             return None;
         }
         let (give, turn) = oneshot::channel();
@@ -64,12 +67,17 @@ impl Turns {
         Some(turn)
     }
 
+    /// The thread was idle, and has looked for what is ready.
+    pub(super) fn looked(&self) {
+        self.queue().looked = Instant::now();
+    }
+
     async fn give(self: Arc<Self>) {
         loop {
             // Who is ready by now is in the queue afterwards.
             yield_now().await;
-            let began = Instant::now();
-            while began.elapsed() < UNTIL_LOOK {
+            self.looked();
+            while self.queue().looked.elapsed() < UNTIL_LOOK {
                 if !self.give_some() {
                     return;
                 }
@@ -80,15 +88,14 @@ impl Turns {
 
     /// Gives some turns; `false` if nobody waits for one.
     fn give_some(&self) -> bool {
-        let mut queue = self.queue();
-        queue.given = 0;
-        while queue.given < AT_ONCE {
+        let (mut queue, mut given) = (self.queue(), 0);
+        while given < AT_ONCE {
             let Some(turn) = queue.pop() else {
-                queue.is_given = queue.given > 0;
+                queue.is_given = given > 0;
                 return queue.is_given;
             };
             // A connection that has closed uses no turn.
-            queue.given += usize::from(turn.send(()).is_ok());
+            given += usize::from(turn.send(()).is_ok());
         }
         true
     }
@@ -197,6 +204,7 @@ mod tests {
     async fn owners_take_turns_however_many_connections_each_has() {
         let turns = Arc::new(Turns::default());
         let order = Arc::new(Mutex::new(Vec::new()));
+        while turns.ask(owner("many")).is_none() {}
         let begin = |name: &'static str| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
@@ -231,9 +239,7 @@ mod tests {
     #[tokio::test]
     async fn whoever_goes_away_loses_its_turn_and_no_one_elses() {
         let turns = Arc::new(Turns::default());
-        for _ in 0..AT_ONCE {
-            turns.take(owner("a")).await;
-        }
+        while turns.ask(owner("a")).is_none() {}
         let mut gone: Vec<_> = (0..100).map(|_| Box::pin(turns.take(owner("a")))).collect();
         for turn in &mut gone {
             assert!(turn.now_or_never().is_none());

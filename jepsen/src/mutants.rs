@@ -26,7 +26,7 @@ use ringfence_laws::check::{Checker, Verdict};
 use ringfence_patched::workspace;
 use tokio::time::Instant;
 
-use crate::nemesis::Nemesis;
+use crate::nemesis::{self, Nemesis};
 use crate::run::{RunOptions, run};
 use crate::upgrade;
 use crate::workload::Workload;
@@ -112,7 +112,7 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
         }
         let next = upgrade::with_patch(upgrade::NEXT_RULES)?;
         let (_, results) = upgrade::roll(&next, options.seed, options.rate, &options.store).await?;
-        writeln!(out, "no mutant, {}: {:?}", upgrade::NAME, results.verdict)?;
+        writeln!(out, "no mutant, {}: {:?}", nemesis::UPGRADE, results.verdict)?;
         all_well &= results.verdict == Verdict::Valid;
     }
     writeln!(out, "\n{:<30} {:<10} {:>5} {:>6}  by", "mutant", "", "runs", "after")?;

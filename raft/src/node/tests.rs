@@ -1,4 +1,3 @@
-
 use std::future::pending;
 use std::io;
 

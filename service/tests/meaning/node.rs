@@ -51,6 +51,7 @@ impl Node {
             random: Random::system(),
             quartz: Quartz::none(),
             rules: ringfence_lease::SUPPORTED,
+            since: ringfence_lease::Command::since,
             storage: Arc::new(System),
         };
         let node = RaftNode::start(settings).await.unwrap();

@@ -40,7 +40,7 @@ impl Tree {
             // A pattern that begins with a slash is a path from the root, any other is a name anywhere.
             let is_ignored =
                 |pattern: &&str| pattern.strip_prefix('/').map_or(name == **pattern, |at| path == at);
-            if name.starts_with('.') || ignored.iter().any(|pattern| is_ignored(pattern)) {
+            if name.starts_with('.') || ignored.iter().any(is_ignored) {
                 continue;
             }
             if entry.file_type()?.is_dir() {

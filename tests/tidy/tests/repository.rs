@@ -78,7 +78,7 @@ type Exception = (&'static str, &'static str);
 /// Fails if a check finds something, and if an exception is not needed any more.
 #[track_caller]
 fn passes_but(check: fn(&Tree) -> Vec<String>, rule: &str, exceptions: &[Exception]) {
-    let found = check(&Tree::of_repository().unwrap());
+    let found = check(&Tree::of_repository().expect("the repository can be read"));
     let is_excepted = |finding: &&String| exceptions.iter().any(|(what, _)| is_about(finding, what));
     let wrong: Vec<&str> = found.iter().filter(|one| !is_excepted(one)).map(String::as_str).collect();
     assert!(wrong.is_empty(), "{rule}:\n{}", wrong.join("\n"));

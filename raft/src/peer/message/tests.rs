@@ -1,4 +1,3 @@
-
 use openraft::vote::RaftLeaderId;
 
 use super::*;
