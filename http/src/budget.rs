@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::connections::Owner;
+use crate::owner::Owner;
 
 /// A bound on the bytes that all connections hold together.
 pub(super) struct Budget<T> {

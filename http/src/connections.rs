@@ -26,10 +26,10 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use self::table::Owner;
 use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
 use crate::measure::{CloseReason, connections_closed_total};
+use crate::owner::Owner;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.

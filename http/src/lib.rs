@@ -33,6 +33,7 @@ mod budget;
 mod connections;
 mod encryption;
 mod measure;
+mod owner;
 mod paced;
 mod socket;
 #[cfg(test)]

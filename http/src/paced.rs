@@ -22,6 +22,8 @@ pub(super) struct Paced {
     stream: TcpStream,
     connection: Arc<Connection>,
     pace: Pace,
+    /// What is read is kept until hyper asks for it: at most a turn's bytes for each request.
+    is_ahead: bool,
     handshake: Handshake,
 }
 
@@ -38,7 +40,7 @@ impl Paced {
     /// A connection without TLS.
     pub(super) fn plain(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
         let (connection, pace) = (Arc::clone(connection), Pace::new(turns));
-        Self { stream, connection, pace, handshake: Handshake::Done }
+        Self { stream, connection, pace, is_ahead: false, handshake: Handshake::Done }
     }
 
     /// One that begins with the handshake of TLS.
@@ -54,6 +56,11 @@ impl Paced {
 
     pub(super) fn has_shaken_hands(&mut self) {
         self.handshake = Handshake::Done;
+    }
+
+    /// Whether reads need no turn, so that they tell whether there is something to read.
+    pub(super) fn read_ahead(&mut self, is_ahead: bool) {
+        self.is_ahead = is_ahead;
     }
 
     /// Waits until there is something to read, and then for a turn.
@@ -80,7 +87,9 @@ impl AsyncRead for Paced {
         if let Handshake::Hello(0) = this.handshake {
             return Poll::Ready(Err(io::Error::other("the first message of TLS is too long")));
         }
-        ready!(this.poll_turn(cx))?;
+        if !this.is_ahead {
+            ready!(this.poll_turn(cx))?;
+        }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
         this.has_read(buffer.filled().len() - before);

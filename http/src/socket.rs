@@ -58,6 +58,13 @@ impl Socket {
 }
 
 impl Stream {
+    fn paced(&mut self) -> &mut Paced {
+        match self {
+            Self::Plain(stream) => stream,
+            Self::Encrypted(stream) => stream.get_mut().0,
+        }
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         match self {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buffer),
@@ -84,8 +91,10 @@ impl Reader {
         while !input.is_closed && input.ahead.len() < MAX_AHEAD {
             let mut piece = [0; 1024];
             let mut piece = ReadBuf::new(&mut piece);
-            // A task that has done much in this poll would not see a hang-up that is there.
+            // A task that has done much in this poll, or whose turn is over, would not see a hang-up that is there.
+            input.stream.paced().read_ahead(true);
             let read = pin!(unconstrained(poll_fn(|cx| input.stream.poll_read(cx, &mut piece)))).poll(cx);
+            input.stream.paced().read_ahead(false);
             let read = ready!(read);
             input.is_closed = read.is_err() || piece.filled().is_empty();
             input.ahead.extend_from_slice(piece.filled());
@@ -165,19 +174,22 @@ mod tests {
 
     use super::*;
     use crate::connections::Connections;
+    use crate::turns::Turns;
 
     #[tokio::test]
-    async fn a_task_that_has_done_much_sees_a_hangup() {
+    async fn a_task_that_has_done_much_and_whose_turn_is_over_sees_a_hangup() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
         let (stream, from) = listener.accept().await.unwrap();
         drop(client);
         stream.readable().await.unwrap();
         let admitted = Connections::new(1).admit(from).await;
-        let socket = Socket::new(
-            Stream::Plain(Paced::plain(stream, &Arc::default(), &admitted.0)),
-            Arc::clone(&admitted.0),
-        );
+        let turns = Arc::<Turns>::default();
+        while turns.ask(admitted.0.owner()).is_none() {}
+        let mut paced = Paced::plain(stream, &turns, &admitted.0);
+        paced.has_hello();
+        paced.has_shaken_hands();
+        let socket = Socket::new(Stream::Plain(paced), Arc::clone(&admitted.0));
         let _in_flight = admitted.0.begin().await;
         tokio::task::yield_now().await;
         while has_budget_remaining() {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use crate::connections::Owner;
+use crate::owner::Owner;
 
 /// How many turns are given at once to those who wait. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;

@@ -2,32 +2,13 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::Connection;
+use crate::owner::Owner;
 
 /// The part of all connections that those of no principal may have if there is no room: one of this many.
 const STRANGERS: usize = 4;
-
-/// Who is counted as one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Owner {
-    /// Connections of no principal: an IPv4 address, or the 2^64 IPv6 addresses that a host can choose from.
-    Host(IpAddr),
-    /// By its name.
-    Principal(Arc<str>),
-}
-
-impl Owner {
-    /// The owner of a new connection.
-    pub(super) fn host(from: SocketAddr) -> Self {
-        Self::Host(match from.ip().to_canonical() {
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-            ip => ip,
-        })
-    }
-}
 
 /// When a connection is closed, compared with the others of its owner: the first in this order is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

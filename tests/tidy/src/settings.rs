@@ -13,7 +13,16 @@ use crate::tree::Tree;
 const OPTIONS: &str = "src/config/options.rs";
 
 /// Flags of other programs that documents speak of by themselves: of cargo, rustc, docker and a script.
-const NOT_OURS: [&str; 5] = ["--target", "--ulimit", "--locked", "--cfg", "--checked"];
+const NOT_OURS: [&str; 8] = [
+    "--target",
+    "--ulimit",
+    "--locked",
+    "--cfg",
+    "--checked",
+    "--cacert",
+    "--oauth2-bearer",
+    "--enable-threads",
+];
 
 /// One option of a command.
 #[derive(Debug, PartialEq)]

@@ -18,7 +18,6 @@ const LONG_FILES: &[Exception] = &[
     ("tests/program/access.rs", TO_SPLIT),
     ("tests/program/metrics.rs", TO_SPLIT),
     ("tests/program/partitions.rs", TO_SPLIT),
-    ("tests/program/watch.rs", TO_SPLIT),
     ("wire/src/requests.rs", TO_SPLIT),
 ];
 
@@ -56,6 +55,7 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("tests/program/hostile.rs no_flood_takes_a_lease_from_its_holder_or_the_leadership_from_a_node", STORY),
     ("tests/program/inspect.rs every_change_in_the_log_is_shown_and_equal_on_all_nodes", STORY),
     ("tests/program/metrics.rs traffic", STORY),
+    ("tests/program/packaging/kubernetes.rs the_pods_with_certificates_and_rules_found_a_cluster", STORY),
     (
         "tests/program/peer_tls.rs certificates_are_replaced_while_nodes_run_and_broken_files_change_nothing",
         STORY,
