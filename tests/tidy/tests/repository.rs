@@ -31,7 +31,6 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("jepsen/laws/src/report/tests/invented.rs hold", STORY),
     ("jepsen/src/field.rs set_up", STARTS),
     ("jepsen/src/grey/play.rs perform", STORY),
-    ("jepsen/src/main.rs perform", CASES),
     ("lease/src/laws/garbage.rs records_that_contradict_each_other_are_refused", CASES),
     ("lease/src/laws/histories.rs play", STORY),
     ("lease/src/laws/model.rs acquire", "all rules of an acquire, to be read in one piece"),
