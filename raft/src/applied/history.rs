@@ -5,12 +5,11 @@
 //! below.
 //!
 //! If they take too many bytes, the principal whose changes take most loses its oldest ones. A watch misses nothing if none of them was
-//! of the trees that it watches: a tree is all keys with the same text up to their first slash.
+//! of the tree that it watches: a tree is all keys with the same text up to their first slash. A watch of a prefix without a slash watches all.
 
 mod owners;
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ops::Bound;
 
 use ringfence_lease::Event;
 use ringfence_wire::{Key, Mode, Revision, Token};
@@ -43,8 +42,9 @@ pub struct History {
     /// In the order of their revisions; `None` for one that was dropped.
     events: VecDeque<(Revision, Option<Box<Event>>)>,
     owners: Owners,
-    /// The last change of each tree that was dropped though earlier ones are kept.
+    /// The last change of each tree, and of all, that was dropped though earlier ones are kept.
     dropped: BTreeMap<Box<str>, Revision>,
+    last_dropped: Revision,
     bytes: usize,
     most: usize,
     most_bytes: usize,
@@ -67,6 +67,7 @@ impl History {
             events: VecDeque::new(),
             owners: Owners::default(),
             dropped: BTreeMap::new(),
+            last_dropped: Revision(0),
             bytes: 0,
             most,
             most_bytes,
@@ -99,13 +100,11 @@ impl History {
 
     /// The first revision after which no change of keys that start with `prefix` was dropped.
     pub fn oldest(&self, prefix: &str) -> Revision {
-        let tree = tree(prefix);
-        let from = self.dropped.range::<str, _>((Bound::Included(tree), Bound::Unbounded));
-        let same = from.take_while(|(of, _)| match tree.ends_with('/') {
-            true => &***of == tree,
-            false => of.starts_with(tree),
-        });
-        same.map(|(_, revision)| *revision).fold(self.before, Revision::max)
+        let dropped = match tree(prefix) {
+            Some(tree) => self.dropped.get(tree).copied().unwrap_or_default(),
+            None => self.last_dropped,
+        };
+        dropped.max(self.before)
     }
 
     /// How many changes after `revision` there were, those included that were dropped since.
@@ -131,6 +130,7 @@ impl History {
         self.dropped.clear();
         self.owners = Owners::default();
         (self.before, self.began_after, self.last, self.bytes) = (revision, revision, revision, 0);
+        self.last_dropped = Revision(0);
     }
 
     /// The table's revision is `revision` now, and no change is missing up to there.
@@ -188,26 +188,26 @@ impl History {
         let bytes = bytes_of(&event);
         self.owners.drop_oldest(&event.by, bytes);
         self.bytes -= bytes;
-        for (key, ..) in &event.keys {
-            match self.dropped.get_mut(tree(key.as_str())) {
+        self.last_dropped = self.last_dropped.max(revision);
+        for tree in event.keys.iter().filter_map(|(key, ..)| tree(key.as_str())) {
+            match self.dropped.get_mut(tree) {
                 Some(last) => *last = revision,
-                None => drop(self.dropped.insert(tree(key.as_str()).into(), revision)),
+                None => drop(self.dropped.insert(tree.into(), revision)),
             }
         }
         while let Some((_, None)) = self.events.front() {
             self.events.pop_front();
         }
         if self.dropped.len() > MOST_TREES {
-            let last = self.dropped.values().copied().fold(revision, Revision::max);
             self.dropped.clear();
-            self.drop_up_to(last);
+            self.drop_up_to(self.last_dropped);
         }
     }
 }
 
-/// What the keys of a tree begin with.
-fn tree(key: &str) -> &str {
-    key.find('/').map_or(key, |slash| &key[..=slash])
+/// What the keys of the tree begin with that all keys with the prefix `text` are of.
+fn tree(text: &str) -> Option<&str> {
+    text.find('/').map(|slash| &text[..=slash])
 }
 
 fn bytes_of(event: &Event) -> usize {
@@ -331,12 +331,12 @@ mod tests {
         };
         assert_eq!(under("few/", 0), Some(vec![1, 2, 101]));
         assert_eq!(under("few/b", 2), Some(vec![101]));
-        assert_eq!(under("other", 0), Some(vec![1, 2, 101]));
+        assert_eq!(under("other/", 0), Some(vec![1, 2, 101]));
         for prefix in ["all/", "all/a", "all", "a", ""] {
             assert_eq!(history.oldest(prefix), Revision(93), "{prefix}");
             assert_eq!((under(prefix, 92), under(prefix, 93)), (None, Some(vec![101])), "{prefix}");
         }
-        assert_eq!((history.oldest("x_all"), history.oldest("x_all/")), (Revision(90), Revision(0)));
+        assert_eq!((history.oldest("x_all"), history.oldest("x_all/")), (Revision(93), Revision(0)));
         // What nobody lost is not remembered for each of any number of trees.
         for revision in 102..102 + 2 * MOST_TREES as u64 {
             history.keep(by("all", revision, &format!("{revision}/a")));
