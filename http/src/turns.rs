@@ -28,7 +28,7 @@ pub(super) const PER_TURN: usize = 16 << 10;
 pub(super) struct Turns(Mutex<Queue>);
 
 struct Queue {
-    /// When the thread last looked for what has become ready, as far as is known.
+    /// When the thread last looked for tasks that are ready, as far as we know.
     looked: Instant,
     /// Whether a task gives turns.
     is_given: bool,
