@@ -15,6 +15,10 @@ use tokio::task::JoinHandle;
 
 use crate::turns::Turns;
 
+/// Polls of tasks until a thread looks for what is ready. A request takes two to four, and those between two looks share an entry
+/// of the log. How long they may take, `turns` bounds.
+const UNTIL_LOOK: u32 = 256;
+
 /// The threads that serve connections. Dropping it stops them, and the tasks that run on them, soon.
 pub struct Threads {
     all: Vec<Thread>,
@@ -45,7 +49,11 @@ impl Threads {
             let turns = Arc::<Turns>::default();
             let unparked = Arc::clone(&turns);
             let mut runtime = Builder::new_current_thread();
-            let runtime = runtime.enable_all().on_thread_unpark(move || unparked.looked()).build()?;
+            let runtime = runtime
+                .enable_all()
+                .event_interval(UNTIL_LOOK)
+                .on_thread_unpark(move || unparked.looked())
+                .build()?;
             all.push(Thread { runtime: runtime.handle().clone(), load: Arc::default(), turns });
             let (stop, stopped) = oneshot::channel::<()>();
             let runs = runs.clone();

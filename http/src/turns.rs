@@ -19,7 +19,7 @@ use crate::owner::Owner;
 const AT_ONCE: usize = 4;
 /// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
 /// often costs more than turns do, and requests that begin together share an entry of the log.
-const UNTIL_LOOK: Duration = Duration::from_millis(2);
+const UNTIL_LOOK: Duration = Duration::from_millis(5);
 /// Bytes that are read, or sent, in a turn.
 pub(super) const PER_TURN: usize = 16 << 10;
 
