@@ -9,8 +9,8 @@ use crate::transport::{Request, encode};
 use crate::{Consistency, Error};
 
 /// A listing, from [`Client::list`](crate::Client::list). Each page is a read of its own: keys that change between pages may
-/// be missed, or shown in their old state. The revision is that of the first page: a [watch](crate::Client::watch) after
-/// it shows every change since.
+/// be missed, or shown in their old state. The revision is that of the first page or, if it is less, of a later one, as nodes that lag
+/// may show: a [watch](crate::Client::watch) after it shows every change since.
 #[derive(Debug)]
 #[must_use = "a listing requests nothing until its pages are read"]
 pub struct Listing {
@@ -54,13 +54,11 @@ impl Listing {
         Ok(Some(page))
     }
 
-    /// All remaining keys, with the revision of the first page.
+    /// All remaining keys, with the revision of their last page.
     pub async fn all(mut self) -> Result<KeyList, Error> {
         let mut all = KeyList { keys: Vec::new(), next: None, revision: Revision::default() };
         while let Some(page) = self.next_page().await? {
-            if all.keys.is_empty() {
-                all.revision = page.revision;
-            }
+            all.revision = page.revision;
             all.keys.extend(page.keys);
         }
         Ok(all)

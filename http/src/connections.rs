@@ -6,8 +6,8 @@
 //!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
 //!   accepted   first byte         whole head             response
 //! ```
-//! A connection belongs to the host that it comes from, until a request on it was authenticated; then to that principal. If there is no
-//! room for a new one, another one is closed:
+//! A connection belongs to the host that it comes from, until a request on it was authenticated; then to the principal of the last one
+//! that was. If there is no room for a new one, another one is closed:
 //!
 //! - one of no principal, if these are a quarter of all or more; else one of a principal. So strangers take no connection from
 //!   principals that have three quarters together;
@@ -61,6 +61,8 @@ pub struct Connection {
     pub(super) from: SocketAddr,
     /// It is closed for another one.
     is_evicted: AtomicBool,
+    /// And that one waits: it closes even before it is answered.
+    is_overdue: AtomicBool,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -116,18 +118,23 @@ impl Connections {
         (self.table().count(), self.max)
     }
 
-    /// Admits a new connection, and closes another one for it where there is no room. Waits while many such have not closed yet.
+    /// Admits a new connection, and closes another one for it where there is no room. While many such are still open, the longest
+    /// evicted one closes although its request is being answered, which can take seconds; waits for that.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
         let owner = Owner::host(from);
         loop {
             {
                 let mut table = self.table();
                 if table.open < self.max + MAX_EVICTING {
-                    if let Some(evicted) = table.make_room(&owner) {
+                    if let Some(evicted) = table.evict_for(&owner) {
                         evicted.is_evicted.store(true, Relaxed);
                         evicted.close.notify_one();
                     }
                     return self.add(&mut table, from, owner);
+                }
+                if let Some(overdue) = table.longest_evicted() {
+                    overdue.is_overdue.store(true, Relaxed);
+                    overdue.close.notify_one();
                 }
             }
             self.room.notified().await;
@@ -151,6 +158,7 @@ impl Connections {
             connections: Arc::clone(self),
             from,
             is_evicted: AtomicBool::new(false),
+            is_overdue: AtomicBool::new(false),
             state: Mutex::new(state),
             close: Notify::new(),
             flushed: Notify::new(),
@@ -167,13 +175,6 @@ impl Connections {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().expect("nothing panics while the table is locked")
-    }
-}
-
-impl State {
-    /// Whether it must be closed now if it was evicted: a request that is being answered is answered before.
-    fn may_close(&self) -> bool {
-        self.order.class != Class::Busy
     }
 }
 
@@ -196,10 +197,10 @@ impl Connection {
         }
     }
 
-    /// A request was authenticated: from now on the connection is this principal's, if it was nobody's.
+    /// A request was authenticated: from now on the connection is this principal's. A proxy may send requests of many on it.
     pub fn belongs_to(&self, principal: &str) {
         let mut state = self.state();
-        if matches!(state.owner, Owner::Host(_)) {
+        if !matches!(&state.owner, Owner::Principal(name) if **name == *principal) {
             let owner = Owner::Principal(principal.into());
             let mut table = self.connections.table();
             if let Some(connection) = table.remove(&state.owner, state.order) {
@@ -318,7 +319,8 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                if self.is_evicted.load(Relaxed) && state.may_close() {
+                let is_answered = state.order.class != Class::Busy;
+                if self.is_evicted.load(Relaxed) && (is_answered || self.is_overdue.load(Relaxed)) {
                     return CloseReason::Evicted;
                 }
                 let (timeout, reason) = match state.phase {

@@ -9,7 +9,7 @@ use crate::request::number;
 /// and a dot, which are the same in a URL with or without percent-encoding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Cursor {
-    /// The revision of the first page's view.
+    /// The revision of the oldest view of a page so far.
     pub(crate) revision: Revision,
     /// The last key of the previous page.
     pub(crate) last: Key,

@@ -87,6 +87,9 @@ async fn a_list_is_paged_and_every_page_has_the_revision_of_the_first() {
         next = page.next;
     }
     assert_eq!(found, ["jobs/a b", "jobs/c", "jobs/zzz", "jobs/ä"]);
+
+    let page: KeyList = service.get("/v1/keys?after=9223372036854775807.61").await.expect(200);
+    assert_eq!(page.revision.0, first.revision.0 + 1, "a node believes no cursor that is ahead of it");
 }
 
 #[tokio::test]

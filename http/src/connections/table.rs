@@ -1,8 +1,8 @@
 //! Whose connections there are, and which one is closed for a new one.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::{Arc, Weak};
 
 use super::Connection;
 use crate::owner::Owner;
@@ -40,7 +40,7 @@ pub(super) enum Class {
     Busy,
 }
 
-/// The connections of a server that were not evicted.
+/// The connections of a server.
 #[derive(Default)]
 pub(super) struct Table {
     /// How many connections there may be.
@@ -49,6 +49,8 @@ pub(super) struct Table {
     pub(super) open: usize,
     strangers: Pool,
     principals: Pool,
+    /// Those that were evicted and may be open still, the longest evicted first.
+    evicted: VecDeque<Weak<Connection>>,
     next: u64,
 }
 
@@ -110,8 +112,8 @@ impl Table {
         }
     }
 
-    /// If there is no room for a connection of `newcomer`, removes another one, which is to be closed.
-    pub(super) fn make_room(&mut self, newcomer: &Owner) -> Option<Arc<Connection>> {
+    /// If there is no room for a connection of `newcomer`, evicts another one, which is to be closed.
+    pub(super) fn evict_for(&mut self, newcomer: &Owner) -> Option<Arc<Connection>> {
         if self.count() < self.max {
             return None;
         }
@@ -121,7 +123,15 @@ impl Table {
         let (most, _, largest) = pool.by_count.last()?;
         let owner = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
         let order = *pool.owners.get(&owner)?.orders.keys().next()?;
-        pool.remove(&owner, order)
+        let evicted = pool.remove(&owner, order)?;
+        self.evicted.retain(|earlier| earlier.strong_count() > 0);
+        self.evicted.push_back(Arc::downgrade(&evicted));
+        Some(evicted)
+    }
+
+    /// The connection that was evicted first of those that are open. The next call returns the next one.
+    pub(super) fn longest_evicted(&mut self) -> Option<Arc<Connection>> {
+        std::iter::from_fn(|| self.evicted.pop_front()).find_map(|evicted| evicted.upgrade())
     }
 
     fn pool(&mut self, owner: &Owner) -> &mut Pool {

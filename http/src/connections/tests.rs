@@ -216,6 +216,34 @@ async fn a_new_connection_waits_while_many_evicted_ones_are_open() {
     next.await;
 }
 
+/// Requests can take seconds while there is no leader.
+#[tokio::test(start_paused = true)]
+async fn a_new_connection_does_not_wait_for_the_answers_of_evicted_ones() {
+    let connections = Connections::new(1);
+    let mut busy: Vec<_> =
+        (0..=MAX_EVICTING).map(|_| admit(&connections, 1)).map(|it| (begin(&it), it)).collect();
+    assert!(!busy.iter().any(|(_, admitted)| is_closed(admitted)));
+    let mut next = Box::pin(connections.admit(SocketAddr::from(([10, 0, 0, 1], 1))));
+    assert!((&mut next).now_or_never().is_none());
+    let overdue = busy.iter().filter(|(_, admitted)| is_closed(admitted));
+    assert_eq!(overdue.count(), 1);
+    assert!(is_closed(&busy[0].1), "the longest evicted");
+    drop(busy.remove(0));
+    next.await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_proxy_counts_for_whoever_used_it_last() {
+    let connections = Connections::new(4);
+    let pooled = admit_known(&connections, 1, "first");
+    let other = admit_known(&connections, 1, "first");
+    answer(&pooled, |connection| connection.belongs_to("second"));
+    let crowd = admit_known(&connections, 2, "second");
+    let _third = admit_known(&connections, 3, "third");
+    let _new = admit(&connections, 4);
+    assert_eq!(closed([&pooled, &other, &crowd]), [true, false, false]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_does_not_begin_before_the_last_response_is_sent() {
     let connections = Connections::new(1);
