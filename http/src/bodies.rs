@@ -1,6 +1,7 @@
 //! Request and response bodies, and the memory that they hold for slow clients.
 
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -17,10 +18,12 @@ use crate::turns::{PER_TURN, Pace, Turns};
 
 /// Bytes of a request body that are kept at most. Longer bodies are read, but refused.
 const MAX_KEPT: usize = 1 << 20;
+/// What a handler makes of a body takes this many times its size. Measured with batches, whose keys are short.
+const TIMES_HANDLED: usize = 5;
 
-/// The error of a request body that was dropped because the budget was exceeded and its owner held most of it.
+/// The error of a request that was dropped because the budget of bodies was exceeded and its owner held most of it.
 #[derive(Debug, thiserror::Error)]
-#[error("there are too many unfinished request bodies, and this client's take most of the memory")]
+#[error("there are too many large requests, and this client's take most of the memory")]
 pub struct Shed;
 
 /// A request body as it arrives.
@@ -66,6 +69,25 @@ impl RequestBody {
         Self { is_dropped: true, ..self }
     }
 
+    /// All of it, `bytes`, has arrived: waits until large requests that are being handled leave memory for this one.
+    ///
+    /// # Errors
+    /// [`Shed`]: nothing of the request was done.
+    pub async fn handled(&self, bytes: usize) -> Result<(), Shed> {
+        if bytes <= PER_TURN {
+            return Ok(());
+        }
+        let connection = self.reader.connection();
+        let memory = self.connections.handled.take(connection.owner(), TIMES_HANDLED * bytes);
+        let mut memory = pin!(memory);
+        let memory = poll_fn(|cx| match connection.is_body_shed() {
+            true => Poll::Ready(Err(Shed)),
+            false => memory.as_mut().poll(cx).map(Ok),
+        });
+        connection.takes(memory.await?);
+        Ok(())
+    }
+
     /// Reserves memory for `data`. Not called for a body that arrived in one piece, which nothing holds up.
     fn reserve(&mut self, data: &Bytes) {
         let more = data.len().min(MAX_KEPT - self.kept);
@@ -99,6 +121,7 @@ impl HttpBody for RequestBody {
         let is_end = data.is_none() || this.body.is_end_stream();
         if is_end && std::mem::take(&mut this.is_awaited) {
             this.reader.connection().received_body();
+            this.reader.allow_ahead();
         }
         if let Some(data) = data.filter(|_| !is_end && !this.is_dropped) {
             this.reserve(data);
@@ -210,8 +233,6 @@ impl HttpBody for ResponseBody {
 
 #[cfg(test)]
 mod tests {
-    use std::future::poll_fn;
-
     use axum::response::IntoResponse;
     use futures_util::FutureExt;
 

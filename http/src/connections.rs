@@ -28,6 +28,7 @@ use tokio::time::{Instant, timeout_at};
 
 use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
+use crate::handled::{Handled, Memory};
 use crate::measure::{CloseReason, connections_closed_total};
 use crate::owner::Owner;
 
@@ -43,6 +44,8 @@ const BODY_TURN_MS: u64 = 1_000;
 /// Bytes of unfinished request bodies, and of large responses that are being sent.
 const MAX_REQUEST_BODIES: usize = 64 << 20;
 const MAX_RESPONSE_BODIES: usize = 64 << 20;
+/// Bytes of large requests that are being handled.
+const MAX_HANDLED: usize = 64 << 20;
 
 /// The connections of a server.
 pub struct Connections {
@@ -53,6 +56,7 @@ pub struct Connections {
     room: Notify,
     pub(super) request_bodies: Arc<Budget<Connection>>,
     pub(super) response_bodies: Arc<Budget<Connection>>,
+    pub(super) handled: Arc<Handled>,
 }
 
 /// One connection.
@@ -84,6 +88,8 @@ struct State {
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
     is_body_shed: bool,
+    /// What the request takes while it is being handled, if that is much.
+    memory: Option<Memory>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -110,6 +116,7 @@ impl Connections {
             room: Notify::new(),
             request_bodies: Budget::new(MAX_REQUEST_BODIES, Connection::shed_body),
             response_bodies: Budget::new(MAX_RESPONSE_BODIES, Connection::shed_response),
+            handled: Handled::new(MAX_HANDLED),
         })
     }
 
@@ -153,6 +160,7 @@ impl Connections {
             begins: false,
             is_response_shed: false,
             is_body_shed: false,
+            memory: None,
         };
         let connection = Arc::new(Connection {
             connections: Arc::clone(self),
@@ -259,6 +267,16 @@ impl Connection {
     /// All of the request's body has arrived.
     pub(super) fn received_body(&self) {
         self.put(&mut self.state(), Class::Busy);
+    }
+
+    /// The request takes this memory while it is being handled.
+    pub(super) fn takes(&self, memory: Memory) {
+        self.state().memory = Some(memory);
+    }
+
+    /// A large request takes `bytes` more while it is being handled. Returns whether such requests take far too much together.
+    pub fn takes_more(&self, bytes: usize) -> bool {
+        self.state().memory.as_mut().is_some_and(|memory| memory.grow(bytes))
     }
 
     /// The request lasts, until its response ends: it waits for a lease, or is a watch.
@@ -381,6 +399,6 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        (state.phase, state.lasts) = (Phase::Flushing, false);
+        (state.phase, state.lasts, state.memory) = (Phase::Flushing, false, None);
     }
 }

@@ -1,7 +1,8 @@
 //! The HTTP/1.1 server: accepts connections, bounds what they take, and drains on shutdown. It knows nothing of what is served.
 //!
 //! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
-//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`), and time by turns, which owners take
+//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests that
+//! are being handled (`handled`), and time by turns, which owners take
 //! one after the other, too (`turns`).
 
 use std::convert::Infallible;
@@ -32,9 +33,11 @@ mod bodies;
 mod budget;
 mod connections;
 mod encryption;
+mod handled;
 mod measure;
 mod owner;
 mod paced;
+mod queue;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -51,7 +54,7 @@ use connections::Admitted;
 use encryption::Opened;
 use measure::handshakes_failed_total;
 use socket::Socket;
-use turns::Turns;
+use turns::{Turns, in_turns};
 
 /// Bytes buffered per connection and direction. The head of a request must fit.
 const MAX_BUFFER: usize = 32 << 10;
@@ -149,6 +152,7 @@ async fn serve_connection<A, F>(
         async move {
             turns.take(reader.connection().owner()).await;
             let in_flight = reader.connection().begin().await;
+            reader.allow_ahead();
             let only_reads = request.method().is_safe();
             if !only_reads && is_new {
                 // tokio reads from a new socket before it has polled the system for a close.
@@ -160,7 +164,8 @@ async fn serve_connection<A, F>(
             }
             let request = request
                 .map(|body| RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections)));
-            let response = answer(request, remote).await?;
+            let owner = || reader.connection().owner();
+            let response = in_turns(turns, owner, answer(request, remote)).await?;
             Ok::<_, Infallible>(bodies::chunked(response, in_flight, connections, turns))
         }
     });

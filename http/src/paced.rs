@@ -13,6 +13,7 @@ use tokio::net::TcpStream;
 
 use super::connections::Connection;
 use super::turns::{Pace, Turns};
+use crate::socket::MAX_AHEAD;
 
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
@@ -22,8 +23,10 @@ pub(super) struct Paced {
     stream: TcpStream,
     connection: Arc<Connection>,
     pace: Pace,
-    /// What is read is kept until hyper asks for it: at most a turn's bytes for each request.
+    /// What is read is kept until hyper asks for it.
     is_ahead: bool,
+    /// Bytes that may still be read so for the current request. Of some messages of TLS any number may come, with no data.
+    may_read_ahead: usize,
     handshake: Handshake,
 }
 
@@ -40,7 +43,7 @@ impl Paced {
     /// A connection without TLS.
     pub(super) fn plain(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
         let (connection, pace) = (Arc::clone(connection), Pace::new(turns));
-        Self { stream, connection, pace, is_ahead: false, handshake: Handshake::Done }
+        Self { stream, connection, pace, is_ahead: false, may_read_ahead: 0, handshake: Handshake::Done }
     }
 
     /// One that begins with the handshake of TLS.
@@ -58,6 +61,11 @@ impl Paced {
         self.handshake = Handshake::Done;
     }
 
+    /// A request begins, or all of its body has arrived.
+    pub(super) fn allow_ahead(&mut self) {
+        self.may_read_ahead = MAX_AHEAD;
+    }
+
     /// Whether reads need no turn, so that they tell whether there is something to read.
     pub(super) fn read_ahead(&mut self, is_ahead: bool) {
         self.is_ahead = is_ahead;
@@ -73,6 +81,7 @@ impl Paced {
 
     fn has_read(&mut self, bytes: usize) {
         self.pace.took(bytes);
+        self.may_read_ahead -= if self.is_ahead { bytes.min(self.may_read_ahead) } else { 0 };
         match &mut self.handshake {
             Handshake::Hello(left) => *left = left.saturating_sub(bytes),
             Handshake::Goes => self.pace.end(),
@@ -87,8 +96,10 @@ impl AsyncRead for Paced {
         if let Handshake::Hello(0) = this.handshake {
             return Poll::Ready(Err(io::Error::other("the first message of TLS is too long")));
         }
-        if !this.is_ahead {
-            ready!(this.poll_turn(cx))?;
+        match this.is_ahead {
+            true if this.may_read_ahead == 0 => return Poll::Pending,
+            true => {}
+            false => ready!(this.poll_turn(cx))?,
         }
         let before = buffer.filled().len();
         ready!(Pin::new(&mut this.stream).poll_read(cx, buffer))?;
@@ -169,5 +180,18 @@ mod tests {
         let refused = socket.read_to_end(&mut read).await.unwrap_err();
         assert!(refused.to_string().contains("too long"), "{refused}");
         assert!(read.len() < 10 * MAX_HELLO, "{}", read.len());
+    }
+    #[tokio::test]
+    async fn only_so_much_of_a_request_is_read_outside_turns() {
+        let (mut socket, _turns) = socket(3 * MAX_AHEAD).await;
+        socket.stream.readable().await.unwrap();
+        socket.read_ahead(true);
+        assert!(socket.read_u8().now_or_never().is_none(), "no request has begun");
+        for _ in 0..2 {
+            socket.allow_ahead();
+            let mut bytes = vec![0; MAX_AHEAD];
+            socket.read_exact(&mut bytes).await.unwrap();
+            assert!(socket.read_u8().now_or_never().is_none());
+        }
     }
 }

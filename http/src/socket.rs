@@ -21,8 +21,8 @@ use tokio_rustls::server::TlsStream;
 use crate::connections::Connection;
 use crate::paced::Paced;
 
-/// Bytes that are read before hyper asks for them.
-const MAX_AHEAD: usize = 16 << 10;
+/// Bytes that are read before hyper asks for them, as they arrive and as they are decrypted.
+pub(super) const MAX_AHEAD: usize = 16 << 10;
 
 /// What hyper reads from and writes to.
 pub(super) struct Socket(Arc<Reader>);
@@ -102,6 +102,11 @@ impl Reader {
             cx.waker().wake_by_ref();
         }
         if input.is_closed { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// A request begins, or all of its body has arrived: what is behind it tells whether its client hangs up.
+    pub(super) fn allow_ahead(&self) {
+        self.input().stream.paced().allow_ahead();
     }
 
     /// Returns at once; after a hang-up never, and the same poll ends the connection.
@@ -191,6 +196,7 @@ mod tests {
         paced.has_shaken_hands();
         let socket = Socket::new(Stream::Plain(paced), Arc::clone(&admitted.0));
         let _in_flight = admitted.0.begin().await;
+        socket.reader().allow_ahead();
         tokio::task::yield_now().await;
         while has_budget_remaining() {
             consume_budget().await;

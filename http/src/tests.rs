@@ -273,3 +273,40 @@ async fn unread_large_responses_are_dropped_to_make_room() {
     client.write_all(GET).await.unwrap();
     client.read_exact(&mut answer).await.unwrap();
 }
+
+#[tokio::test]
+async fn large_requests_wait_for_the_memory_of_others() {
+    const LARGE: usize = 20 << 20;
+    let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
+    let (end, ends) = watch::channel(false);
+    let address = served(move |request, _from| {
+        let (begun, mut ends) = (begun.clone(), ends.clone());
+        async move {
+            let mut body = request.into_body();
+            while body.frame().await.is_some() {}
+            body.handled(LARGE).await.unwrap();
+            begun.send(()).unwrap();
+            let _ = ends.wait_for(|ends| *ends).await;
+            Ok(().into_response())
+        }
+    })
+    .await;
+    let mut clients = Vec::new();
+    for _ in 0..10 {
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(GET).await.unwrap();
+        clients.push(client);
+    }
+    begins.recv().await.unwrap();
+    // The others have arrived, too, and wait. One of them goes away.
+    let gone = clients.pop();
+    drop(gone);
+    sleep(Duration::from_millis(100)).await;
+    assert!(begins.try_recv().is_err(), "a second one begins");
+    end.send_replace(true);
+    for client in &mut clients {
+        let mut status = [0; 12];
+        client.read_exact(&mut status).await.unwrap();
+        assert_eq!(&status, b"HTTP/1.1 200");
+    }
+}

@@ -2,10 +2,10 @@
 //!
 //! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
 //! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) or sent (`bodies`) only in a
-//! turn, and the owners of connections take turns, however many connections each of them has.
+//! turn, a handler goes on (`in_turns`) in one, and the owners of connections take turns, however many connections each of them has.
 
-use std::collections::{HashMap, VecDeque};
-use std::pin::Pin;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
@@ -14,6 +14,7 @@ use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::owner::Owner;
+use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
@@ -25,22 +26,19 @@ pub(super) const PER_TURN: usize = 16 << 10;
 
 /// The turns of a thread.
 #[derive(Default)]
-pub(super) struct Turns(Mutex<Queue>);
+pub(super) struct Turns(Mutex<Given>);
 
-struct Queue {
+struct Given {
     /// When the thread last looked for tasks that are ready, as far as we know.
     looked: Instant,
     /// Whether a task gives turns.
     is_given: bool,
-    /// Who waits, in the order of the next turns.
-    owners: VecDeque<Owner>,
-    waiting: HashMap<Owner, VecDeque<oneshot::Sender<()>>>,
+    waiting: Queue<oneshot::Sender<()>>,
 }
 
-impl Default for Queue {
+impl Default for Given {
     fn default() -> Self {
-        let (owners, waiting) = (VecDeque::new(), HashMap::new());
-        Self { looked: Instant::now(), is_given: false, owners, waiting }
+        Self { looked: Instant::now(), is_given: false, waiting: Queue::new() }
     }
 }
 
@@ -55,13 +53,13 @@ impl Turns {
 
     /// Asks for a turn of `owner`; `None` if it is one at once.
     pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<()>> {
-        let mut queue = self.queue();
-        if queue.owners.is_empty() && queue.looked.elapsed() < UNTIL_LOOK {
+        let mut given = self.given();
+        if given.waiting.is_empty() && given.looked.elapsed() < UNTIL_LOOK {
             return None;
         }
         let (give, turn) = oneshot::channel();
-        queue.push(owner, give);
-        if !std::mem::replace(&mut queue.is_given, true) {
+        given.waiting.push(owner, give);
+        if !std::mem::replace(&mut given.is_given, true) {
             tokio::spawn(Arc::clone(self).give());
         }
         Some(turn)
@@ -69,7 +67,7 @@ impl Turns {
 
     /// The thread was idle, and has looked for what is ready.
     pub(super) fn looked(&self) {
-        self.queue().looked = Instant::now();
+        self.given().looked = Instant::now();
     }
 
     async fn give(self: Arc<Self>) {
@@ -77,7 +75,7 @@ impl Turns {
             // Who is ready by now is in the queue afterwards.
             yield_now().await;
             self.looked();
-            while self.queue().looked.elapsed() < UNTIL_LOOK {
+            while self.given().looked.elapsed() < UNTIL_LOOK {
                 if !self.give_some() {
                     return;
                 }
@@ -88,27 +86,27 @@ impl Turns {
 
     /// Gives some turns; `false` if nobody waits for one.
     fn give_some(&self) -> bool {
-        let (mut queue, mut given) = (self.queue(), 0);
-        while given < AT_ONCE {
-            let Some(turn) = queue.pop() else {
-                queue.is_given = given > 0;
-                return queue.is_given;
+        let (mut given, mut number) = (self.given(), 0);
+        while number < AT_ONCE {
+            let Some(turn) = given.waiting.pop(oneshot::Sender::is_closed) else {
+                given.is_given = number > 0;
+                return given.is_given;
             };
             // A connection that has closed uses no turn.
-            given += usize::from(turn.send(()).is_ok());
+            number += usize::from(turn.send(()).is_ok());
         }
         true
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.0.lock().expect("nothing panics while the queue is locked")
+    fn given(&self) -> MutexGuard<'_, Given> {
+        self.0.lock().expect("nothing panics while it is locked")
     }
 }
 
 /// Returns once the tasks that were woken before have run.
 async fn turns_taken() {
     let mut is_behind = false;
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         if std::mem::replace(&mut is_behind, true) {
             return Poll::Ready(());
         }
@@ -116,6 +114,22 @@ async fn turns_taken() {
         Poll::Pending
     })
     .await;
+}
+
+/// The same future, of a task that has a turn. Each poll but the first is in another one: a thousand handlers that waited for the same may
+/// go on at once.
+pub(super) async fn in_turns<F: Future>(
+    turns: &Arc<Turns>,
+    owner: impl Fn() -> Owner,
+    future: F,
+) -> F::Output {
+    let (mut future, mut pace) = (pin!(future), Pace::new(turns));
+    poll_fn(|cx| {
+        ready!(pace.poll(cx, &owner));
+        pace.end();
+        future.as_mut().poll(cx)
+    })
+    .await
 }
 
 /// What a reader or a writer has left of its turn, and its next one.
@@ -164,35 +178,10 @@ impl Pace {
     }
 }
 
-impl Queue {
-    fn push(&mut self, owner: Owner, turn: oneshot::Sender<()>) {
-        let own = self.waiting.entry(owner.clone()).or_default();
-        if own.is_empty() {
-            self.owners.push_back(owner);
-        }
-        own.push_back(turn);
-    }
-
-    fn pop(&mut self) -> Option<oneshot::Sender<()>> {
-        let owner = self.owners.pop_front()?;
-        let own = self.waiting.get_mut(&owner)?;
-        let mut turn = own.pop_front();
-        // Many may have gone meanwhile.
-        while turn.as_ref().is_some_and(oneshot::Sender::is_closed) && !own.is_empty() {
-            turn = own.pop_front();
-        }
-        if own.is_empty() {
-            self.waiting.remove(&owner);
-        } else {
-            self.owners.push_back(owner);
-        }
-        turn
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use futures_util::FutureExt;
+    use tokio::sync::watch;
 
     use super::*;
 
@@ -224,6 +213,37 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn handlers_that_go_on_together_do_so_in_turns() {
+        let turns = Arc::new(Turns::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let (go_on, ready) = watch::channel(false);
+        let handle = |name: &'static str| {
+            let (turns, mut ready, order) = (Arc::clone(&turns), ready.clone(), Arc::clone(&order));
+            tokio::spawn(async move {
+                let handler = async {
+                    let _waits = ready.clone();
+                    ready.wait_for(|ready| *ready).await.unwrap();
+                    std::thread::sleep(UNTIL_LOOK / 2);
+                    order.lock().unwrap().push(name);
+                };
+                in_turns(&turns, || owner(name), handler).await;
+            })
+        };
+        let mut all: Vec<_> = (0..100).map(|_| handle("many")).collect();
+        all.push(handle("few"));
+        // All of them wait.
+        while go_on.receiver_count() < 1 + 2 * all.len() {
+            yield_now().await;
+        }
+        go_on.send_replace(true);
+        for task in all {
+            task.await.unwrap();
+        }
+        let few = order.lock().unwrap().iter().position(|name| *name == "few").unwrap();
+        assert!(few < 3 * AT_ONCE, "{few}");
+    }
+
+    #[tokio::test]
     async fn those_who_have_gone_hold_up_nobody_of_their_owner() {
         let turns = Arc::new(Turns::default());
         while turns.ask(owner("a")).is_none() {}
@@ -231,7 +251,7 @@ mod tests {
             drop(turns.ask(owner("a")));
         }
         let waits = turns.ask(owner("a")).expect("others were before");
-        let first = turns.queue().pop().expect("one waits");
+        let first = turns.given().waiting.pop(oneshot::Sender::is_closed).expect("one waits");
         first.send(()).unwrap();
         assert!(waits.now_or_never().is_some());
     }
@@ -246,6 +266,6 @@ mod tests {
         }
         drop(gone);
         turns.take(owner("a")).await;
-        assert!(turns.queue().owners.is_empty() && turns.queue().waiting.is_empty());
+        assert!(turns.given().waiting.is_empty());
     }
 }

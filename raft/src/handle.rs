@@ -103,14 +103,15 @@ impl Handle {
         LeaseWait::start(&self.shared.applied, (lease_id, by), self.batching.reply())
     }
 
-    /// Ends the lease in 2 s, granted or not, unless a renewal of it or an acquire with another attachment arrives before.
-    pub fn detach_later(&self, by: Option<Owner>, lease_id: LeaseId, attachment: Attachment) {
-        let handle = self.clone();
+    /// Ends leases in 2 s, granted or not, except those of which a renewal or an acquire with another attachment arrives before. They are
+    /// of one request, and stay one.
+    pub fn detach_later(&self, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
+        let detach = |(lease_id, attachment)| Command::Detach { lease_id, attachment };
+        let (handle, commands) = (self.clone(), leases.into_iter().map(detach).collect());
         let at = Instant::now() + DETACH_AFTER;
         tokio::spawn(async move {
             sleep_until(at).await;
             // The wait deadline or the time-to-live ends it where this does not arrive.
-            let commands = vec![Command::Detach { lease_id, attachment }];
             if let Err(error) = handle.propose(Request { by, commands }).await {
                 tracing::debug!(%error, "could not cancel an abandoned acquire");
             }

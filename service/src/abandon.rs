@@ -37,8 +37,8 @@ impl<'a> AbandonGuard<'a> {
 
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
-        for &(lease_id, attachment) in &self.acquires {
-            self.service.handle.detach_later(self.caller.owner(), lease_id, attachment);
+        if !self.acquires.is_empty() {
+            self.service.handle.detach_later(self.caller.owner(), std::mem::take(&mut self.acquires));
         }
     }
 }

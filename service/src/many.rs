@@ -11,7 +11,7 @@ use futures_util::future::{join, join_all};
 use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::abandon::AbandonGuard;
 use crate::caller::Caller;
@@ -24,6 +24,8 @@ use crate::service::Service;
 
 /// The maximum number of keys of a part with more than one operation.
 const MAX_KEYS_AT_ONCE: usize = 4_096;
+/// How many grants of a part the mirror is asked for at once. Its answers need the link to the leader, which has room for some thousands.
+const MAX_MIRRORED_AT_ONCE: usize = 16;
 
 /// Takes the results of many operations, in their order.
 pub trait Results {
@@ -31,7 +33,7 @@ pub trait Results {
     fn put(&mut self, result: Result<Done, Failure>, of: Option<LeaseId>);
 
     /// Whether there is no room for more. Then no further part is proposed.
-    fn are_full(&self) -> bool;
+    fn are_full(&mut self) -> bool;
 }
 
 /// The kind of an operation, which its outcome does not tell.
@@ -180,10 +182,18 @@ impl Service {
         let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
         let (began, within) = (Instant::now(), *left);
         let new = self.mirrored(new.into_iter().map(|(_, grant)| grant), within);
-        let older = older.into_iter().map(|(_, grant)| self.mirrored(std::iter::once(grant), within));
-        let (new, older) = join(new, join_all(older)).await;
+        let older = async {
+            for some in older.chunks(MAX_MIRRORED_AT_ONCE) {
+                let some = some.iter().map(|(_, grant)| self.mirrored(std::iter::once(*grant), within));
+                if join_all(some).await.contains(&false) {
+                    return false;
+                }
+            }
+            true
+        };
+        let (new, older) = join(new, timeout(within, older)).await;
         *left = left.saturating_sub(began.elapsed());
-        new && older.into_iter().all(|is_mirrored| is_mirrored)
+        new && older.unwrap_or(false)
     }
 
     /// What the operation would have come to on its own.

@@ -88,9 +88,9 @@ impl Service {
         self.usages.count_more(caller.principal(), more, counted)
     }
 
-    /// Counts `bytes` that `caller` reads. Returns whether they are many.
-    pub fn count_read(&self, caller: &Caller, bytes: usize) -> bool {
-        self.usages.count_read(caller.principal(), bytes)
+    /// Counts `bytes` that `caller` reads.
+    pub fn count_read(&self, caller: &Caller, bytes: usize) {
+        self.usages.count_read(caller.principal(), bytes);
     }
 
     /// Checks that other reads of `caller` have not used up what is allowed.

@@ -86,16 +86,14 @@ impl Usages {
         Err(Failure::RateLimited(detail))
     }
 
-    /// Counts what was read, and returns whether it was much. Others may have written it, so what cannot be made up for in a second is
-    /// forgiven.
-    pub(crate) fn count_read(&self, principal: &Principal, bytes: usize) -> bool {
+    /// Counts what was read. Others may have written it, so what cannot be made up for in a second is forgiven.
+    pub(crate) fn count_read(&self, principal: &Principal, bytes: usize) {
         let more = bytes / BYTES_OF_A_REQUEST;
-        let Some(limit) = principal.limits().requests_per_s.filter(|_| more > 0) else { return more > 0 };
+        let Some(limit) = principal.limits().requests_per_s.filter(|_| more > 0) else { return };
         self.with(principal, |usage| {
             let left = Allowance::refill(&mut usage.reads, limit, Instant::now());
             *left = (*left - more as f64).max(-f64::from(limit.get()));
         });
-        true
     }
 
     pub(crate) fn watch_place(self: &Arc<Self>, principal: &Principal) -> Result<Counted, Failure> {

@@ -38,7 +38,8 @@ pub(crate) async fn read_counted<T: DeserializeOwned>(
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<(T, usize), Failed> {
-    let (body, size) = timeout(TIMEOUT, bytes(request.into_body())).await.map_err(|_| {
+    let mut arriving = request.into_body();
+    let (body, size) = timeout(TIMEOUT, bytes(&mut arriving)).await.map_err(|_| {
         let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
@@ -46,6 +47,8 @@ pub(crate) async fn read_counted<T: DeserializeOwned>(
     let is_allowed = door.service.count_more(caller, counted, 0);
     let body = body.ok_or_else(too_large)?;
     is_allowed?;
+    timeout(TIMEOUT, arriving.handled(size)).await.unwrap_or(Err(Shed)).map_err(|_| too_many())?;
+    drop(arriving);
     let body = from_json(&body)?;
     check(&body)?;
     Ok((body, counted))
@@ -68,18 +71,18 @@ pub(crate) async fn discard(request: Request) {
 }
 
 /// The whole body, if it is not too large, and how many bytes were read.
-async fn bytes(mut body: RequestBody) -> Result<(Option<Bytes>, usize), Failed> {
+async fn bytes(body: &mut RequestBody) -> Result<(Option<Bytes>, usize), Failed> {
     if body.size_hint().lower() > MAX_DISCARDED as u64 {
         return Ok((None, 0));
     }
     // Most bodies are a single frame, which needs no copy.
-    let first = frame(&mut body).await?.unwrap_or_default();
+    let first = frame(body).await?.unwrap_or_default();
     let mut size = first.len();
     if body.is_end_stream() && size <= MAX_BYTES {
         return Ok((Some(first), size));
     }
     let mut whole = BytesMut::from(first);
-    while let Some(data) = frame(&mut body).await? {
+    while let Some(data) = frame(body).await? {
         size += data.len();
         if size > MAX_DISCARDED {
             break;
@@ -102,11 +105,14 @@ async fn frame(body: &mut RequestBody) -> Result<Option<Bytes>, Failed> {
 
 fn unread(error: &BoxError) -> Failed {
     if error.is::<Shed>() {
-        let detail =
-            "this node is receiving too many large requests, and this one is the slowest: retry later";
-        return Failed::new(ProblemKind::Unavailable, detail);
+        return too_many();
     }
     Failed::from(FieldError { field: None, detail: format!("cannot read the body: {error}") })
+}
+
+fn too_many() -> Failed {
+    let detail = "this node has too many large requests, and others go first: retry later";
+    Failed::new(ProblemKind::Unavailable, detail)
 }
 
 fn too_large() -> Failed {

@@ -42,7 +42,7 @@ async fn run(
     operations: Vec<Operation>,
     counted: usize,
 ) -> Answer {
-    let mut answer = BatchText::default();
+    let mut answer = BatchText { text: Vec::new(), counted: 0, connection };
     door.service.run(caller, operations, counted, || connection.lasts(), &mut answer).await?;
     Ok(answer.response())
 }
@@ -51,29 +51,34 @@ async fn run(
 const MAX_ANSWER_BYTES: usize = 8 << 20;
 
 /// The JSON of a [`BatchAnswer`](ringfence_wire::BatchAnswer), written part by part.
-#[derive(Default)]
-struct BatchText(Vec<u8>);
+struct BatchText<'a> {
+    text: Vec<u8>,
+    /// How much of it the connection knows to be taken.
+    counted: usize,
+    connection: &'a Connection,
+}
 
-impl Results for BatchText {
+impl Results for BatchText<'_> {
     fn put(&mut self, result: Result<Done, Failure>, of: Option<LeaseId>) {
-        let before: &[u8] = if self.0.is_empty() { br#"{"results":["# } else { b"," };
-        self.0.extend_from_slice(before);
+        let before: &[u8] = if self.text.is_empty() { br#"{"results":["# } else { b"," };
+        self.text.extend_from_slice(before);
         let result = result.map_or_else(|failure| problem(failure, of), done);
-        serde_json::to_writer(&mut self.0, &result).expect("every result is valid JSON");
+        serde_json::to_writer(&mut self.text, &result).expect("every result is valid JSON");
     }
 
-    fn are_full(&self) -> bool {
-        self.0.len() > MAX_ANSWER_BYTES
+    fn are_full(&mut self) -> bool {
+        let more = self.text.len() - std::mem::replace(&mut self.counted, self.text.len());
+        self.connection.takes_more(more) || self.text.len() > MAX_ANSWER_BYTES
     }
 }
 
-impl BatchText {
+impl BatchText<'_> {
     fn response(mut self) -> Response {
-        match self.0.is_empty() {
-            true => self.0.extend_from_slice(br#"{"results":[]}"#),
-            false => self.0.extend_from_slice(b"]}"),
+        match self.text.is_empty() {
+            true => self.text.extend_from_slice(br#"{"results":[]}"#),
+            false => self.text.extend_from_slice(b"]}"),
         }
-        with_type(StatusCode::OK, "application/json", self.0)
+        with_type(StatusCode::OK, "application/json", self.text)
     }
 }
 

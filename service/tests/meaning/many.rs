@@ -1,6 +1,8 @@
 use ringfence_service::{Acquired, Done, Failure, Results};
 use ringfence_wire::{BatchAcquire, BatchRelease, BatchRenew, LeaseId, Operation, Ttl};
 
+use futures_util::FutureExt;
+
 use crate::node::{Node, request_of};
 
 /// Takes results until there are `room`.
@@ -14,7 +16,7 @@ impl Results for Taken {
         self.results.push((result, of));
     }
 
-    fn are_full(&self) -> bool {
+    fn are_full(&mut self) -> bool {
         self.results.len() >= self.room
     }
 }
@@ -126,4 +128,23 @@ fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {
         acquire(*id, keys.iter().map(String::as_str), false)
     };
     ids.iter().enumerate().map(acquire).collect()
+}
+
+/// Each of them once was a task and a proposal of its own.
+#[tokio::test]
+async fn many_abandoned_acquires_are_one_task() {
+    let node = Node::start().await;
+    let keys: Vec<_> = (0..100).map(|number| format!("abandoned/{number}")).collect();
+    let operations = keys.iter().map(|key| acquire(LeaseId::random(), [key.as_str()], false)).collect();
+    let mut taken = Taken { room: usize::MAX, results: Vec::new() };
+    let mut running = Box::pin(node.service.run(&node.caller, operations, 0, || (), &mut taken));
+    assert!((&mut running).now_or_never().is_none());
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    drop(running);
+    assert_eq!(tasks() - before, 1);
+    for key in &keys {
+        let next = crate::node::waiting(key, 60_000);
+        node.acquire(LeaseId::random(), next).await.unwrap();
+    }
 }
