@@ -25,7 +25,7 @@ use axum::response::{IntoResponse, Response};
 use ringfence_access::{ClusterRight, KeyRight, Proof};
 use ringfence_http::Remote;
 use ringfence_service::{Caller, Right};
-use ringfence_wire::ProblemKind;
+use ringfence_wire::{PrincipalName, ProblemKind};
 
 use crate::door::{Answer, Door, Request};
 use crate::measure;
@@ -59,10 +59,9 @@ impl Routes {
             }
             _ => Ok(door.service.caller(Proof::default())?),
         });
+        let name = caller.as_ref().ok().and_then(Caller::name);
+        request.body().connection().belongs_to(name.map(PrincipalName::as_str));
         if let Ok(caller) = &caller {
-            if let Some(name) = caller.name() {
-                request.body().connection().belongs_to(name.as_str());
-            }
             requester.principal = Some(Arc::clone(caller.principal()));
         }
         let open = door.log.open(&requester, measure::method(request.method()), route);

@@ -6,8 +6,8 @@
 //!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
 //!   accepted   first byte         whole head             response
 //! ```
-//! A connection belongs to the host that it comes from, until a request on it was authenticated; then to the principal of the last one
-//! that was. If there is no room for a new one, another one is closed:
+//! A connection belongs to the principal of its last request or, if it has none, to the host that it comes from. If there is no room for a
+//! new one, another one is closed:
 //!
 //! - one of no principal, if these are a quarter of all or more; else one of a principal. So strangers take no connection from
 //!   principals that have three quarters together;
@@ -24,7 +24,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use tokio::sync::Notify;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
@@ -37,6 +37,8 @@ use crate::owner::Owner;
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How many evicted connections may still be open when the next one is admitted.
 const MAX_EVICTING: usize = 16;
+/// How long a new connection waits for one evicted connection to close, before the next one must, too.
+const PATIENCE: Duration = Duration::from_millis(100);
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a connection whose request body arrives gets a new order among those that are closed first.
@@ -128,7 +130,7 @@ impl Connections {
     /// Admits a new connection, and closes another one for it where there is no room. While many such are still open, the longest
     /// evicted one closes although its request is being answered, which can take seconds; waits for that.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
-        let owner = Owner::host(from);
+        let (owner, mut is_patient) = (Owner::host(from), false);
         loop {
             {
                 let mut table = self.table();
@@ -139,12 +141,13 @@ impl Connections {
                     }
                     return self.add(&mut table, from, owner);
                 }
-                if let Some(overdue) = table.longest_evicted() {
+                if !is_patient && let Some(overdue) = table.longest_evicted() {
                     overdue.is_overdue.store(true, Relaxed);
                     overdue.close.notify_one();
                 }
             }
-            self.room.notified().await;
+            // A thread that is busy does not hold up connections that others could close.
+            is_patient = timeout(PATIENCE, self.room.notified()).await.is_ok();
         }
     }
 
@@ -205,17 +208,20 @@ impl Connection {
         }
     }
 
-    /// A request was authenticated: from now on the connection is this principal's. A proxy may send requests of many on it.
-    pub fn belongs_to(&self, principal: &str) {
+    /// A request is this principal's, or nobody's, and so is the connection until the next one. A proxy may send those of many on it.
+    pub fn belongs_to(&self, principal: Option<&str>) {
         let mut state = self.state();
-        if !matches!(&state.owner, Owner::Principal(name) if **name == *principal) {
-            let owner = Owner::Principal(principal.into());
-            let mut table = self.connections.table();
-            if let Some(connection) = table.remove(&state.owner, state.order) {
-                table.add(&owner, state.order, connection);
-            }
-            state.owner = owner;
+        let owner = match (principal, &state.owner) {
+            (Some(name), Owner::Principal(own)) if **own == *name => return,
+            (None, Owner::Host(_)) => return,
+            (Some(name), _) => Owner::Principal(name.into()),
+            (None, Owner::Principal(_)) => Owner::host(self.from),
+        };
+        let mut table = self.connections.table();
+        if let Some(connection) = table.remove(&state.owner, state.order) {
+            table.add(&owner, state.order, connection);
         }
+        state.owner = owner;
     }
 
     pub(super) fn owner(&self) -> Owner {

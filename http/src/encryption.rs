@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringfence_tls::{Name, Server, expires, names};
+use ringfence_tls::{Name, Server, expires, expires_after, names};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
@@ -124,15 +124,20 @@ async fn refuse(mut stream: TcpStream, refusal: &[u8]) -> io::Result<()> {
 
 impl Chain {
     async fn until_distrusted(mut self) {
-        let Some(expires) = expires(&self.certificates) else { return std::future::pending().await };
+        if self.certificates.is_empty() {
+            return std::future::pending().await;
+        }
+        let mut expires = expires(&self.certificates);
         loop {
-            let newest = self.server.version();
+            let (newest, now) = (self.server.version(), UnixTime::now().as_secs() as i64);
             // Verifying costs far more than asking whether there is a reason to.
-            if newest != self.version || UnixTime::now().as_secs() as i64 > expires {
+            if newest != self.version || expires.is_some_and(|end| now > end) {
                 self.version = newest;
                 if !self.server.trusts(&self.certificates) {
                     return;
                 }
+                // Of those that are not needed, some may have ended.
+                expires = expires_after(&self.certificates, now);
             }
             sleep(CHECK_INTERVAL).await;
         }

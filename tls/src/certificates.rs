@@ -42,10 +42,15 @@ impl Identity {
 
 /// When the first certificate of `chain` ends, in seconds since the Unix epoch. `None` if none is valid X.509.
 pub fn expires(chain: &[CertificateDer<'_>]) -> Option<i64> {
+    expires_after(chain, i64::MIN)
+}
+
+/// The same, of those that end later than `after`.
+pub fn expires_after(chain: &[CertificateDer<'_>], after: i64) -> Option<i64> {
     let ends = |certificate: &CertificateDer<'_>| {
         Some(parse_x509_certificate(certificate).ok()?.1.validity().not_after.timestamp())
     };
-    chain.iter().filter_map(ends).min()
+    chain.iter().filter_map(ends).filter(|end| *end > after).min()
 }
 
 /// The certificates of authorities in a file. At least one; all of them may sign.

@@ -24,7 +24,7 @@ mod server;
 mod unrelated;
 mod watched;
 
-pub use certificates::expires;
+pub use certificates::{expires, expires_after};
 pub use client::Client;
 pub use error::Error;
 pub use files::{Content, Files};

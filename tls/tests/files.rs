@@ -12,7 +12,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use ringfence_tls::{
-    Certificates, Client, Files, Look, Name, Peer, Reload, Server, Unrelated, covers, names,
+    Certificates, Client, Files, Look, Name, Peer, Reload, Server, Unrelated, covers, expires, expires_after,
+    names,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
@@ -216,6 +217,11 @@ fn a_certificate_that_has_ended_is_not_trusted() {
     assert!(handshake(&peer.server(), &expired_peer.client(), "a").is_err());
     assert!(handshake(&expired_peer.server(), &peer.client(), "a").is_err());
     assert_eq!(expired_side.server().expires(), Some(authority::EXPIRED));
+    // One that nobody needs ends nothing, and is no reason to verify the chain again.
+    let chain = [authority.issue(&["uri:x"]).der.clone(), expired.der.clone()];
+    assert!(server.trusts(&chain));
+    assert_eq!(expires(&chain), Some(authority::EXPIRED));
+    assert!(expires_after(&chain, authority::EXPIRED) > Some(authority::EXPIRED));
 }
 
 /// It took a second to verify a chain of 50 KB that no authority had signed.

@@ -13,7 +13,7 @@ fn admit(connections: &Arc<Connections>, host: u8) -> Admitted {
 /// The same, for a principal.
 fn admit_known(connections: &Arc<Connections>, host: u8, principal: &str) -> Admitted {
     let admitted = admit(connections, host);
-    answer(&admitted, |connection| connection.belongs_to(principal));
+    answer(&admitted, |connection| connection.belongs_to(Some(principal)));
     admitted
 }
 
@@ -144,7 +144,7 @@ async fn own_waits_go_before_the_connection_of_a_holder_between_two_renewals() {
         tokio::time::advance(Duration::from_millis(10)).await;
         let waiter = admit(&connections, 1);
         let request = begin(&waiter);
-        waiter.0.belongs_to("app");
+        waiter.0.belongs_to(Some("app"));
         waiter.0.lasts();
         waits.push((waiter, request));
         waits.retain(|(waiter, _)| !is_closed(waiter));
@@ -189,7 +189,7 @@ async fn nothing_is_left_of_connections_whatever_they_did() {
             match draws.u8(0..9) {
                 0 => admitted.0.received(),
                 1 if request.is_none() => *request = admitted.0.begin().now_or_never(),
-                2 => admitted.0.belongs_to(draws.choice(["a", "b"]).unwrap()),
+                2 => admitted.0.belongs_to(draws.choice([None, Some("a"), Some("b")]).unwrap()),
                 3 => admitted.0.waits_for_body(),
                 4 if request.is_some() => admitted.0.lasts(),
                 5 => request.iter().for_each(InFlight::respond),
@@ -228,6 +228,10 @@ async fn a_new_connection_does_not_wait_for_the_answers_of_evicted_ones() {
     let overdue = busy.iter().filter(|(_, admitted)| is_closed(admitted));
     assert_eq!(overdue.count(), 1);
     assert!(is_closed(&busy[0].1), "the longest evicted");
+    // Its thread hangs.
+    tokio::time::advance(PATIENCE).await;
+    assert!((&mut next).now_or_never().is_none());
+    assert!(is_closed(&busy[1].1) && !is_closed(&busy[2].1));
     drop(busy.remove(0));
     next.await;
 }
@@ -237,11 +241,13 @@ async fn a_connection_of_a_proxy_counts_for_whoever_used_it_last() {
     let connections = Connections::new(4);
     let pooled = admit_known(&connections, 1, "first");
     let other = admit_known(&connections, 1, "first");
-    answer(&pooled, |connection| connection.belongs_to("second"));
+    answer(&pooled, |connection| connection.belongs_to(Some("second")));
     let crowd = admit_known(&connections, 2, "second");
     let _third = admit_known(&connections, 3, "third");
     let _new = admit(&connections, 4);
     assert_eq!(closed([&pooled, &other, &crowd]), [true, false, false]);
+    answer(&crowd, |connection| connection.belongs_to(None));
+    assert_eq!(crowd.0.owner(), Owner::host(crowd.0.from));
 }
 
 #[tokio::test(start_paused = true)]
