@@ -36,9 +36,10 @@ use tokio::time::{Instant, sleep};
 
 use crate::backoff::Backoff;
 use crate::clock::Moment;
-use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, ReleaseGuard, Repeat};
+use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, Repeat};
 use crate::lifetime::{Confirmation, Lifetime};
 use crate::outcome::Outcome;
+use crate::release::ReleaseGuard;
 use crate::transport::{Request, Response};
 use crate::{Error, Loss};
 

@@ -13,11 +13,12 @@ use ringfence_wire::{
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::cluster::{Attempts, Cluster, RETRY_FOR, ReleaseGuard, Repeat, no_content};
+use crate::cluster::{Attempts, Cluster, RETRY_FOR, Repeat, no_content};
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::list::Listing;
 use crate::lock::{Lock, parse_key, parse_ttl};
+use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
 use crate::transport::{Nodes, Request, Response, Tls};
 use crate::watch::Watch;

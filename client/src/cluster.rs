@@ -27,7 +27,7 @@ pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a call that is not repeatable may take: as long as a membership change may. Given up, its outcome is unknown.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(60);
 /// How long a release is repeated in the background.
-const RELEASE_FOR: Duration = Duration::from_secs(30);
+pub(crate) const RELEASE_FOR: Duration = Duration::from_secs(30);
 
 /// The cluster, as the client and its leases share it.
 #[derive(Debug)]
@@ -206,8 +206,18 @@ impl Cluster {
     }
 
     pub(crate) async fn renew(&self, lease_id: LeaseId, ttl_ms: Option<Ttl>) -> Result<Confirmation, Error> {
+        self.renew_within(lease_id, ttl_ms, RETRY_FOR).await
+    }
+
+    pub(crate) async fn renew_within(
+        &self,
+        lease_id: LeaseId,
+        ttl_ms: Option<Ttl>,
+        retry_for: Duration,
+    ) -> Result<Confirmation, Error> {
         let request = Request::post(format!("/v1/leases/{lease_id}/renew"), &RenewRequest { ttl_ms });
-        self.call(&request, Repeat::Harmless(Some(lease_id)), Confirmation::read).await
+        let repeat = Repeat::Harmless(Some(lease_id));
+        Attempts::new(&self.nodes).call(&request, repeat, retry_for, Confirmation::read).await
     }
 
     pub(crate) async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
@@ -217,13 +227,17 @@ impl Cluster {
     /// Releases on `runtime`, best effort.
     pub(crate) fn release_in_background(self: &Arc<Self>, lease_id: LeaseId, runtime: &Handle) {
         let cluster = Arc::clone(self);
-        // A runtime that has ended drops it with the task.
-        let counted = self.releases.subscribe();
+        let counted = self.count_release();
         drop(runtime.spawn(async move {
             // Nobody is left to tell.
             let _ = cluster.release_within(lease_id, RELEASE_FOR).await;
             drop(counted);
         }));
+    }
+
+    /// Counts a release in the background until this is dropped. A runtime that has ended drops it with the task.
+    pub(crate) fn count_release(&self) -> watch::Receiver<()> {
+        self.releases.subscribe()
     }
 
     /// Waits until no release is left in the background.
@@ -236,29 +250,6 @@ impl Cluster {
             .or_batched(Operation::Release(BatchRelease { lease_id }), Duration::ZERO);
         let repeat = Repeat::Harmless(Some(lease_id));
         Attempts::new(&self.nodes).call(&request, repeat, time, no_content).await
-    }
-}
-
-/// A lease that is released in the background when this is dropped, unless disarmed.
-#[derive(Debug)]
-pub(crate) struct ReleaseGuard {
-    pub(crate) cluster: Arc<Cluster>,
-    pub(crate) lease_id: LeaseId,
-    pub(crate) is_armed: bool,
-    pub(crate) runtime: Handle,
-}
-
-impl ReleaseGuard {
-    pub(crate) fn new(cluster: &Arc<Cluster>, lease_id: LeaseId) -> Self {
-        Self { cluster: Arc::clone(cluster), lease_id, is_armed: true, runtime: Handle::current() }
-    }
-}
-
-impl Drop for ReleaseGuard {
-    fn drop(&mut self) {
-        if self.is_armed {
-            self.cluster.release_in_background(self.lease_id, &self.runtime);
-        }
     }
 }
 

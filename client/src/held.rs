@@ -124,7 +124,7 @@ impl Held {
 
 /// How long to sleep before a look at the time that was `left`: less than that, because the runtime's clock may be slewed to run
 /// slower than that of leases.
-fn nap(left: Duration) -> Duration {
+pub(crate) fn nap(left: Duration) -> Duration {
     (left - left / 8).clamp(Duration::from_millis(1), MAX_SLEEP)
 }
 

@@ -9,15 +9,16 @@ use futures_util::{Stream, stream};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{Claim, EndReason, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
 
-use crate::cluster::ReleaseGuard;
+use crate::cluster::RETRY_FOR;
 use crate::held::Held;
+use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
 use crate::{Error, Loss, State};
 
 /// A granted lease. It is renewed in the background until it is [released](Self::release) or dropped.
 ///
 /// Dropping it releases it in the background, best effort: if the process exits at once, the lease ends with its
-/// time-to-live.
+/// time-to-live. With [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed.
 #[derive(Debug)]
 #[must_use = "dropping a lease releases it"]
 pub struct Lease {
@@ -157,7 +158,8 @@ impl Lease {
         self.check()
     }
 
-    /// Releases the keys. From now on the lease is lost for all who [wait](Self::lost) for that.
+    /// Releases the keys. From now on the lease is lost for all who [wait](Self::lost) for that. With
+    /// [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed, also if this process ends.
     ///
     /// [`Error::Lost`] says that it was lost before, as known to this client or to the cluster: what was done under it may
     /// have met another holder. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
@@ -165,9 +167,18 @@ impl Lease {
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
         self.stop();
+        let mut least = self.release.least.filter(|least| !least.is_over());
         // If this future is dropped, the release goes on in the background.
-        let released = self.release.cluster.release(self.lease_id()).await;
-        self.release.is_armed = !matches!(released, Ok(()) | Err(Error::Lost(_)));
+        let released = match &mut least {
+            Some(least) => self.release.cluster.keep(self.lease_id(), least, RETRY_FOR).await,
+            None => self.release.cluster.release(self.lease_id()).await,
+        };
+        self.release.is_armed = match &released {
+            Ok(()) => least.is_some(),
+            Err(Error::Lost(_)) => false,
+            Err(_) => true,
+        };
+        self.release.least = least;
         match state {
             State::Lost(loss) => Err(Error::Lost(loss)),
             State::Held | State::Unknown => released,
@@ -195,9 +206,14 @@ impl Lease {
         }
     }
 
-    fn stop(&self) {
+    fn stop(&mut self) {
+        let released = Loss::Ended(EndReason::Released);
+        if matches!(self.state(), State::Lost(loss) if loss != released) {
+            // Others may have the keys.
+            self.release.least = None;
+        }
         self.renewals.remove(self.lease_id());
-        self.held.lose(Loss::Ended(EndReason::Released));
+        self.held.lose(released);
     }
 }
 

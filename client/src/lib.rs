@@ -81,6 +81,8 @@ mod lifetime;
 mod list;
 mod lock;
 mod outcome;
+mod outlive;
+mod release;
 mod renewal;
 mod transport;
 mod watch;

@@ -5,11 +5,12 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_wire::{AcquireRequest, Holder, Key, Metadata, Mode, Ttl, Wait, WantedKey};
+use ringfence_wire::{AcquireRequest, Holder, Key, MAX_TTL_MS, Metadata, Mode, Ttl, Wait, WantedKey};
 
 use crate::acquire::{Acquire, Granted};
 use crate::held::Held;
 use crate::lifetime::Lifetime;
+use crate::outlive::Least;
 use crate::renewal::Renewals;
 use crate::{Error, Lease};
 
@@ -32,6 +33,7 @@ pub struct Lock {
     metadata: BTreeMap<String, String>,
     renews: bool,
     max_hold: Option<Duration>,
+    hold_at_least: Option<Duration>,
 }
 
 impl Lock {
@@ -47,6 +49,7 @@ impl Lock {
             metadata: BTreeMap::new(),
             renews: true,
             max_hold: None,
+            hold_at_least: None,
         }
     }
 
@@ -106,6 +109,13 @@ impl Lock {
         Self { max_hold: Some(max_hold), ..self }
     }
 
+    /// Keeps others out for at least this time, at most 24 h: a lease that is released or dropped earlier lasts until then, also if this
+    /// process ends, and is then released. So a job that takes a second runs once, on whichever of ten machines with clocks that
+    /// differ starts it first. A lease that is lost is not kept. Counts from the grant.
+    pub fn hold_at_least(self, hold_at_least: Duration) -> Self {
+        Self { hold_at_least: Some(hold_at_least), ..self }
+    }
+
     /// Acquires: waits its turn, first come first served, through changes of the leader. If this future is dropped, the
     /// place in the queue, or the grant, is released in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
@@ -113,7 +123,8 @@ impl Lock {
         // A lookup is not part of the wait.
         self.renewals.cluster.nodes.resolve().await;
         let acquire = Acquire::new(&self.renewals.cluster, &request, self.wait);
-        let Granted { confirmation, mirrored, release } = acquire.run().await?;
+        let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
+        release.least = self.hold_at_least.map(|time| Least::new(confirmation.sent, time));
         let mut lifetime = Lifetime::new(&confirmation);
         if let Some(max_hold) = self.max_hold {
             lifetime = lifetime.at_most_until(confirmation.sent.after(max_hold));
@@ -134,6 +145,7 @@ impl Lock {
     }
 
     pub(crate) fn request(&self) -> Result<AcquireRequest, Error> {
+        self.check_least()?;
         let limit = self.limit.map(|limit| {
             NonZeroU32::new(limit).ok_or_else(|| Error::invalid("limit", "a limit is at least 1"))
         });
@@ -156,6 +168,17 @@ impl Lock {
         };
         request.check()?;
         Ok(request)
+    }
+
+    fn check_least(&self) -> Result<(), Error> {
+        let Some(least) = self.hold_at_least else { return Ok(()) };
+        if least > Duration::from_millis(MAX_TTL_MS.into()) {
+            return Err(Error::invalid("hold_at_least", "is at most 24 h"));
+        }
+        if self.max_hold.is_some_and(|most| least > most) {
+            return Err(Error::invalid("hold_at_least", "must not be more than max_hold"));
+        }
+        Ok(())
     }
 }
 

@@ -7,6 +7,7 @@ mod scripted {
     mod batch;
     mod leader;
     mod node;
+    mod outlive;
     mod release;
     mod silent;
     mod stranger;

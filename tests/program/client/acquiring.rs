@@ -125,6 +125,8 @@ async fn invalid_requests_are_not_sent() {
         (lock().and("a"), "keys[1]"),
         (lock().ttl(Duration::from_millis(99)), "ttl"),
         (lock().ttl(Duration::from_secs(86_401)), "ttl"),
+        (lock().hold_at_least(Duration::from_secs(86_401)), "hold_at_least"),
+        (lock().max_hold(LONG / 2).hold_at_least(LONG), "hold_at_least"),
         (lock().limit(0), "limit"),
         (lock().holder("x".repeat(257)), "holder"),
         (lock().metadata("a", "x".repeat(4_096)), "metadata"),

@@ -10,7 +10,7 @@ use ringfence_client::{Consistency, Error, Lease, Loss, State};
 use ringfence_harness::until;
 use tokio::time::timeout;
 
-use super::{LONG, SOON, cluster, is_free, measured};
+use super::{LONG, SOON, client_of, cluster, is_free, measured};
 
 /// The number of concurrent leases.
 const MANY: usize = 500;
@@ -186,4 +186,36 @@ fn the_client_outlives_a_runtime() {
         tokio::join!(renewed(&one, || ()), renewed(&two, || ()));
         drop(cluster);
     });
+}
+
+/// As a job that ran on one machine must not run again on another whose clock is slow.
+#[test]
+fn a_lease_that_is_held_at_least_for_a_time_lasts_after_its_program_has_ended() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let outer = runtime();
+    let (cluster, other) = outer.block_on(cluster());
+    let least = Duration::from_secs(4);
+    for is_dropped in [false, true] {
+        let begun = Instant::now();
+        let key = format!("job/{is_dropped}");
+        let inner = runtime();
+        let token = inner.block_on(async {
+            let client = client_of(&cluster);
+            let lock = client.lock(&key).ttl(Duration::from_secs(1)).hold_at_least(least);
+            let lease = lock.acquire().await.unwrap();
+            let token = lease.token();
+            if is_dropped {
+                drop(lease);
+                client.settle().await;
+            } else {
+                lease.release().await.unwrap();
+            }
+            token
+        });
+        drop(inner);
+        outer.block_on(async {
+            let next = timeout(SOON, other.lock(&key).acquire()).await.unwrap().unwrap();
+            assert!(begun.elapsed() >= least && next.token() > token, "{is_dropped}");
+        });
+    }
 }

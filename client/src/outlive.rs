@@ -1,0 +1,110 @@
+//! A lease that outlives its release: it is held at least for a time.
+//!
+//! ```text
+//!  granted            release                       at least
+//!     |──────────────────|────────────────────────────|
+//!     :   as any lease   : one renewal, for the rest  : released, if this process still runs
+//! ```
+//! The renewal is what keeps others out: this process may end right after it. The cluster never moves the end of a lease back, so a lease
+//! that would live for longer does, unless it is released. The renewal is sent also for such a lease: its answer tells whether the
+//! lease was lost before, as the answer to a release does.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_wire::{LeaseId, MAX_TTL_MS, MIN_TTL_MS, Ttl};
+use tokio::runtime::Handle;
+use tokio::time::sleep;
+
+use crate::Error;
+use crate::clock::Moment;
+use crate::cluster::{Cluster, RELEASE_FOR};
+use crate::held::nap;
+
+/// The allowance for clocks that differ, as a fraction of the time.
+const DRIFT: u32 = 500;
+
+/// How long a lease is held at least.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Least {
+    since: Moment,
+    time: Duration,
+    /// The cluster has confirmed that it lasts that long.
+    is_sure: bool,
+}
+
+impl Least {
+    pub(crate) fn new(since: Moment, time: Duration) -> Self {
+        Self { since, time, is_sure: false }
+    }
+
+    /// What is left of it, by the clock that shows more; zero once it has passed.
+    fn left(&self) -> Duration {
+        self.time.saturating_sub(Moment::now().since(self.since))
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.left().is_zero()
+    }
+
+    /// A time-to-live that lasts so long by the clock of this process.
+    fn ttl(&self) -> Ttl {
+        let left = self.left();
+        let ms = u32::try_from((left + left / DRIFT).as_millis() + 1).unwrap_or(u32::MAX);
+        Ttl::from_ms(ms.clamp(MIN_TTL_MS, MAX_TTL_MS)).expect("it is within the bounds")
+    }
+}
+
+impl Cluster {
+    /// Has the lease last for so long, even if this process ends.
+    pub(crate) async fn keep(
+        &self,
+        lease_id: LeaseId,
+        least: &mut Least,
+        retry_for: Duration,
+    ) -> Result<(), Error> {
+        if !least.is_sure {
+            self.renew_within(lease_id, Some(least.ttl()), retry_for).await?;
+            least.is_sure = true;
+        }
+        Ok(())
+    }
+
+    /// Releases the lease when it was held for so long, on `runtime`, best effort.
+    pub(crate) fn release_later(self: &Arc<Self>, lease_id: LeaseId, mut least: Least, runtime: &Handle) {
+        let cluster = Arc::clone(self);
+        let counted = (!least.is_sure).then(|| self.count_release());
+        drop(runtime.spawn(async move {
+            if let Err(Error::Lost(_)) = cluster.keep(lease_id, &mut least, RELEASE_FOR).await {
+                return;
+            }
+            // Of another error, nobody is left to tell. Who waits for releases does not wait for the time to pass: the lease ends by itself,
+            // too.
+            drop(counted);
+            while !least.is_over() {
+                sleep(nap(least.left())).await;
+            }
+            cluster.release_in_background(lease_id, &Handle::current());
+        }));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(ago: Duration, time: Duration) -> Least {
+        Least::new(Moment::now().before(ago), time)
+    }
+
+    #[test]
+    fn the_rest_is_asked_for_with_an_allowance_and_within_the_bounds_of_a_time_to_live() {
+        let (second, day) = (Duration::from_secs(1), Duration::from_secs(86_400));
+        let ttl = begun(10 * second, 60 * second).ttl().ms();
+        assert!((50_000..=50_101).contains(&ttl), "{ttl}");
+        assert_eq!(begun(Duration::ZERO, day).ttl().ms(), MAX_TTL_MS);
+        assert_eq!(begun(60 * second, 60 * second).ttl().ms(), MIN_TTL_MS);
+        assert!(begun(60 * second, 60 * second).is_over());
+        assert!(!begun(30 * second, 60 * second).is_over());
+    }
+}
