@@ -7,6 +7,7 @@ pub(crate) mod cert;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod dev;
+pub(crate) mod hold;
 pub(crate) mod inspect;
 pub(crate) mod keys;
 pub(crate) mod leases;
@@ -15,6 +16,7 @@ pub(crate) mod manual;
 pub(crate) mod mirror;
 pub(crate) mod output;
 pub(crate) mod serve;
+pub(crate) mod under_lease;
 
 use std::process::ExitCode;
 
@@ -45,6 +47,8 @@ enum Command {
     DemoWriter(demo::writer::Arguments),
     /// Run a command while holding a lease
     Lock(Box<lock::Arguments>),
+    /// Take over a lease by its id, and renew it while a command runs, or until a signal
+    Hold(Box<hold::Arguments>),
     /// Acquire a lease that is not renewed automatically
     Acquire(Box<leases::Acquire>),
     /// Renew a lease
@@ -112,6 +116,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
     match command {
         Command::Lock(arguments) => Ok(lock::run(&arguments)),
+        Command::Hold(arguments) => Ok(hold::run(&arguments)),
         Command::Acquire(arguments) => leases::acquire(&arguments),
         Command::Renew(arguments) => leases::renew(&arguments),
         Command::Release(arguments) => leases::release(&arguments),
@@ -165,15 +170,20 @@ fn of_subcommand(matches: &ArgMatches) -> &ArgMatches {
 fn usage_error(error: &clap::Error) -> ExitCode {
     // If this fails, the exit status still shows the error.
     let _ = error.print();
-    let is_lock = std::env::args_os().nth(1).is_some_and(|command| command == "lock");
-    if is_lock && error.kind() == ErrorKind::MissingRequiredArgument {
-        eprintln!(
-            "\nringfence: `--` goes between the keys and the command: ringfence lock orders/42 -- ./ship 42"
-        );
+    let called = std::env::args_os().nth(1).unwrap_or_default();
+    let (is_lock, is_hold) = (called == "lock", called == "hold");
+    if error.kind() == ErrorKind::MissingRequiredArgument {
+        if is_lock {
+            eprintln!(
+                "\nringfence: `--` goes between the keys and the command: ringfence lock orders/42 -- ./ship 42"
+            );
+        } else if is_hold {
+            eprintln!("\nringfence: --max, --kill-after and --signal are for a command, after `--`");
+        }
     }
     match error.exit_code() {
         // 2 would look like the status of COMMAND.
-        code if code != 0 && is_lock => ExitCode::from(lock::FAILED),
+        code if code != 0 && (is_lock || is_hold) => ExitCode::from(under_lease::FAILED),
         code => ExitCode::from(u8::try_from(code).unwrap_or(1)),
     }
 }

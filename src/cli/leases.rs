@@ -6,12 +6,16 @@ use std::str::FromStr;
 
 use anyhow::{Context, bail};
 use clap::Args;
-use ringfence_client::{Error, Grant, LeaseId};
+use ringfence_client::{Error, Grant, Lease, LeaseId};
+use rustix::io::{read, retry_on_intr};
 use tokio::time::timeout;
 
 use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Call, LOST, NOT_ACQUIRED, RELEASE_TIMEOUT};
-use crate::cli::output::{Table, mode, seconds};
+use crate::cli::output::{Output, Table, mode, seconds};
+
+/// More than a lease_id and spaces around it.
+const MAX_LINE: usize = 256;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Exit status: 75 if the lease was not acquired.")]
@@ -47,7 +51,7 @@ pub(crate) struct Release {
 
 /// Where a lease_id comes from.
 #[derive(Clone, Copy, Debug)]
-enum LeaseIdSource {
+pub(crate) enum LeaseIdSource {
     Argument(LeaseId),
     Input,
 }
@@ -61,16 +65,24 @@ impl FromStr for LeaseIdSource {
 }
 
 impl LeaseIdSource {
-    fn get(self) -> anyhow::Result<LeaseId> {
+    pub(crate) fn get(self) -> anyhow::Result<LeaseId> {
         match self {
             Self::Argument(lease_id) => Ok(lease_id),
             Self::Input => {
-                let mut line = String::new();
-                io::stdin().read_line(&mut line).context("cannot read the lease_id")?;
-                Ok(line.trim().parse()?)
+                let line = read_line().context("cannot read the lease_id from standard input")?;
+                line.trim().parse().context("standard input: the lease_id")
             }
         }
     }
+}
+
+/// Reads a line of standard input, and nothing after it: that is for the command of `hold`.
+fn read_line() -> io::Result<String> {
+    let (input, mut line, mut byte) = (io::stdin(), Vec::new(), [0]);
+    while line.len() < MAX_LINE && retry_on_intr(|| read(&input, &mut byte))? > 0 && byte != *b"\n" {
+        line.extend(byte);
+    }
+    Ok(String::from_utf8_lossy(&line).into_owned())
 }
 
 pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
@@ -88,18 +100,23 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
                 return Ok(ExitCode::from(NOT_ACQUIRED));
             }
         };
-        match call.output.print(&lease.grant(), text) {
-            Ok(true) => {
-                lease.into_id();
-                Ok(ExitCode::SUCCESS)
-            }
-            // Nobody could release a lease whose id was not read.
-            unread => {
-                let _ = timeout(RELEASE_TIMEOUT, lease.release()).await;
-                unread.and_then(|_| bail!("the lease_id could not be printed, so the lease was released"))
-            }
-        }
+        hand_out(lease, call.output).await.map(|()| ExitCode::SUCCESS)
     })
+}
+
+/// Prints a lease, and leaves it to whoever has read its id.
+pub(crate) async fn hand_out(lease: Lease, output: Output) -> anyhow::Result<()> {
+    match output.print(&lease.grant(), text) {
+        Ok(true) => {
+            lease.into_id();
+            Ok(())
+        }
+        // Nobody could release a lease whose id was not read.
+        unread => {
+            let _ = timeout(RELEASE_TIMEOUT, lease.release()).await;
+            unread.and_then(|_| bail!("the lease_id could not be printed, so the lease was released"))
+        }
+    }
 }
 
 pub(crate) fn renew(arguments: &Renew) -> anyhow::Result<ExitCode> {

@@ -182,13 +182,15 @@ async fn a_lease_whose_id_cannot_be_printed_is_released() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
     let (_, closed) = std::io::pipe().unwrap();
-    for out in [Stdio::from(full), Stdio::from(closed)] {
-        let mut command = Command::new(PROGRAM);
-        command.env("RINGFENCE_URLS", urls(&cluster)).args(["acquire", "a", "--ttl", "60s"]);
-        let ended = command.stdout(out).output().unwrap();
-        assert_eq!(ended.status.code(), Some(1));
-        assert!(!ended.stderr.is_empty());
-        assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+    for (words, expected) in [("acquire a --ttl 60s", 1), ("lock a --ttl 60s --detach", 125)] {
+        for out in [Stdio::from(full.try_clone().unwrap()), Stdio::from(closed.try_clone().unwrap())] {
+            let mut command = Command::new(PROGRAM);
+            command.env("RINGFENCE_URLS", urls(&cluster)).args(words.split(' '));
+            let ended = command.stdout(out).output().unwrap();
+            assert_eq!(ended.status.code(), Some(expected));
+            assert!(!ended.stderr.is_empty());
+            assert_eq!(json_of(&cluster, "get a")["holders"], json!([]));
+        }
     }
 }
 
@@ -342,8 +344,10 @@ fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
     assert!(page.contains("kill\\-after") && page.contains("RINGFENCE_TOKEN"), "{page}");
     let synopsis = page.split(".SH ").find(|section| section.starts_with("SYNOPSIS")).unwrap();
     assert!(synopsis.contains("<KEY>... \\-\\- <COMMAND>"), "{synopsis}");
-    let statuses = page.split(".SH ").find(|section| section.starts_with("\"EXIT STATUS\"")).unwrap();
-    assert!(statuses.contains("125") && !page.contains("Exit status:"), "{page}");
+    for page in [page, print(&["man", "hold"])] {
+        let statuses = page.split(".SH ").find(|section| section.starts_with("\"EXIT STATUS\"")).unwrap();
+        assert!(statuses.contains("125") && !page.contains("Exit status:"), "{page}");
+    }
     let wrong = Command::new(PROGRAM).args(["man", "locks"]).output().unwrap();
     assert!(!wrong.status.success());
 }

@@ -1,6 +1,9 @@
 //! `ringfence lock`, driven as a shell would.
 
+mod at_least;
 mod descendants;
+mod detached;
+mod hold;
 mod lost_leases;
 mod running;
 mod signals;

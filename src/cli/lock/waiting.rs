@@ -1,35 +1,19 @@
 //! Before the grant: what a person learns who waits, and a wait that would never end.
 
-use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::bail;
-use ringfence_client::{Client, Consistency, KeyView, Lease};
+use ringfence_client::{Client, Consistency, KeyView};
 use ringfence_wire::ModeName;
 use tokio::time::sleep;
 
 use crate::cli::acquire_options::AcquireOptions;
+use crate::cli::under_lease::held;
 use crate::stderr::Stderr;
 
-/// The variable with the leases of all `lock` that a process runs under: one TOKEN KEY per line.
-pub(super) const HELD: &str = "RINGFENCE_HELD";
 /// How long a person waits without a word.
 const SILENT: Duration = Duration::from_secs(1);
-
-/// The value of [`HELD`] for a command under `lease`.
-pub(super) fn held_with(lease: &Lease) -> String {
-    let mut held = held();
-    for key in lease.keys() {
-        // Writing to a string cannot fail.
-        let _ = writeln!(held, "{} {key}", lease.token());
-    }
-    held
-}
-
-fn held() -> String {
-    std::env::var(HELD).unwrap_or_default()
-}
 
 /// Fails if this process runs under a lease on one of the keys that shuts it out: it would wait for its own end.
 pub(super) async fn refuse_own(

@@ -10,7 +10,7 @@ use ringfence_client::{Lease, State};
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Arguments;
+use super::Ending;
 use crate::job::deadline::Deadline;
 use crate::job::{Event, Job};
 use crate::signals::Signals;
@@ -32,7 +32,7 @@ pub(super) enum Outcome {
 /// A command and what is being done to it.
 pub(super) struct Running<'a> {
     job: Job,
-    arguments: &'a Arguments,
+    ending: &'a Ending,
     lease: &'a Lease,
     stderr: &'a Stderr,
     /// When to end it, and when to kill it.
@@ -47,13 +47,13 @@ pub(super) struct Running<'a> {
 }
 
 impl<'a> Running<'a> {
-    pub(super) fn new(job: Job, arguments: &'a Arguments, lease: &'a Lease, stderr: &'a Stderr) -> Self {
+    pub(super) fn new(job: Job, ending: &'a Ending, lease: &'a Lease, stderr: &'a Stderr) -> Self {
         Self {
             job,
-            arguments,
+            ending,
             lease,
             stderr,
-            max: arguments.max.and_then(|max| after(*max)),
+            max: ending.max.and_then(|max| after(*max)),
             kill: None,
             is_ending: false,
             is_expiring: false,
@@ -67,7 +67,8 @@ impl<'a> Running<'a> {
     /// Infallible: the lease is released afterwards, and the command must not outlive it.
     pub(super) async fn ends(mut self, signals: &mut Signals) -> Outcome {
         // What is left of a healthy lease after a late renewal must suffice.
-        let notice = Duration::from(self.arguments.kill_after).min(self.arguments.options.ttl() / 3);
+        let ttl = Duration::from_millis(self.lease.grant().ttl_ms.into());
+        let notice = Duration::from(self.ending.kill_after).min(ttl / 3);
         let status = loop {
             self.job.extend(Deadline::of(self.lease));
             let nap = (self.lease.remaining() / 8).clamp(EXTEND[0], EXTEND[1]);
@@ -159,12 +160,12 @@ impl<'a> Running<'a> {
     fn end(&mut self) {
         if !self.is_ending {
             self.is_ending = true;
-            self.report(self.job.end(self.arguments.signal));
+            self.report(self.job.end(self.ending.signal));
         }
     }
 
     fn kill_later(&mut self) {
-        self.kill = self.kill.or_else(|| after(self.arguments.kill_after.into()));
+        self.kill = self.kill.or_else(|| after(self.ending.kill_after.into()));
     }
 
     fn kill(&mut self) {

@@ -1,0 +1,224 @@
+//! A command under a lease, as `lock` and `hold` run it: options, variables, and exit statuses.
+
+mod running;
+
+use std::ffi::OsString;
+use std::fmt::Write;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::pin::pin;
+use std::process::{Command, ExitCode, ExitStatus};
+use std::time::Duration;
+
+use clap::Args;
+use ringfence_client::{Error, Lease};
+use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use tokio::time::timeout;
+
+use crate::cli::client::{LOST, RELEASE_TIMEOUT};
+use crate::job::deadline::Deadline;
+use crate::job::terminal::Terminal;
+use crate::job::{self, Job};
+use crate::runtime;
+use crate::signals::{self, Signals};
+use crate::stderr::Stderr;
+use running::{Outcome, Running};
+
+/// Exit status: the program itself failed.
+pub(crate) const FAILED: u8 = 125;
+/// Added to a signal's number, as shells show it.
+const SIGNALLED: i32 = 128;
+/// Signals that end the command ([`Job::is_ended_by`]), or are passed on ([`Job::pass_on`]).
+const PASSED_ON: [Signal; 9] = [
+    Signal::INT,
+    Signal::TERM,
+    Signal::HUP,
+    Signal::QUIT,
+    Signal::USR1,
+    Signal::USR2,
+    Signal::WINCH,
+    Signal::TSTP,
+    Signal::CONT,
+];
+/// Renewals run at one third of the ttl, and COMMAND is signalled with one third left. With less than this, one late
+/// renewal would end it.
+pub(crate) const MIN_TTL: Duration = Duration::from_secs(2);
+/// The variable with the leases of all `lock` and `hold` that a process runs under: one TOKEN KEY per line.
+const HELD: &str = "RINGFENCE_HELD";
+
+/// How to end COMMAND.
+#[derive(Debug, Args)]
+pub(crate) struct Ending {
+    /// End COMMAND after this time: send --signal, and later SIGKILL
+    #[arg(long, value_name = "TIME", requires = "command")]
+    max: Option<humantime::Duration>,
+    /// Time between the first signal to end COMMAND and SIGKILL; at most a third of the time-to-live if the lease may be lost
+    #[arg(long, value_name = "TIME", default_value = "5s", requires = "command")]
+    kill_after: humantime::Duration,
+    /// Signal to end COMMAND with
+    #[arg(long, value_name = "NAME", default_value = "TERM", value_parser = signals::parse, requires = "command")]
+    signal: Signal,
+}
+
+/// What to run, and how.
+pub(crate) struct Task<'a> {
+    pub(crate) command: &'a [OsString],
+    pub(crate) ending: &'a Ending,
+    /// What the release does, as an error says it.
+    pub(crate) release: &'static str,
+}
+
+/// Runs `work`, while no signal ends this process by itself. Prints its errors: their exit status differs from that of other
+/// commands.
+pub(crate) fn run(work: impl AsyncFnOnce(&mut Signals, &Stderr) -> anyhow::Result<ExitStatus>) -> ExitCode {
+    let Ok(stderr) = Stderr::start() else {
+        return ExitCode::from(FAILED);
+    };
+    let run = async {
+        job::check_proc()?;
+        let mut signals = Signals::unless_ignored(PASSED_ON)?;
+        if job::gets_orphans() {
+            signals.add(Signal::CHILD)?;
+        }
+        work(&mut signals, &stderr).await
+    };
+    match runtime::block_on(run).map_err(anyhow::Error::from).flatten() {
+        Ok(status) => {
+            drop(stderr);
+            match interrupt(status).filter(|_| Terminal::open().is_some()) {
+                Some(signal) => die_of(signal),
+                None => code_of(status),
+            }
+        }
+        Err(error) => {
+            stderr.print(format_args!("{error:#}"));
+            ExitCode::from(FAILED)
+        }
+    }
+}
+
+/// Waits for `work`, while there is no command. Fails with the signal that ends the wait.
+pub(crate) async fn unless_signalled<T>(
+    signals: &mut Signals,
+    work: impl Future<Output = T>,
+) -> Result<T, Signal> {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return Ok(done),
+            signal = signals.next() => match signal {
+                // Signalling oneself cannot fail.
+                Signal::TSTP => drop(kill_process(getpid(), Signal::STOP)),
+                Signal::CONT | Signal::WINCH => {}
+                Signal::CHILD => job::reap_orphans(),
+                _ => return Err(signal),
+            }
+        }
+    }
+}
+
+impl Task<'_> {
+    /// Runs the command, and releases the lease.
+    pub(crate) async fn run(
+        &self,
+        lease: Lease,
+        signals: &mut Signals,
+        stderr: &Stderr,
+    ) -> anyhow::Result<ExitStatus> {
+        let outcome = match Job::start(self.command, &variables(&lease), Deadline::of(&lease)).await {
+            Ok(job) => Ok(Running::new(job, self.ending, &lease, stderr).ends(signals).await),
+            Err(error) => Err(error),
+        };
+        let released = timeout(RELEASE_TIMEOUT, lease.release()).await;
+        self.status(outcome, &released.map_err(drop), stderr)
+    }
+
+    /// The status to exit with. `released` is how the release went, if it did not time out.
+    fn status(
+        &self,
+        outcome: anyhow::Result<Outcome>,
+        released: &Result<Result<(), Error>, ()>,
+        stderr: &Stderr,
+    ) -> anyhow::Result<ExitStatus> {
+        if let (Ok(Outcome::Exited { .. }), Ok(Err(Error::Lost(loss)))) = (&outcome, released) {
+            stderr.print(format_args!("the lease was lost before the command exited: {loss}"));
+        }
+        report(self.release, released, stderr);
+        Ok(match outcome? {
+            Outcome::Exited { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
+            Outcome::Exited { status, had_terminal } => {
+                if let Some(signal) = interrupt(status).filter(|_| had_terminal) {
+                    kill_current_process_group(signal)?;
+                }
+                status
+            }
+            Outcome::LeaseLost => exit(LOST),
+        })
+    }
+}
+
+/// Prints how a release failed, but for a loss. `release` says what it does.
+pub(crate) fn report(release: &str, released: &Result<Result<(), Error>, ()>, stderr: &Stderr) {
+    match released {
+        Ok(Ok(()) | Err(Error::Lost(_))) => {}
+        Ok(Err(error)) => stderr.print(format_args!("cannot {release}: {error}")),
+        Err(()) => stderr.print(format_args!("cannot {release} in time: it will expire")),
+    }
+}
+
+/// The command's variables. The lease_id stays secret: with it, anyone could release the lease.
+fn variables(lease: &Lease) -> [(&'static str, String); 4] {
+    let keys = lease.keys();
+    let fences: Vec<String> =
+        keys.iter().filter_map(|key| lease.fence(key.as_str())).map(|fence| fence.to_string()).collect();
+    let keys: Vec<&str> = keys.iter().map(|key| key.as_str()).collect();
+    [
+        ("RINGFENCE_KEYS", keys.join("\n")),
+        ("RINGFENCE_TOKEN", lease.token().to_string()),
+        ("RINGFENCE_FENCE", fences.join("\n")),
+        (HELD, held_with(lease)),
+    ]
+}
+
+/// The value of [`HELD`] for a command under `lease`.
+fn held_with(lease: &Lease) -> String {
+    let mut held = held();
+    for key in lease.keys() {
+        // Writing to a string cannot fail.
+        let _ = writeln!(held, "{} {key}", lease.token());
+    }
+    held
+}
+
+/// The leases that this process runs under: one TOKEN KEY per line.
+pub(crate) fn held() -> String {
+    std::env::var(HELD).unwrap_or_default()
+}
+
+fn code_of(status: ExitStatus) -> ExitCode {
+    let code = status.code().or_else(|| status.signal().map(|signal| SIGNALLED + signal));
+    ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(FAILED))
+}
+
+/// The status of a process that `signal` ends.
+pub(crate) fn died_of(signal: Signal) -> ExitStatus {
+    ExitStatus::from_raw(signal.as_raw())
+}
+
+pub(crate) fn exit(code: u8) -> ExitStatus {
+    ExitStatus::from_raw(i32::from(code) << 8)
+}
+
+/// The keyboard signal that ended it, if one did.
+fn interrupt(status: ExitStatus) -> Option<Signal> {
+    [Signal::INT, Signal::QUIT].into_iter().find(|signal| status.signal() == Some(signal.as_raw()))
+}
+
+/// Dies of `signal`. A shell ends its script if a command *dies* of Ctrl-C, but not if it exits with 130. This process
+/// has a handler for the signal; the shell that it becomes has none.
+fn die_of(signal: Signal) -> ExitCode {
+    let (signal, code) = (signal.as_raw(), SIGNALLED + signal.as_raw());
+    let script = format!("ulimit -c 0; kill -{signal} $$; exit {code}");
+    // Returns only on failure.
+    let _ = Command::new("/bin/sh").args(["-c", &script]).exec();
+    ExitCode::from(u8::try_from(code).unwrap_or(FAILED))
+}

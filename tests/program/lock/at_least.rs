@@ -1,0 +1,40 @@
+//! Keys that stay taken for a time after the command.
+
+use std::time::Instant;
+
+use super::*;
+
+#[tokio::test]
+async fn the_keys_of_a_quick_command_stay_taken_after_it_whatever_its_status() {
+    let cluster = cluster().await;
+    let least = Duration::from_secs(5);
+    for (script, expected) in [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)] {
+        let begun = Instant::now();
+        assert_eq!(code(lock(&cluster, "a --ttl 2s --at-least 5s", script)).await, expected);
+        let is_taken = !view(&cluster, "a").await.holders.is_empty();
+        assert!(is_taken || begun.elapsed() >= least);
+        let (status, out, err) = run(lock(&cluster, "a", "echo ran")).await;
+        assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+        assert!(begun.elapsed() >= least, "{script}");
+    }
+}
+
+#[tokio::test]
+async fn the_keys_are_free_after_a_command_that_took_longer() {
+    let cluster = cluster().await;
+    assert_eq!(code(lock(&cluster, "a --ttl 24h --at-least 100ms", "sleep 0.2")).await, 0);
+    is_free(&cluster, "a").await;
+}
+
+/// Also if the lease was to live for longer than the keys were to be kept, so that nothing has to be renewed.
+#[tokio::test]
+async fn a_lease_that_was_lost_is_not_kept_and_the_exit_status_says_so() {
+    let cluster = cluster().await;
+    for words in ["a --at-least 1h", "a --ttl 2h --at-least 1h"] {
+        let script = format!("{PROGRAM} revoke a $RINGFENCE_TOKEN >&2");
+        let (status, _, err) = run(lock(&cluster, words, &script)).await;
+        assert_eq!(status.code(), Some(76), "{err}");
+        assert!(err.contains("revoked by an operator"), "{err}");
+        is_free(&cluster, "a").await;
+    }
+}
