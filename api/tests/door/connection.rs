@@ -180,7 +180,7 @@ async fn unfinished_bodies_are_dropped_to_make_room() {
         unfinished.push(connection);
     }
     let problem = unfinished[0].receive(false).await.problem("unavailable");
-    assert!(problem.detail.contains("is the slowest"), "{}", problem.detail);
+    assert!(problem.detail.contains("others go first"), "{}", problem.detail);
     let target = format!("/v1/leases/{}", LeaseId::random());
     service.send("PUT", &target, &[], &body).await.expect::<Grant>(201);
 }
