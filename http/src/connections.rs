@@ -14,6 +14,7 @@
 //! - of those, one of the owner that has most;
 //! - of the owner's, by what it is doing: see [`Class`]. Its own waits go before the connections on which it renews.
 
+mod served;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -26,10 +27,11 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(super) use self::served::{Admitted, InFlight};
 use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
 use crate::handled::{Handled, Memory};
-use crate::measure::{CloseReason, connections_closed_total};
+use crate::measure::CloseReason;
 use crate::owner::Owner;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
@@ -363,48 +365,5 @@ impl Connection {
             }
             let _ = timeout_at(check_at, self.close.notified()).await;
         }
-    }
-}
-
-/// A connection, while it is served.
-pub(super) struct Admitted(pub(super) Arc<Connection>);
-
-impl Admitted {
-    /// Counts and logs that the node closed the connection.
-    pub(super) fn log_close(&self, reason: CloseReason) {
-        connections_closed_total(reason).increment(1);
-        tracing::debug!(from = %self.0.from, ?reason, "closed an HTTP connection");
-    }
-}
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        let state = self.0.state();
-        let mut table = self.0.connections.table();
-        table.remove(&state.owner, state.order);
-        table.open -= 1;
-        self.0.connections.room.notify_one();
-    }
-}
-
-/// A request, until all of its response is buffered.
-pub(super) struct InFlight(pub(super) Arc<Connection>);
-
-impl InFlight {
-    /// The handler has returned a response.
-    pub(super) fn respond(&self) {
-        let mut state = self.0.state();
-        // The rest of the body may be missing.
-        if state.order.class == Class::Quiet {
-            self.0.put(&mut state, Class::Busy);
-        }
-        (state.phase, state.since) = (Phase::Responding, Instant::now());
-    }
-}
-
-impl Drop for InFlight {
-    fn drop(&mut self) {
-        let mut state = self.0.state();
-        (state.phase, state.lasts, state.memory) = (Phase::Flushing, false, None);
     }
 }

@@ -13,8 +13,9 @@ use tokio::net::TcpStream;
 
 use super::connections::Connection;
 use super::turns::{Pace, Turns};
-use crate::socket::MAX_AHEAD;
 
+/// Bytes that are read before hyper asks for them, as they arrive and as they are decrypted.
+pub(super) const MAX_AHEAD: usize = 16 << 10;
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
 

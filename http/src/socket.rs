@@ -19,10 +19,7 @@ use tokio::task::coop::unconstrained;
 use tokio_rustls::server::TlsStream;
 
 use crate::connections::Connection;
-use crate::paced::Paced;
-
-/// Bytes that are read before hyper asks for them, as they arrive and as they are decrypted.
-pub(super) const MAX_AHEAD: usize = 16 << 10;
+use crate::paced::{MAX_AHEAD, Paced};
 
 /// What hyper reads from and writes to.
 pub(super) struct Socket(Arc<Reader>);
