@@ -1,6 +1,7 @@
 //! What the release script packages, from the debug build of the tests.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{PROGRAM, deploy};
@@ -12,18 +13,45 @@ fn run(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-fn release(out: &Path) -> String {
+fn packages(out: &Path, glibc: &str) -> Command {
     let mut command = Command::new(deploy("release"));
     // A fresh clone has a commit, and an archive of the sources has none.
     command.args(["--binary", PROGRAM, "--out"]).arg(out).env("SOURCE_DATE_EPOCH", "1700000000");
     // Much faster.
-    run(command.env("DPKG_DEB_COMPRESSOR_LEVEL", "0"))
+    command.args(["--glibc", glibc]).env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
+    command
+}
+
+/// For this system's glibc: the program of the tests was linked with it.
+fn release(out: &Path) -> String {
+    let glibc = run(Command::new("getconf").arg("GNU_LIBC_VERSION"));
+    run(&mut packages(out, glibc.trim().strip_prefix("glibc ").unwrap()))
+}
+
+/// Whether this machine can package the program.
+fn may_package() -> bool {
+    let may = cfg!(target_arch = "x86_64") && Command::new("dpkg-deb").arg("--version").output().is_ok();
+    if !may {
+        eprintln!("skipped: needs dpkg-deb, and a program for x86-64");
+    }
+    may
+}
+
+#[test]
+fn a_program_that_needs_a_newer_glibc_than_the_packages_promise_is_refused() {
+    if !may_package() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let output = packages(dir.path(), "2.2").output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && said.contains("and the packages promise 2.2\n"), "{said}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]
 fn a_release_is_complete_and_the_same_each_time() {
-    if !cfg!(target_arch = "x86_64") || Command::new("dpkg-deb").arg("--version").output().is_err() {
-        eprintln!("skipped: needs dpkg-deb, and a program for x86-64");
+    if !may_package() {
         return;
     }
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
@@ -62,4 +90,52 @@ fn a_release_is_complete_and_the_same_each_time() {
     }
     let depends = run(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Depends"));
     assert!(depends.starts_with("libc6 (>= 2."), "{depends}");
+
+    let program = fs::read(unpacked.join("bin/ringfence")).unwrap();
+    pip_installs(&program, &first, dir.path());
+    npm_installs(&program, &first, dir.path());
+}
+
+/// Without a network. No script wraps the program.
+fn pip_installs(program: &[u8], packages: &Path, dir: &Path) {
+    let has_pip = Command::new("python3").args(["-c", "import ensurepip"]).output();
+    if !has_pip.is_ok_and(|output| output.status.success()) {
+        eprintln!("skipped: pip is not installed");
+        return;
+    }
+    let wheel = file(packages, ".whl");
+    run(Command::new("python3").args(["-m", "venv"]).arg(dir.join("venv")));
+    let pip = dir.join("venv/bin/pip");
+    run(Command::new(&pip).args(["install", "--no-index", "--disable-pip-version-check"]).arg(wheel));
+    is_installed(&dir.join("venv/bin/ringfence"), program);
+    run(Command::new(&pip).arg("check"));
+    run(Command::new(&pip).args(["uninstall", "--yes", "ringfence-cli"]));
+    assert!(!dir.join("venv/bin/ringfence").exists());
+}
+
+/// As with pip.
+fn npm_installs(program: &[u8], packages: &Path, dir: &Path) {
+    if Command::new("npm").arg("--version").output().is_err() {
+        eprintln!("skipped: npm is not installed");
+        return;
+    }
+    let mut npm = Command::new("npm");
+    npm.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]).arg(dir.join("app"));
+    run(npm.arg(file(packages, ".tgz")).env("npm_config_cache", dir.join("cache")));
+    is_installed(&dir.join("app/node_modules/.bin/ringfence"), program);
+}
+
+/// The path of the one file of a folder with this end.
+fn file(folder: &Path, end: &str) -> PathBuf {
+    let paths = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut found = paths.filter(|path| path.to_str().unwrap().ends_with(end));
+    let path = found.next().unwrap_or_else(|| panic!("no {end} in {}", folder.display()));
+    assert_eq!(found.next(), None);
+    path
+}
+
+fn is_installed(command: &Path, program: &[u8]) {
+    assert!(fs::read(command).unwrap() == program, "{} is another program", command.display());
+    let version = run(Command::new(command).arg("--version"));
+    assert_eq!(version.trim(), concat!("ringfence ", env!("CARGO_PKG_VERSION")));
 }
