@@ -12,9 +12,10 @@ use crate::tree::Tree;
 /// The file with the settings of a node.
 const OPTIONS: &str = "src/config/options.rs";
 
-/// Flags of other programs that documents speak of by themselves: of cargo, rustc, docker and a script.
-const NOT_OURS: [&str; 8] = [
+/// Flags of other programs that documents speak of by themselves: of cargo, rustc, docker and scripts.
+const NOT_OURS: [&str; 9] = [
     "--target",
+    "--glibc",
     "--ulimit",
     "--locked",
     "--cfg",
