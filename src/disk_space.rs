@@ -3,14 +3,15 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use metrics::gauge;
 use rustix::fs::statvfs;
+
+use crate::measure::{DISK_AVAILABLE_BYTES, DISK_SIZE_BYTES};
 
 const INTERVAL: Duration = Duration::from_secs(10);
 
 /// Runs until its task is aborted.
 pub(crate) async fn measure(data: PathBuf) {
-    let (size, available) = (gauge!("ringfence_disk_size_bytes"), gauge!("ringfence_disk_available_bytes"));
+    let (size, available) = (DISK_SIZE_BYTES.get(), DISK_AVAILABLE_BYTES.get());
     loop {
         let path = data.clone();
         // On a thread of its own: a hung disk must not block the node.

@@ -4,7 +4,7 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-use metrics::{gauge, histogram};
+use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
 /// How often the lag is measured.
 const INTERVAL: Duration = Duration::from_millis(10);
@@ -22,8 +22,8 @@ pub(crate) fn hangs_for() -> Duration {
 
 /// Runs until its task is aborted.
 pub(crate) async fn measure() {
-    let lags = histogram!("ringfence_loop_lag_seconds");
-    let longest = gauge!("ringfence_loop_lag_longest_seconds");
+    let lags = LOOP_LAG_SECONDS.get();
+    let longest = LOOP_LAG_LONGEST_SECONDS.get();
     let (mut previous, mut current, mut began) = (Duration::ZERO, Duration::ZERO, Instant::now());
     loop {
         let due = Instant::now() + INTERVAL;

@@ -27,8 +27,7 @@ use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
-    descriptors, disk_space, loop_lag, metric_help, mirror, private, service_manager, stderr, tls,
-    watched_files,
+    descriptors, disk_space, loop_lag, measure, mirror, private, service_manager, tls, watched_files,
 };
 
 /// Bounds the transfer of the leadership at a stop.
@@ -43,9 +42,7 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
-    metric_help::describe();
-    metrics::counter!(stderr::LOST).increment(0);
-    metrics::gauge!("ringfence_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    measure::start();
     tokio::spawn(loop_lag::measure());
     match config.insecure {
         Some([true, true]) => tracing::warn!("--insecure is not needed"),
@@ -71,6 +68,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
     let mirror = config.mirror.map(Mirror::new).transpose()?;
+    if mirror.is_some() {
+        measure::register(ringfence_mirror::METRICS);
+    }
     let (data, is_alone) = (config.data.clone(), config.is_alone);
     private::restrict(&data);
     let threads = Arc::new(Threads::start(config.http_threads).context("--http-threads")?);

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal};
 
+use crate::measure::LOG_LINES_LOST;
+
 /// The most bytes that wait, besides those that are being written. Further lines are lost.
 const CAPACITY: usize = 1 << 20;
 /// How long the end of the program waits for the last lines.
@@ -22,8 +24,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// The target of the message that lines are lost.
 pub(crate) const TARGET: &str = module_path!();
-/// Counts the lines that were lost, because they did not fit or cannot be written.
-pub(crate) const LOST: &str = "ringfence_log_lines_lost_total";
 
 /// The thread that writes lines of this program, and messages of panics. When this is dropped, what waits is written.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Queue {
         // Once one is lost, all are until the thread takes the others: the gap is in one place.
         if waiting.lost > 0 || waiting.lines.len() + line.len() > CAPACITY {
             waiting.lost += 1;
-            metrics::counter!(LOST).increment(1);
+            LOG_LINES_LOST.get().increment(1);
         } else {
             waiting.lines.extend_from_slice(line);
         }
@@ -115,7 +115,7 @@ impl Queue {
                 tracing::warn!(target: TARGET, lines = lost, "log lines are lost here: standard error was not read in time");
             }
             let unwritten = write(out, &lines);
-            metrics::counter!(LOST).increment(unwritten);
+            LOG_LINES_LOST.get().increment(unwritten);
         }
     }
 

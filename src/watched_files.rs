@@ -9,6 +9,7 @@ use tokio::signal::unix::Signal;
 use tokio::time::interval;
 
 use crate::config::Config;
+use crate::measure::{CERTIFICATE_EXPIRES_SECONDS, FILES_REFUSED};
 use crate::private;
 
 /// How often the files are looked at. A change counts at the second look that finds it, or at a SIGHUP.
@@ -70,10 +71,9 @@ pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, guarded: 
                 }
             }
             let refused = files.refusal().is_some();
-            metrics::gauge!("ringfence_files_refused", "use" => *r#use).set(u8::from(refused));
+            FILES_REFUSED.of(r#use).set(u8::from(refused));
             if let Some(expires) = files.expires() {
-                metrics::gauge!("ringfence_tls_certificate_expires_seconds", "use" => *r#use)
-                    .set(expires as f64);
+                CERTIFICATE_EXPIRES_SECONDS.of(r#use).set(expires as f64);
             }
         }
     }

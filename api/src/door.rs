@@ -10,12 +10,12 @@ use ringfence_service::Service;
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
+use crate::Options;
 use crate::problems::Failed;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
 use crate::request_log::RequestLog;
 use crate::watch::Watchers;
-use crate::{Options, measure};
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
@@ -41,8 +41,6 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(service: Arc<Service>, options: Options) -> Self {
-        measure::register();
-        ringfence_http::register();
         let (requests, _) = Uuid::new_v4().as_u64_pair();
         let log = RequestLog::new(options.slow_request);
         let watchers = Watchers::new(service.handle().clone(), service.draining().clone());

@@ -38,7 +38,7 @@ use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_http::Connections;
 use ringfence_service::Service;
 
-pub use measure::metrics_builder;
+pub use measure::{METRICS, metrics_builder};
 pub use problems::requires_tls;
 pub use routes::Routes;
 pub use routes::starting::starting;

@@ -6,8 +6,9 @@ use std::sync::{LazyLock, RwLock};
 use std::time::Duration;
 
 use axum::http::{Method, StatusCode};
-use metrics::{Counter, Histogram, counter, histogram};
+use metrics::{counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
+use ringfence_metric::{Counter, Gauge, Histogram, metrics};
 use ringfence_wire::CutOffReason;
 
 /// Bucket bounds of all metrics in seconds: from a batch in memory to the longest wait.
@@ -23,20 +24,96 @@ pub fn metrics_builder() -> PrometheusBuilder {
         .expect("there is at least one bucket")
 }
 
-/// Registers all counters with 0: a rate misses the first count of a metric that did not exist before.
-pub(crate) fn register() {
-    CUT_OFF_REASONS.iter().for_each(|reason| drop(watches_cut_off_total(*reason)));
+metrics! {
+    pub METRICS;
+    WATCHES_CUT_OFF: Counter = Counter::new(
+        "ringfence_watches_cut_off_total",
+        "Watches that this node ended because it no longer had the changes that they needed, by reason.",
+    ).by("reason", &[cut_off_reason(CutOffReason::TooSlow), cut_off_reason(CutOffReason::StateReplaced)]);
+    REQUESTS: Counter = Counter::new(
+        "ringfence_http_requests_total",
+        "Requests to this node, by method, route and status; closed if the connection closed before the response.",
+    ).by_several();
+    REQUEST_SECONDS: Histogram = Histogram::new(
+        "ringfence_http_request_duration_seconds",
+        "Time from the head of a request to its response, or to the end of its connection, by method and route. Includes the wait of an acquire.",
+    ).by_several();
+    REVISION: Gauge = Gauge::new(
+        "ringfence_revision",
+        "Revision of this node's table: its first revision plus the number of changes.",
+    );
+    LEASES_LIVE: Gauge = Gauge::new(
+        "ringfence_leases_live",
+        "Live leases in this node's table. Equal on nodes that applied the same entries.",
+    );
+    WAITERS: Gauge = Gauge::new(
+        "ringfence_waiters",
+        "Queued leases in this node's table. Equal on nodes that applied the same entries.",
+    );
+    LEASE_BYTES: Gauge = Gauge::new(
+        "ringfence_lease_bytes",
+        "About how much memory all leases in this node's table take. Equal on nodes that applied the same entries.",
+    );
+    LEASE_BYTES_MOST: Gauge = Gauge::new(
+        "ringfence_lease_bytes_most",
+        "Maximum of ringfence_lease_bytes, of the leader: new leases are refused at it. NaN before rules 2.",
+    );
+    WATCHERS: Gauge = Gauge::new("ringfence_watchers", "Open watches at this node.");
+    CONNECTIONS: Gauge = Gauge::new("ringfence_http_connections", "Open client connections.");
+    CONNECTIONS_MOST: Gauge = Gauge::new(
+        "ringfence_http_connections_most",
+        "Maximum number of client connections.",
+    );
+    HAS_LEADER: Gauge = Gauge::new(
+        "ringfence_raft_has_leader",
+        "1 if this node has contact with a leader, or leads with a quorum. The cluster has a leader if a majority of the nodes reports 1.",
+    );
+    IS_LEADER: Gauge = Gauge::new("ringfence_raft_is_leader", "1 if this node leads.");
+    TERM: Gauge = Gauge::new("ringfence_raft_term", "Raft term of this node.");
+    LAST_LOG_INDEX: Gauge = Gauge::new(
+        "ringfence_raft_last_log_index",
+        "Index of the last entry in this node's log.",
+    );
+    COMMITTED_INDEX: Gauge = Gauge::new(
+        "ringfence_raft_committed_index",
+        "Index of the last entry that this node knows to be committed.",
+    );
+    APPLIED_INDEX: Gauge = Gauge::new(
+        "ringfence_raft_applied_index",
+        "Index of the last entry that this node applied.",
+    );
+    APPLY_LAG_ENTRIES: Gauge = Gauge::new(
+        "ringfence_raft_apply_lag_entries",
+        "Entries that this node knows to be committed but has not applied.",
+    );
+    RULES: Gauge = Gauge::new(
+        "ringfence_raft_rules",
+        "Version of the rules by which this node's table decides.",
+    );
+    RULES_SUPPORTED: Gauge = Gauge::new(
+        "ringfence_raft_rules_supported",
+        "Newest version of the rules that the programs of all members support; NaN if this node does not know all programs.",
+    );
+    PROPOSAL_PENDING_SECONDS: Gauge = Gauge::new(
+        "ringfence_raft_proposal_pending_seconds",
+        "Age of the oldest entry that this node proposed as the leader and has not applied yet; 0 if none.",
+    );
+    LOG_FLUSH_PENDING_SECONDS: Gauge = Gauge::new(
+        "ringfence_raft_log_flush_pending_seconds",
+        "Age of the flush in progress on this node's disk; 0 if none.",
+    );
 }
 
-const CUT_OFF_REASONS: [CutOffReason; 2] = [CutOffReason::TooSlow, CutOffReason::StateReplaced];
+/// Counts a watch that this node cut off.
+pub(crate) fn watch_cut_off(reason: CutOffReason) {
+    WATCHES_CUT_OFF.of(cut_off_reason(reason)).increment(1);
+}
 
-/// Watches that this node cut off.
-pub(crate) fn watches_cut_off_total(reason: CutOffReason) -> Counter {
-    let reason = match reason {
+const fn cut_off_reason(reason: CutOffReason) -> &'static str {
+    match reason {
         CutOffReason::TooSlow => "too-slow",
         CutOffReason::StateReplaced => "state-replaced",
-    };
-    counter!("ringfence_watches_cut_off_total", "reason" => reason)
+    }
 }
 
 /// Metrics by label. Looking one up in the recorder costs more than measuring.
@@ -64,14 +141,12 @@ pub(crate) fn request_ended(
     took: Duration,
 ) {
     type Labels = (&'static str, &'static str, Option<StatusCode>);
-    static ENDED: Cache<Labels, (Counter, Histogram)> = Cache::new();
+    static ENDED: Cache<Labels, (metrics::Counter, metrics::Histogram)> = Cache::new();
     let (requests, seconds) = ENDED.get((method, route, status), || {
         let status = status.as_ref().map_or("closed", StatusCode::as_str).to_owned();
         (
-            counter!(
-                "ringfence_http_requests_total", "method" => method, "route" => route, "status" => status
-            ),
-            histogram!("ringfence_http_request_duration_seconds", "method" => method, "route" => route),
+            counter!(REQUESTS.name, "method" => method, "route" => route, "status" => status),
+            histogram!(REQUEST_SECONDS.name, "method" => method, "route" => route),
         )
     });
     requests.increment(1);

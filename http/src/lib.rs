@@ -47,12 +47,12 @@ mod turns;
 pub use bodies::{RequestBody, Shed, without_share};
 pub use connections::{Connection, Connections};
 pub use encryption::Tls;
-pub use measure::register;
+pub use measure::METRICS;
 pub use threads::Threads;
 
 use connections::Admitted;
 use encryption::Opened;
-use measure::handshakes_failed_total;
+use measure::HANDSHAKES_FAILED;
 use socket::Socket;
 use turns::{Turns, in_turns};
 
@@ -137,7 +137,7 @@ async fn serve_connection<A, F>(
     let Opened { stream, distrusted, is_encrypted, names } = match opened {
         Ok(opened) => opened,
         Err(error) => {
-            handshakes_failed_total().increment(1);
+            HANDSHAKES_FAILED.get().increment(1);
             return tracing::debug!(%from, %error, "a TLS handshake failed");
         }
     };

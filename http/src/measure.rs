@@ -1,6 +1,6 @@
 //! Metrics of the server.
 
-use metrics::{Counter, counter};
+use ringfence_metric::{Counter, metrics};
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug)]
@@ -15,27 +15,37 @@ pub(crate) enum CloseReason {
     Unread,
 }
 
-const CLOSE_REASONS: [CloseReason; 4] =
-    [CloseReason::Evicted, CloseReason::Silent, CloseReason::Late, CloseReason::Unread];
-
-/// Registers all counters with 0: a rate misses the first count of a metric that did not exist before.
-pub fn register() {
-    drop(handshakes_failed_total());
-    CLOSE_REASONS.iter().for_each(|reason| drop(connections_closed_total(*reason)));
+impl CloseReason {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Evicted => "evicted",
+            Self::Silent => "silent",
+            Self::Late => "late",
+            Self::Unread => "unread",
+        }
+    }
 }
 
-/// Connections that the server closed.
-pub(crate) fn connections_closed_total(reason: CloseReason) -> Counter {
-    let reason = match reason {
-        CloseReason::Evicted => "evicted",
-        CloseReason::Silent => "silent",
-        CloseReason::Late => "late",
-        CloseReason::Unread => "unread",
-    };
-    counter!("ringfence_http_connections_closed_total", "reason" => reason)
+const CLOSE_REASONS: &[&str] = &[
+    CloseReason::Evicted.name(),
+    CloseReason::Silent.name(),
+    CloseReason::Late.name(),
+    CloseReason::Unread.name(),
+];
+
+metrics! {
+    pub METRICS;
+    CONNECTIONS_CLOSED: Counter = Counter::new(
+        "ringfence_http_connections_closed_total",
+        "Connections that this node closed, by reason: evicted (no room for a new one), silent, late (slow request head), unread (response not read).",
+    ).by("reason", CLOSE_REASONS);
+    HANDSHAKES_FAILED: Counter = Counter::new(
+        "ringfence_tls_handshakes_failed_total",
+        "TLS handshakes with clients that failed, and plain connections that were refused.",
+    );
 }
 
-/// TLS handshakes with clients that failed.
-pub(crate) fn handshakes_failed_total() -> Counter {
-    counter!("ringfence_tls_handshakes_failed_total")
+/// Counts a connection that the server closed.
+pub(crate) fn connection_closed(reason: CloseReason) {
+    CONNECTIONS_CLOSED.of(reason.name()).increment(1);
 }

@@ -59,6 +59,7 @@ mod connection;
 mod hash;
 mod marker;
 mod master;
+mod measure;
 mod mirror;
 mod names;
 mod owners;
@@ -75,6 +76,7 @@ mod waiters;
 mod work;
 
 pub use marker::Marker;
+pub use measure::METRICS;
 pub use mirror::Mirror;
 pub use purge::{PurgeError, purge};
 pub use settings::{MirrorMode, Settings, SettingsError};

@@ -8,7 +8,6 @@ use ringfence_wire::Key;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use crate::Identity;
 use crate::names::Slots;
 use crate::owners::Owners;
 use crate::redis_url::Address;
@@ -17,6 +16,7 @@ use crate::status::{MasterStatus, State};
 use crate::topology::MasterAt;
 use crate::waiters::Waiters;
 use crate::work::Work;
+use crate::{Identity, measure};
 
 /// The first and the longest pause between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(100);
@@ -201,7 +201,7 @@ impl Master {
     }
 
     fn failed(&self, error: &RedisError) -> MutexGuard<'_, Inner> {
-        metrics::counter!("ringfence_mirror_errors_total").increment(1);
+        measure::ERRORS.get().increment(1);
         let mut inner = self.lock();
         // The other cluster may not have reached Redis either: its silence counts from the start.
         if let Some((_, checks)) = &mut inner.refused_by {

@@ -15,10 +15,10 @@ use crate::master::{Master, Shared};
 use crate::owners::Owners;
 use crate::session;
 use crate::settings::MirrorMode;
-use crate::status::{State, Status, register_metrics};
+use crate::status::{State, Status};
 use crate::topology::{MasterAt, discover};
 use crate::waiters::Waiters;
-use crate::{Changed, Marker, Settings, SettingsError, Source};
+use crate::{Changed, Marker, Settings, SettingsError, Source, measure};
 
 /// Changed keys taken from the source at once.
 const TAKE: usize = 1_024;
@@ -49,7 +49,7 @@ impl Mirror {
     /// Checks the settings. Connects to nothing before [`Mirror::publish`].
     pub fn new(settings: Settings) -> Result<Self, SettingsError> {
         let config = settings.check()?;
-        register_metrics();
+        measure::show(&Status::standby());
         let (waiters, owners) = (Waiters::default(), Owners::default());
         let shared = Shared { config, waiters, owners, suspect: Notify::new(), failed: Notify::new() };
         Ok(Self { shared: Arc::new(shared), publication: Arc::default() })
@@ -71,7 +71,7 @@ impl Mirror {
                     self.no_master(&error, source.count_changed());
                     // Nobody takes them now.
                     self.shared.waiters.clear_rewrites();
-                    self.status().set_gauges();
+                    measure::show(&self.status());
                     sleep(RETRY).await;
                 }
             }
@@ -191,7 +191,7 @@ impl Mirror {
     }
 
     async fn discover_again(&self) -> Result<Vec<MasterAt>, RedisError> {
-        self.status().set_gauges();
+        measure::show(&self.status());
         sleep(RETRY).await;
         let _ = timeout(DISCOVER, self.shared.suspect.notified()).await;
         discover(&self.shared.config).await
@@ -227,7 +227,7 @@ impl Mirror {
     }
 
     fn no_master(&self, error: &RedisError, waiting: usize) {
-        metrics::counter!("ringfence_mirror_errors_total").increment(1);
+        measure::ERRORS.get().increment(1);
         let mut publication = self.lock();
         let publication = publication.get_or_insert_default();
         let error = error.to_string();
@@ -277,6 +277,6 @@ impl Drop for Publishing<'_> {
     fn drop(&mut self) {
         *self.0.lock() = None;
         self.0.shared.waiters.stop();
-        Status::standby().set_gauges();
+        measure::show(&Status::standby());
     }
 }

@@ -12,7 +12,7 @@ use crate::connection::{Change, Written, is_fatal, is_slot_error};
 use crate::session::{End, Session};
 use crate::settings::MirrorMode;
 use crate::work::Batch;
-use crate::{KeyState, Source};
+use crate::{KeyState, Source, measure};
 
 /// Keys in one pipeline: few enough that even a slow Redis answers in time.
 const BATCH: usize = 256;
@@ -75,9 +75,9 @@ impl<S: Source> Session<'_, S> {
     fn note(&self, state: &KeyState, revision: Revision, written: Written) {
         match written.change {
             Change::None => {}
-            Change::Written => metrics::counter!("ringfence_mirror_published_total").increment(1),
+            Change::Written => measure::PUBLISHED.get().increment(1),
             Change::Replaced => {
-                metrics::counter!("ringfence_mirror_repaired_total").increment(1);
+                measure::REPAIRED.get().increment(1);
                 tracing::warn!(key = %state.key, "replaced a malformed hash in Redis");
             }
         }

@@ -53,10 +53,10 @@ pub enum State {
 }
 
 impl State {
-    const ALL: [Self; 6] =
+    pub(crate) const ALL: [Self; 6] =
         [Self::Standby, Self::Published, Self::Reconciling, Self::Connecting, Self::Failing, Self::Occupied];
 
-    fn name(self) -> &'static str {
+    pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Standby => "standby",
             Self::Published => "published",
@@ -68,31 +68,9 @@ impl State {
     }
 }
 
-/// Creates all metrics: `rate()` misses the first increment of a counter that did not exist before.
-pub(crate) fn register_metrics() {
-    Status::standby().set_gauges();
-    for name in [
-        "ringfence_mirror_published_total",
-        "ringfence_mirror_errors_total",
-        "ringfence_mirror_repaired_total",
-        "ringfence_mirror_foreign_total",
-    ] {
-        metrics::counter!(name).increment(0);
-    }
-}
-
 impl Status {
     /// The status of a node that does not publish.
     pub(crate) fn standby() -> Self {
         Self { state: State::Standby, lag_keys: 0, lag_ms: 0, masters: Vec::new(), last_error: None }
-    }
-
-    pub(crate) fn set_gauges(&self) {
-        metrics::gauge!("ringfence_mirror_lag_keys").set(self.lag_keys as f64);
-        metrics::gauge!("ringfence_mirror_lag_seconds").set(self.lag_ms as f64 / 1_000.0);
-        for state in State::ALL {
-            let is_current = f64::from(u8::from(state == self.state));
-            metrics::gauge!("ringfence_mirror_state", "state" => state.name()).set(is_current);
-        }
     }
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 use ringfence_wire::Key;
 use tokio::time::timeout;
 
-use crate::Source;
 use crate::connection::{Change, is_fatal, is_slot_error};
 use crate::hash::{Fields, Verdict};
 use crate::session::{End, Session};
+use crate::{Source, measure};
 
 /// Keys compared at once.
 const PAGE: usize = 256;
@@ -140,7 +140,7 @@ impl<S: Source> Session<'_, S> {
             match answer {
                 Ok(written) if written.change == Change::None => {}
                 Ok(_) => {
-                    metrics::counter!("ringfence_mirror_foreign_total").increment(1);
+                    measure::FOREIGN.get().increment(1);
                     let (rev, fence) = (&fields[0].escape_ascii(), &fields[1].escape_ascii());
                     tracing::error!(
                         key = %state.key, %rev, %fence,

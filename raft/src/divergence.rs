@@ -5,8 +5,8 @@
 //! majority nobody can tell who is wrong; then there is an error in the log and a metric, and the operator decides.
 //!
 //! Every comparison covers all that this node remembers, so that a difference is not forgotten when the next entries agree. A
-//! node that began later than this one answers for less. Hence this node asks again for each of these beginnings if somebody
-//! differs: only sums over the same entries show who agrees with whom.
+//! node with a shorter memory answers for fewer entries. If somebody differs, this node asks all of them again for each shorter
+//! range: only sums over the same entries show who agrees with whom.
 //!
 //! It sees what entries did ([`witness`](crate::applied::witness)), not the table itself. A table that differs is found when
 //! an entry has another outcome because of it.
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use metrics::{Gauge, gauge};
+use metrics::Gauge;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -24,6 +24,7 @@ use uuid::Uuid;
 use crate::applied::witness::Difference;
 use crate::condemned;
 use crate::consensus::NodeId;
+use crate::measure::DIFFERING_NODES;
 use crate::replica::Replica;
 use crate::storage::identity::DataDir;
 
@@ -48,7 +49,7 @@ struct Diverged {
 /// Compares this node with the others until a majority of the voters agree, and not with it; then stops it, with the reason as
 /// its `fault`.
 pub(crate) async fn watch(replica: Arc<Replica>, dir: Arc<DataDir>, fault: watch::Sender<Option<String>>) {
-    let mut comparison = Comparison::new(replica, gauge!("ringfence_raft_differing_nodes"));
+    let mut comparison = Comparison::new(replica, DIFFERING_NODES.get());
     loop {
         // At once, and also if nothing was applied: by connecting, the nodes learn which program the others are.
         if let Err(diverged) = comparison.run().await {
@@ -102,8 +103,8 @@ impl Comparison {
         (witness.comparable_from(), witness.applied())
     }
 
-    /// What each other voter says that its entries did after the first `from`, or later if it began later, up to the first
-    /// `upto`, and whether those of this node did the same. Nothing of those that did not apply them yet, or do not answer.
+    /// Asks each other voter for its sum over the entries from `from` to `upto`, and compares it with the sum of this node. A voter with
+    /// a shorter memory may begin later. Voters that have not applied the entries, or do not answer, are left out.
     async fn compare(
         &self,
         voters: &BTreeSet<NodeId>,

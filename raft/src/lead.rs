@@ -12,6 +12,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{MissedTickBehavior, interval};
 
 use crate::consensus::NodeId;
+use crate::measure::LEADER_CHANGES;
 use crate::propose::proposer::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
@@ -28,7 +29,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     let mut raft_metrics = replica.raft.server_metrics();
     let mut progress = replica.applied.progress();
     let term_opened = replica.leading.term();
-    let leader_changes = metrics::counter!("ringfence_raft_leader_changes_total");
+    let leader_changes = LEADER_CHANGES.get();
     let (mut leads, mut leader): (Option<u64>, Option<NodeId>) = (None, None);
     let mut proposing: Option<JoinHandle<()>> = None;
     let mut logging = JoinSet::new();

@@ -58,6 +58,7 @@ mod handle;
 mod inspect;
 mod lead;
 mod lines;
+mod measure;
 mod members;
 mod node;
 mod peer;
@@ -88,6 +89,7 @@ pub use inspect::{
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
 };
 pub use lines::Lines;
+pub use measure::METRICS;
 pub use members::founding::JoinError;
 pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Certificate, Connection, Tcp, Tls, Transport, is_of_node};

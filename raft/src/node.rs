@@ -19,6 +19,7 @@ use crate::gate::Since;
 use crate::handle::Handle;
 use crate::lead::lead;
 use crate::lines::Lines;
+use crate::measure;
 use crate::members::founding::{Founding, JoinError};
 use crate::peer::{Directory, Network, Peers, Program, Server, Transport};
 use crate::propose::proposer::Proposer;
@@ -340,8 +341,8 @@ async fn load(
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
     // A segment is deleted as a whole, so none is larger than what one snapshot frees.
     let segment_bytes = snapshot_after_bytes.clamp(32 << 10, 64 << 20);
-    let seconds = metrics::histogram!("ringfence_raft_log_flush_seconds");
-    let written = metrics::counter!("ringfence_raft_log_written_bytes_total");
+    let seconds = measure::LOG_FLUSH_SECONDS.get();
+    let written = measure::LOG_WRITTEN_BYTES.get();
     ringfence_wal::Options {
         on_flush: Some(Arc::new(move |took, bytes| {
             seconds.record(took.as_secs_f64());

@@ -37,6 +37,7 @@ pub use caller::Caller;
 pub use done::{Acquired, Done};
 pub use failure::Failure;
 pub use many::Results;
+pub use measure::METRICS;
 pub use reads::{Consistency, Page};
 pub use rights::{Allowed, Right};
 pub use ringfence_access::Proof;

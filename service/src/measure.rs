@@ -3,47 +3,73 @@
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
-use metrics::{Counter, Histogram, counter, histogram};
+use ringfence_metric::{Counter, Histogram, metrics};
 use ringfence_wire::ProblemKind;
 
 use crate::done::Acquired;
 use crate::failure::Failure;
 
-/// The failures of acquires and renewals that are registered at the start.
-const ACQUIRE_FAILURES: &[ProblemKind] = &[
-    ProblemKind::Held,
-    ProblemKind::WaitTimeout,
-    ProblemKind::LeaseMismatch,
-    ProblemKind::LeaseGone,
-    ProblemKind::Forbidden,
-    ProblemKind::Overloaded,
-    ProblemKind::Unavailable,
-    ProblemKind::Indeterminate,
+/// The outcomes of acquires: three that are no failures, then the failures that are expected.
+const ACQUIRE_OUTCOMES: &[&str] = &[
+    "granted",
+    "standing",
+    "waiting",
+    ProblemKind::Held.name(),
+    ProblemKind::WaitTimeout.name(),
+    ProblemKind::LeaseMismatch.name(),
+    ProblemKind::LeaseGone.name(),
+    ProblemKind::Forbidden.name(),
+    ProblemKind::Overloaded.name(),
+    ProblemKind::Unavailable.name(),
+    ProblemKind::Indeterminate.name(),
 ];
-const RENEW_FAILURES: &[ProblemKind] = &[
-    ProblemKind::NotGranted,
-    ProblemKind::LeaseGone,
-    ProblemKind::UnknownLease,
-    ProblemKind::Forbidden,
-    ProblemKind::Unavailable,
-    ProblemKind::Indeterminate,
+/// The outcomes of renewals: one that is no failure, then the failures that are expected.
+const RENEW_OUTCOMES: &[&str] = &[
+    "renewed",
+    ProblemKind::NotGranted.name(),
+    ProblemKind::LeaseGone.name(),
+    ProblemKind::UnknownLease.name(),
+    ProblemKind::Forbidden.name(),
+    ProblemKind::Unavailable.name(),
+    ProblemKind::Indeterminate.name(),
 ];
 
-static ACQUIRED: Outcomes<3> = Outcomes::new("ringfence_acquire_total", ["granted", "standing", "waiting"]);
-static RENEWED: Outcomes<1> = Outcomes::new("ringfence_renew_total", ["renewed"]);
-static RELEASED: LazyLock<Counter> = LazyLock::new(|| counter!("ringfence_release_total"));
-static WAITED: LazyLock<Histogram> = LazyLock::new(|| histogram!("ringfence_acquire_wait_seconds"));
+metrics! {
+    pub METRICS;
+    ACQUIRES: Counter = Counter::new(
+        "ringfence_acquire_total",
+        "Acquires that this node answered, by result: granted, standing (a repeat got the same grant), waiting (its place is kept), or the problem.",
+    ).by("outcome", ACQUIRE_OUTCOMES);
+    RENEWALS: Counter = Counter::new(
+        "ringfence_renew_total",
+        "Renewals that this node answered, by result: renewed, or the problem.",
+    ).by("outcome", RENEW_OUTCOMES);
+    RELEASES: Counter = Counter::new(
+        "ringfence_release_total",
+        "Releases that this node answered, repeats included.",
+    );
+    WAITS: Histogram = Histogram::new(
+        "ringfence_acquire_wait_seconds",
+        "Time in the queue of acquires that were granted from it, as seen by the node that answered.",
+    );
+}
+
+static ACQUIRED: Outcomes<3> = Outcomes::new(&ACQUIRES, ACQUIRE_OUTCOMES);
+static RENEWED: Outcomes<1> = Outcomes::new(&RENEWALS, RENEW_OUTCOMES);
+static RELEASED: LazyLock<metrics::Counter> = LazyLock::new(|| RELEASES.get());
+static WAITED: LazyLock<metrics::Histogram> = LazyLock::new(|| WAITS.get());
 
 /// A counter for each outcome, made when it is first counted: looking one up in the recorder costs more than counting.
 struct Outcomes<const N: usize> {
-    total: &'static str,
-    names: [&'static str; N],
-    done: [OnceLock<Counter>; N],
-    failed: [OnceLock<Counter>; ProblemKind::ALL.len()],
+    total: &'static Counter,
+    /// The first `N` are no failures.
+    names: &'static [&'static str],
+    done: [OnceLock<metrics::Counter>; N],
+    failed: [OnceLock<metrics::Counter>; ProblemKind::ALL.len()],
 }
 
 impl<const N: usize> Outcomes<N> {
-    const fn new(total: &'static str, names: [&'static str; N]) -> Self {
+    const fn new(total: &'static Counter, names: &'static [&'static str]) -> Self {
         Self {
             total,
             names,
@@ -52,30 +78,13 @@ impl<const N: usize> Outcomes<N> {
         }
     }
 
-    fn done(&self, place: usize) -> &Counter {
-        self.done[place].get_or_init(|| counter!(self.total, "outcome" => self.names[place]))
+    fn done(&self, place: usize) -> &metrics::Counter {
+        self.done[place].get_or_init(|| self.total.of(self.names[place]))
     }
 
-    fn failed(&self, kind: ProblemKind) -> &Counter {
-        self.failed[kind as usize].get_or_init(|| counter!(self.total, "outcome" => kind.name()))
+    fn failed(&self, kind: ProblemKind) -> &metrics::Counter {
+        self.failed[kind as usize].get_or_init(|| self.total.of(kind.name()))
     }
-
-    fn register(&self, failures: &[ProblemKind]) {
-        for place in 0..N {
-            self.done(place);
-        }
-        for kind in failures {
-            self.failed(*kind);
-        }
-    }
-}
-
-/// Registers all counters with 0: a rate misses the first count of a metric that did not exist before.
-pub(crate) fn register() {
-    ACQUIRED.register(ACQUIRE_FAILURES);
-    RENEWED.register(RENEW_FAILURES);
-    LazyLock::force(&RELEASED);
-    LazyLock::force(&WAITED);
 }
 
 /// An acquire came to this.

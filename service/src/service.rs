@@ -9,7 +9,6 @@ use tokio::sync::watch;
 
 use crate::caller::{Access, Caller};
 use crate::failure::Failure;
-use crate::measure;
 use crate::usage::{Counted, Usages};
 
 /// What the service needs besides the table.
@@ -38,7 +37,6 @@ pub struct Service {
 impl Service {
     /// The service of a node, over the table behind `handle`.
     pub fn new(handle: Handle, options: Options) -> Self {
-        measure::register();
         Self {
             handle,
             draining: options.draining,

@@ -72,7 +72,7 @@ macro_rules! problems {
             pub const ALL: &[Self] = &[$(Self::$kind,)*];
 
             /// The URN in `type`.
-            pub fn urn(self) -> &'static str {
+            pub const fn urn(self) -> &'static str {
                 match self { $(Self::$kind => $name,)* }
             }
 
@@ -138,9 +138,8 @@ problems! {
 
 impl ProblemKind {
     /// Its name: the URN without `urn:ringfence:problem:`.
-    pub fn name(self) -> &'static str {
-        let urn = self.urn();
-        urn.rsplit_once(':').map_or(urn, |(_, name)| name)
+    pub const fn name(self) -> &'static str {
+        self.urn().split_at("urn:ringfence:problem:".len()).1
     }
 
     /// Whether it was not allowed, whatever it was.

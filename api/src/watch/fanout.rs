@@ -434,7 +434,7 @@ impl Watch {
             true => CutOffReason::StateReplaced,
             false => CutOffReason::TooSlow,
         };
-        measure::watches_cut_off_total(reason).increment(1);
+        measure::watch_cut_off(reason);
         self.is_ended = true;
         self.own = Some(frame::cut_off(CutOff { revision: self.sent, reason }));
     }

@@ -261,5 +261,11 @@ pub(crate) async fn eventually(what: &str, mut condition: impl FnMut() -> bool) 
 /// The metrics of this process, shared by its tests.
 pub(crate) fn measurements() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
-    HANDLE.get_or_init(|| metrics_builder().install_recorder().unwrap()).clone()
+    let install = || {
+        let handle = metrics_builder().install_recorder().unwrap();
+        let metrics = [ringfence_api::METRICS, ringfence_service::METRICS];
+        metrics.into_iter().flatten().for_each(|metric| metric.register());
+        handle
+    };
+    HANDLE.get_or_init(install).clone()
 }

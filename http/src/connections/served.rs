@@ -6,7 +6,7 @@ use tokio::time::Instant;
 
 use super::table::Class;
 use super::{Connection, Phase};
-use crate::measure::{CloseReason, connections_closed_total};
+use crate::measure::{CloseReason, connection_closed};
 
 /// A connection, while it is served.
 pub(crate) struct Admitted(pub(crate) Arc<Connection>);
@@ -14,7 +14,7 @@ pub(crate) struct Admitted(pub(crate) Arc<Connection>);
 impl Admitted {
     /// Counts and logs that the node closed the connection.
     pub(crate) fn log_close(&self, reason: CloseReason) {
-        connections_closed_total(reason).increment(1);
+        connection_closed(reason);
         tracing::debug!(from = %self.0.from, ?reason, "closed an HTTP connection");
     }
 }

@@ -13,6 +13,7 @@ use tokio::time::Instant;
 
 use crate::applied::table::Applied;
 use crate::consensus::{Consensus, EncodedBatch, LogId, Member, NodeId, SnapshotMeta, StoredMembership};
+use crate::measure::SNAPSHOT_SECONDS;
 use crate::propose::batch::Batch;
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::generation::{Generation, Snapshot};
@@ -39,7 +40,7 @@ impl StateMachine {
         generations: Arc<Generations>,
         supported: RulesRange,
     ) -> Self {
-        let snapshot_seconds = metrics::histogram!("ringfence_raft_snapshot_seconds");
+        let snapshot_seconds = SNAPSHOT_SECONDS.get();
         Self { applied, log, generations, supported, snapshot_seconds }
     }
 

@@ -1,8 +1,10 @@
 //! Metrics of applied entries.
 
-use metrics::{Counter, counter};
+use metrics::Counter;
 use ringfence_lease::{Change, Event};
 use ringfence_wire::EndReason;
+
+use crate::measure::{COMMANDS_APPLIED, LEASE_ENDS};
 
 /// The counters, looked up once.
 pub(crate) struct Tally {
@@ -15,13 +17,12 @@ pub(crate) struct Tally {
 
 impl Tally {
     pub(crate) fn new() -> Self {
-        let ended = |reason: &'static str| counter!("ringfence_lease_end_total", "reason" => reason);
         Self {
-            commands: counter!("ringfence_raft_commands_applied_total"),
-            released: ended("released"),
-            expired: ended("expired"),
-            revoked: ended("revoked"),
-            abandoned: ended("abandoned"),
+            commands: COMMANDS_APPLIED.get(),
+            released: LEASE_ENDS.of("released"),
+            expired: LEASE_ENDS.of("expired"),
+            revoked: LEASE_ENDS.of("revoked"),
+            abandoned: LEASE_ENDS.of("abandoned"),
         }
     }
 

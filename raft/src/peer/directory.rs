@@ -20,6 +20,7 @@ use super::known::{Known, Process};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership, as_of, is_empty};
+use crate::measure::COPIES_REFUSED;
 use crate::storage::identity::Identity;
 
 /// How far a term may be above this node's own of [`BASELINE_FOR`] ago. A cluster that elects ten leaders a second takes 13
@@ -101,7 +102,7 @@ impl Directory {
             followed: Mutex::default(),
             baseline: Mutex::default(),
             condemned: watch::Sender::new(None),
-            copies_refused: metrics::counter!("ringfence_peer_copies_refused_total"),
+            copies_refused: COPIES_REFUSED.get(),
             campaign: Campaign::default(),
         }
     }

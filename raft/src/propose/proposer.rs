@@ -27,6 +27,7 @@ use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::gate::{Since, Withheld};
+use crate::measure::PROPOSAL_SECONDS;
 use crate::propose::batch::Batch;
 use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
@@ -129,7 +130,7 @@ impl Proposer {
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, messages) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        let seconds = metrics::histogram!("ringfence_raft_proposal_duration_seconds");
+        let seconds = PROPOSAL_SECONDS.get();
         let requests = Requests { messages, received: VecDeque::new() };
         let packer =
             Packer { raft, leading, log, applied, max_lease_bytes, since, permits, requests, seconds };

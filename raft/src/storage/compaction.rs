@@ -10,6 +10,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 
 use crate::applied::state_machine::Raft;
+use crate::measure::{LOG_MEMORY_BYTES, LOG_SINCE_SNAPSHOT_BYTES};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
@@ -53,8 +54,8 @@ impl Compaction {
                 }
             }
             let since = self.log.since_snapshot();
-            metrics::gauge!("ringfence_raft_log_since_snapshot_bytes").set(since as f64);
-            metrics::gauge!("ringfence_raft_log_memory_bytes").set(self.log.bytes_in_memory() as f64);
+            LOG_SINCE_SNAPSHOT_BYTES.get().set(since as f64);
+            LOG_MEMORY_BYTES.get().set(self.log.bytes_in_memory() as f64);
             if since >= self.due() && self.raft.trigger().snapshot().await.is_err() {
                 return;
             }
