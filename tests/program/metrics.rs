@@ -1,5 +1,7 @@
 //! The metrics of real nodes, and the alerts and dashboard that use them, checked with a real Prometheus.
 
+mod shown;
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -15,10 +17,10 @@ use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use self::shown::{Sample, defined, matchers, metrics, names, panels, samples, value};
 use crate::support::{PROGRAM, SOON};
 
 const ALERTS: &str = include_str!("../../deploy/alerts.yml");
-const DASHBOARD: &str = include_str!("../../deploy/grafana.json");
 
 /// Chosen by clients, and contained in nothing else.
 const KEY: &str = "odd-key/Schlüssel 7";
@@ -49,20 +51,9 @@ async fn metrics_have_help_texts_and_contain_no_names_of_clients() {
         (0.0 < available && available <= size).then_some(())
     };
     until(SOON, "the room on the disk is known", room).await.unwrap();
-    // Every metric that is defined exists. `tests/tidy/` checks what documents name against the definitions.
-    for text in [
-        include_str!("../../api/src/measure.rs"),
-        include_str!("../../http/src/measure.rs"),
-        include_str!("../../mirror/src/measure.rs"),
-        include_str!("../../raft/src/measure.rs"),
-        include_str!("../../src/measure.rs"),
-    ] {
-        let defined = text.split("::new(").skip(1).filter_map(|rest| rest.trim_start().strip_prefix('"'));
-        let defined: Vec<&str> = defined.filter_map(|rest| rest.split('"').next()).collect();
-        assert!(!defined.is_empty());
-        for name in defined.into_iter().filter(|name| name.starts_with("ringfence_")) {
-            assert!(measured.contains(name), "no node has {name}");
-        }
+    // `tests/tidy/` checks what documents name against the definitions.
+    for name in defined() {
+        assert!(measured.contains(name), "no node has {name}");
     }
 }
 
@@ -350,22 +341,6 @@ async fn firing(prometheus: &PrometheusServer) -> BTreeMap<String, BTreeSet<Stri
     firing
 }
 
-/// The queries of the dashboard's panels, as Grafana would send them for this cluster.
-fn panels() -> Vec<(String, String)> {
-    let dashboard: Value = serde_json::from_str(DASHBOARD).unwrap();
-    let mut panels = Vec::new();
-    for panel in dashboard["panels"].as_array().unwrap() {
-        for target in panel["targets"].as_array().into_iter().flatten() {
-            let expression = target["expr"].as_str().unwrap();
-            let expression = expression.replace("$job", "ringfence").replace("$__rate_interval", "1m");
-            assert!(!expression.contains('$'), "{expression}");
-            let title = format!("{} ({})", panel["title"].as_str().unwrap(), target["legendFormat"]);
-            panels.push((title, expression));
-        }
-    }
-    panels
-}
-
 /// Fails if an expression names a metric, a label or a value that no node has.
 async fn uses_only_existing_metrics(expressions: &BTreeMap<String, String>, cluster: &Cluster) {
     let mut known: BTreeMap<String, BTreeMap<String, BTreeSet<String>>> = BTreeMap::new();
@@ -396,62 +371,6 @@ async fn uses_only_existing_metrics(expressions: &BTreeMap<String, String>, clus
             }
         }
     }
-}
-
-/// The names of metrics in a text.
-fn names(text: &str) -> BTreeSet<&str> {
-    let is_of_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    let words = text.split(|c| !is_of_name(c));
-    words.filter(|word| word.starts_with("ringfence_")).collect()
-}
-
-/// The label matchers of `name` in `expression`.
-fn matchers(expression: &str, name: &str) -> Vec<(String, String)> {
-    let mut found = Vec::new();
-    for selector in expression.split(&format!("{name}{{")).skip(1) {
-        let mut rest = selector;
-        while let Some((label, after)) = rest.split_once('"') {
-            let (value, after) = after.split_once('"').unwrap();
-            found.push((label.trim_matches([',', ' ', '=', '~', '!']).to_owned(), value.to_owned()));
-            rest = after;
-            if rest.starts_with('}') {
-                break;
-            }
-        }
-    }
-    found
-}
-
-/// One line of `/metrics`.
-struct Sample {
-    name: String,
-    labels: BTreeMap<String, String>,
-    value: f64,
-}
-
-fn samples(text: &str) -> Vec<Sample> {
-    let lines = text.lines().filter(|line| !line.is_empty() && !line.starts_with('#'));
-    let sample = |line: &str| {
-        let (series, value) = line.rsplit_once(' ').unwrap();
-        let (name, labels) = series.split_once('{').unwrap_or((series, "}"));
-        let labels = labels.strip_suffix('}').unwrap();
-        let labels = labels.split("\",").filter(|label| !label.is_empty()).map(|label| {
-            let (label, value) = label.split_once("=\"").unwrap();
-            (label.to_owned(), value.trim_end_matches('"').to_owned())
-        });
-        Sample { name: name.to_owned(), labels: labels.collect(), value: value.parse().unwrap() }
-    };
-    lines.map(sample).collect()
-}
-
-async fn metrics(node: &Node) -> String {
-    node.client().metrics().await.done()
-}
-
-/// The value of a metric without labels.
-async fn value(node: &Node, name: &str) -> f64 {
-    let samples = samples(&metrics(node).await);
-    samples.iter().find(|sample| sample.name == name).unwrap_or_else(|| panic!("no {name}")).value
 }
 
 /// Runs promtool, which must succeed.

@@ -16,7 +16,6 @@ const LONG_FILES: &[Exception] = &[
     ("sim/src/network.rs", TO_SPLIT),
     ("sim/src/world.rs", TO_SPLIT),
     ("tests/program/access.rs", TO_SPLIT),
-    ("tests/program/metrics.rs", TO_SPLIT),
     ("tests/program/partitions.rs", TO_SPLIT),
     ("wire/src/requests.rs", TO_SPLIT),
 ];
