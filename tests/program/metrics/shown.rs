@@ -14,6 +14,7 @@ pub(super) fn defined() -> Vec<&'static str> {
         include_str!("../../../http/src/measure.rs"),
         include_str!("../../../mirror/src/measure.rs"),
         include_str!("../../../raft/src/measure.rs"),
+        include_str!("../../../service/src/measure.rs"),
         include_str!("../../../src/measure.rs"),
     ];
     let mut defined = Vec::new();

@@ -11,6 +11,7 @@ pub mod circles;
 pub mod crates;
 pub mod links;
 pub mod lists;
+pub mod metrics;
 pub mod paths;
 pub mod settings;
 pub mod sizes;

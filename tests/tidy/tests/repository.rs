@@ -1,7 +1,7 @@
 //! The rules of CONTRIBUTING.md, tested on this repository.
 
 use ringfence_tidy::tree::Tree;
-use ringfence_tidy::{circles, crates, lists, paths, settings, sizes, words};
+use ringfence_tidy::{circles, crates, lists, metrics, paths, settings, sizes, words};
 
 /// Files that are longer than others may be.
 const LONG_FILES: &[Exception] = &[
@@ -133,6 +133,16 @@ fn settings_have_one_name() {
 #[test]
 fn settings_in_documents_exist() {
     passes(settings::unknown_settings, "correct these settings");
+}
+
+#[test]
+fn each_metric_is_defined_in_one_place() {
+    passes(metrics::scattered_metrics, "define it in the `measure.rs` of its crate, and use the definition");
+}
+
+#[test]
+fn metrics_in_documents_alerts_and_tests_exist() {
+    passes(metrics::unknown_metrics, "correct these metrics");
 }
 
 #[test]
