@@ -5,12 +5,13 @@ use crate::tree::Tree;
 const TOUR: &str = "docs/tour.md";
 const CALLS: &str = "raft/src/peer/message.rs";
 /// The crates of a node.
-const NODE: [&str; 11] = [
+const NODE: [&str; 12] = [
     "access/",
     "api/",
     "dial/",
     "http/",
     "lease/",
+    "metric/",
     "mirror/",
     "raft/",
     "raft/wal/",
