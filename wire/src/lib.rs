@@ -18,12 +18,14 @@ mod header;
 mod json;
 mod key;
 mod lease_id;
+mod list;
 mod mode;
 mod problem;
 mod requests;
 mod text;
 mod time;
 mod token;
+mod wanted_key;
 mod watch;
 
 pub use access::{Access, AllowedKeys, Limits};
@@ -44,10 +46,11 @@ pub use mode::{Mode, ModeName};
 pub use problem::{Blocker, Problem, ProblemKind};
 pub use requests::{
     AcquireRequest, AddMemberRequest, BatchAcquire, BatchRelease, BatchRenew, BatchRequest, Check, MAX_BATCH,
-    MAX_KEYS, Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, UpgradeRequest,
-    ValidateRequest, WantedKey,
+    Operation, RenewManyRequest, RenewRequest, RevokeRequest, TransferRequest, UpgradeRequest,
+    ValidateRequest,
 };
 pub use text::{Holder, Metadata, PrincipalName};
 pub use time::{MAX_TTL_MS, MAX_WAIT_MS, MIN_TTL_MS, Ttl, Wait};
 pub use token::{Revision, Token};
+pub use wanted_key::{MAX_KEYS, WantedKey};
 pub use watch::{CutOff, CutOffReason, WatchEvent, WatchEventName, WatchedKey};
