@@ -8,19 +8,19 @@
 //! The nemeses determine what each node gets. Nothing is left behind: processes, mounts and namespaces end with the field, and
 //! with this program, however it ends.
 
+mod finish;
+mod options;
+
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ringfence_harness::{Client, Clocks, Cluster, Disk, LeftBehind, Node, RedisServer, Reply, definite};
-use ringfence_laws::history::{End, NodeEnd};
-use ringfence_wire::{LeaseId, Role};
-use rustix::process::geteuid;
+use ringfence_harness::{Client, Clocks, Cluster, Disk, LeftBehind, Node, RedisServer, Reply};
+use ringfence_wire::Role;
 
-use crate::inspection;
+pub use self::options::FieldOptions;
 use crate::nemesis::Nemesis;
 use crate::wires::{Trouble, Wires};
 
@@ -28,46 +28,9 @@ use crate::wires::{Trouble, Wires};
 const DISK_BYTES: u64 = 256 << 20;
 /// Bounds the time from the end of all faults until all nodes are ready.
 const HEALED_WITHIN: Duration = Duration::from_secs(60);
-/// Bounds the first write through a node, once all are ready.
-const SERVES_WITHIN: Duration = Duration::from_secs(30);
 /// Bounds one request for a node's status; and how often to look for a leader.
 const LOOK: Duration = Duration::from_millis(500);
 const LOOKS: usize = 6;
-
-/// Options of a field.
-#[derive(Clone, Debug)]
-pub struct FieldOptions {
-    /// The program of all nodes, at first.
-    pub program: PathBuf,
-    /// The program that reads their data in the end.
-    pub inspector: PathBuf,
-    /// The number of nodes.
-    pub nodes: u64,
-    /// The nemeses: nodes get the disks and clocks that these need.
-    pub nemeses: Vec<Nemesis>,
-    /// Whether the nodes publish their fences to a Redis.
-    pub redis: bool,
-    /// Additional arguments of `ringfence serve`.
-    pub arguments: Vec<String>,
-    /// Whether each node has a network namespace, which needs root; otherwise all are on loopback, with proxies in between.
-    pub root: bool,
-}
-
-impl FieldOptions {
-    /// Nodes of this program, without faults.
-    pub fn new(program: impl Into<PathBuf>, nodes: u64) -> Self {
-        let program = program.into();
-        Self {
-            inspector: program.clone(),
-            program,
-            nodes,
-            nemeses: Vec::new(),
-            redis: false,
-            arguments: Vec::new(),
-            root: geteuid().is_root(),
-        }
-    }
-}
 
 /// The nodes, and everything around them that can fail.
 // Fields are dropped in this order: nodes end before their disks and networks.
@@ -225,48 +188,6 @@ impl Field {
         }
     }
 
-    /// Records the state of each node, stops all, and inspects their logs. Copies their output to `store`.
-    pub async fn finish(self, end: &mut End, store: &Path) -> anyhow::Result<()> {
-        let mut ends = Vec::new();
-        for node in self.cluster.nodes() {
-            ends.push(NodeEnd { id: node.id(), serves: self.serves(node).await, ..NodeEnd::default() });
-        }
-        for node in self.cluster.nodes().iter().filter(|node| node.is_running()) {
-            if let Err(error) = node.terminate().await {
-                end.missing.push(format!("node {} did not stop in order: {error}", node.id()));
-            }
-        }
-        self.cluster.kill_all()?;
-        let left_behind: Vec<LeftBehind> = self.left_behind().drain(..).collect();
-        for (node, end) in self.cluster.nodes().iter().zip(&mut ends) {
-            let log = node.log();
-            end.panics.extend(panics(&log));
-            for (number, left) in left_behind.iter().filter(|left| left.id() == end.id).enumerate() {
-                end.panics.extend(panics(&left.log()));
-                let name = format!("node-{}-left-behind-{number}.log", end.id);
-                std::fs::write(store.join(&name), left.log())
-                    .with_context(|| format!("cannot write {name}"))?;
-            }
-            let findings = std::mem::take(&mut self.known().findings);
-            let (own, others) = findings.into_iter().partition(|(id, _)| *id == end.id);
-            self.known().findings = others;
-            let own: Vec<(u64, String)> = own;
-            end.panics.extend(own.into_iter().map(|(_, finding)| finding));
-            let name = format!("node-{}.log", end.id);
-            std::fs::write(store.join(&name), log).with_context(|| format!("cannot write {name}"))?;
-        }
-        end.nodes = ends;
-        let folders = self.cluster.nodes().iter().map(|node| (node.id(), node.data())).collect();
-        inspection::of(&self.options.inspector, &folders, end).await
-    }
-
-    /// Whether a write through this node is answered: one that every table refuses, so that it changes nothing.
-    async fn serves(&self, node: &Node) -> bool {
-        let (client, lease) = (node.client(), LeaseId::random());
-        let renewed = definite(SERVES_WITHIN, || client.renew(lease, None)).await;
-        matches!(renewed, Ok(Reply::Refused(_))) && node.ready().await.is_ok()
-    }
-
     /// The leader with the highest term, as the nodes say.
     pub(crate) async fn leader(&self) -> Option<u64> {
         for _ in 0..LOOKS {
@@ -417,8 +338,4 @@ impl Field {
     fn known(&self) -> MutexGuard<'_, Known> {
         self.known.lock().expect("no panic while it is locked")
     }
-}
-
-fn panics(log: &str) -> impl Iterator<Item = String> {
-    log.lines().filter(|line| line.contains("panicked")).map(str::to_owned)
 }
