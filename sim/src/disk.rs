@@ -7,25 +7,26 @@
 
 mod contents;
 mod copy;
+mod files;
+mod names;
 mod snapshots;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsString;
 use std::fmt;
-use std::fs::TryLockError;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use fastrand::Rng;
 use ringfence_raft::{SnapshotStore, Storage, WallClock};
-use ringfence_wal::disk::{Disk, File, Flush, Mode};
+use ringfence_wal::disk::Flush;
 
 use self::contents::Contents;
 pub use self::copy::Copy;
+use self::names::Change;
 use self::snapshots::{Snapshot, Snapshots};
 use crate::story::Story;
 
@@ -64,13 +65,6 @@ struct State {
     base: Instant,
     /// Milliseconds since then.
     now: u64,
-}
-
-#[derive(Clone)]
-enum Change {
-    Bound(PathBuf, usize),
-    Removed(PathBuf),
-    Renamed(PathBuf, PathBuf),
 }
 
 impl MemoryDisk {
@@ -279,25 +273,6 @@ impl MemoryDisk {
     }
 }
 
-impl Change {
-    fn apply(&self, names: &mut BTreeMap<PathBuf, usize>) {
-        match self {
-            Self::Bound(path, file) => drop(names.insert(path.clone(), *file)),
-            Self::Removed(path) => drop(names.remove(path)),
-            Self::Renamed(from, to) => {
-                if let Some(file) = names.remove(from) {
-                    names.insert(to.clone(), file);
-                }
-            }
-        }
-    }
-
-    fn is_in(&self, dir: &Path) -> bool {
-        let (Self::Bound(path, _) | Self::Removed(path) | Self::Renamed(path, _)) = self;
-        path.parent() == Some(dir)
-    }
-}
-
 impl State {
     fn change(&mut self, change: Change) {
         change.apply(&mut self.names);
@@ -325,235 +300,8 @@ impl fmt::Debug for MemoryDisk {
     }
 }
 
-impl Disk for MemoryDisk {
-    fn open(&self, path: &Path, mode: Mode) -> io::Result<Box<dyn File>> {
-        let (process, known, is_dir) = {
-            let state = self.lock();
-            (state.process, state.names.get(path).copied(), state.dirs.contains(path))
-        };
-        if is_dir {
-            return Ok(Box::new(Dir { disk: self.clone(), process, path: path.to_owned() }));
-        }
-        let file = match (known, mode) {
-            (Some(file), Mode::Create) => {
-                let what = |_: &State| format!("empties {}", path.display());
-                self.operate(process, false, what, |state| state.files[file].truncate())?;
-                file
-            }
-            (Some(file), _) => file,
-            (None, Mode::Create) => {
-                let what = |_: &State| format!("creates {}", path.display());
-                self.operate(process, false, what, |state| {
-                    let file = state.files.len();
-                    state.files.push(Contents::default());
-                    state.change(Change::Bound(path.to_owned(), file));
-                    file
-                })?
-            }
-            (None, _) => return Err(ErrorKind::NotFound.into()),
-        };
-        Ok(Box::new(Opened { disk: self.clone(), process, file, is_locked: AtomicBool::new(false) }))
-    }
-
-    fn list(&self, dir: &Path) -> io::Result<Vec<OsString>> {
-        let state = self.lock();
-        if !state.dirs.contains(dir) {
-            return Err(ErrorKind::NotFound.into());
-        }
-        let within = |path: &&PathBuf| path.parent() == Some(dir);
-        let paths = state.names.keys().chain(&state.dirs).filter(within);
-        Ok(paths.filter_map(|path| path.file_name()).map(OsString::from).collect())
-    }
-
-    /// Directories are durable at once: it is files that this disk loses.
-    fn create_dir(&self, dir: &Path) -> io::Result<()> {
-        self.lock().dirs.extend(dir.ancestors().map(Path::to_owned));
-        Ok(())
-    }
-
-    fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        let process = self.lock().process;
-        let change = Change::Renamed(from.to_owned(), to.to_owned());
-        let what = |_: &State| format!("renames {} to {}", from.display(), to.display());
-        self.operate(process, false, what, |state| state.change(change))
-    }
-
-    fn remove(&self, path: &Path) -> io::Result<()> {
-        let process = {
-            let state = self.lock();
-            if !state.names.contains_key(path) {
-                return Err(ErrorKind::NotFound.into());
-            }
-            state.process
-        };
-        let what = |_: &State| format!("removes {}", path.display());
-        self.operate(process, false, what, |state| state.change(Change::Removed(path.to_owned())))
-    }
-
-    fn exists(&self, path: &Path) -> io::Result<bool> {
-        let state = self.lock();
-        Ok(state.names.contains_key(path) || state.dirs.contains(path))
-    }
-
-    fn now(&self) -> Instant {
-        let state = self.lock();
-        state.base + Duration::from_millis(state.now)
-    }
-
-    fn spawn(&self, _: &'static str, _: i32, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
-        self.lock().work.push(work);
-        Ok(())
-    }
-
-    fn start(&self, flusher: Box<dyn Flush>) -> io::Result<Option<JoinHandle<io::Result<()>>>> {
-        self.lock().flusher = Some(flusher);
-        Ok(None)
-    }
-}
-
-#[derive(Debug)]
-struct Opened {
-    disk: MemoryDisk,
-    process: u64,
-    file: usize,
-    is_locked: AtomicBool,
-}
-
-impl Drop for Opened {
-    fn drop(&mut self) {
-        if *self.is_locked.get_mut() {
-            let mut state = self.disk.lock();
-            if state.process == self.process {
-                state.locked.remove(&self.file);
-            }
-        }
-    }
-}
-
-impl Opened {
-    fn sync(&self) -> io::Result<()> {
-        let what = |state: &State| format!("syncs {}", state.name(self.file));
-        self.disk.operate(self.process, true, what, |state| state.files[self.file].unsynced.clear())
-    }
-}
-
-impl File for Opened {
-    fn length(&self) -> io::Result<u64> {
-        Ok(self.disk.lock().files[self.file].length as u64)
-    }
-
-    fn read_at(&self, into: &mut [u8], at: u64) -> io::Result<()> {
-        self.disk.lock().files[self.file].read(into, at as usize)
-    }
-
-    fn write_at(&self, bytes: &[u8], at: u64) -> io::Result<()> {
-        let what =
-            |state: &State| format!("writes {} bytes at {at} of {}", bytes.len(), state.name(self.file));
-        self.disk.operate(self.process, false, what, |state| state.files[self.file].write(at as usize, bytes))
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.sync()
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        self.sync()
-    }
-
-    fn try_lock(&self) -> Result<(), TryLockError> {
-        if !self.disk.lock().locked.insert(self.file) {
-            return Err(TryLockError::WouldBlock);
-        }
-        self.is_locked.store(true, Relaxed);
-        Ok(())
-    }
-}
-
-#[derive(Debug)]
-struct Dir {
-    disk: MemoryDisk,
-    process: u64,
-    path: PathBuf,
-}
-
-impl File for Dir {
-    fn length(&self) -> io::Result<u64> {
-        Err(ErrorKind::IsADirectory.into())
-    }
-
-    fn read_at(&self, _: &mut [u8], _: u64) -> io::Result<()> {
-        Err(ErrorKind::IsADirectory.into())
-    }
-
-    fn write_at(&self, _: &[u8], _: u64) -> io::Result<()> {
-        Err(ErrorKind::IsADirectory.into())
-    }
-
-    fn sync_data(&self) -> io::Result<()> {
-        self.sync_all()
-    }
-
-    fn sync_all(&self) -> io::Result<()> {
-        let what = |_: &State| format!("syncs {}", self.path.display());
-        self.disk.operate(self.process, true, what, |state| state.sync_dir(&self.path))
-    }
-
-    fn try_lock(&self) -> Result<(), TryLockError> {
-        Err(TryLockError::Error(ErrorKind::IsADirectory.into()))
-    }
-}
-
 impl Storage for MemoryDisk {
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
         Ok(Arc::new(Snapshots { disk: self.clone(), process: self.lock().process, dir: dir.to_owned() }))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Uses the disk as it is dropped, as tasks do.
-    struct Untidy(MemoryDisk);
-
-    impl Drop for Untidy {
-        fn drop(&mut self) {
-            let _ = self.0.remove(Path::new("/file"));
-            let _ = self.0.spawn("more", 0, Box::new(|| {}));
-        }
-    }
-
-    #[test]
-    fn a_disk_that_is_turned_back_has_what_it_had() {
-        let disk = MemoryDisk::new(1, Story::default());
-        let write = |path: &str, bytes: &[u8]| {
-            disk.open(Path::new(path), Mode::Create).unwrap().write_at(bytes, 0).unwrap();
-        };
-        write("/a", b"old");
-        let copy = disk.copy();
-        write("/a", b"newer");
-        write("/b", b"more");
-        disk.end_process(());
-        disk.turn_back(&copy);
-        disk.cut_power(&mut Rng::with_seed(1));
-        let mut read = [0; 3];
-        let file = disk.open(Path::new("/a"), Mode::Write).unwrap();
-        file.read_at(&mut read, 0).unwrap();
-        assert_eq!((file.length().unwrap(), &read), (3, b"old"));
-        assert!(!disk.exists(Path::new("/b")).unwrap());
-    }
-
-    #[test]
-    fn a_process_that_has_ended_does_nothing_as_it_is_dropped() {
-        let disk = MemoryDisk::new(1, Story::default());
-        drop(disk.open(Path::new("/file"), Mode::Create).unwrap());
-        let queued = Untidy(disk.clone());
-        disk.spawn("work", 0, Box::new(move || drop(queued))).unwrap();
-        let operations = disk.operations();
-        disk.end_process(Untidy(disk.clone()));
-        assert!(disk.exists(Path::new("/file")).unwrap());
-        assert_eq!((disk.operations(), disk.take_work().len()), (operations, 0));
-        // The next process uses it again.
-        disk.remove(Path::new("/file")).unwrap();
     }
 }

@@ -1,5 +1,8 @@
 //! The network between the nodes: connections whose messages are delivered one by one, when the world says so.
 
+mod delays;
+mod delivery;
+mod direction;
 mod port;
 #[cfg(test)]
 mod tests;
@@ -13,12 +16,12 @@ use std::task::Waker;
 
 use fastrand::Rng;
 use ringfence_raft::{Connection, NodeId, Transport};
-use serde::{Deserialize, Serialize};
 use tokio::sync::mpsc;
 
+pub use self::delays::{Hold, Latency, Narrow};
+use self::direction::{Direction, End};
 use self::port::{Port, Reader, Writer};
 use crate::coverage::Coverage;
-use crate::messages::{APPENDS, HEAD, INSTALLED, PREFACE, describe, split};
 use crate::story::Story;
 
 /// Bytes on their way in one direction; a writer waits beyond.
@@ -29,49 +32,6 @@ const DIGESTED: usize = 64 << 10;
 /// A network. Clones are the same one.
 #[derive(Clone)]
 pub struct Network(Arc<Mutex<State>>);
-
-/// How long messages take, in milliseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latency {
-    /// At least.
-    pub least: u64,
-    /// At most, as a rule.
-    pub most: u64,
-    /// How many of 1,000 messages take up to [`Latency::spike`].
-    pub spikes: u32,
-    /// The most that such a message takes.
-    pub spike: u64,
-}
-
-/// What goes one way on one channel waits until a time.
-#[derive(Clone, Debug)]
-pub struct Hold {
-    /// The sender.
-    pub from: NodeId,
-    /// The receiver.
-    pub to: NodeId,
-    /// `None`: on all channels.
-    pub channel: Option<u8>,
-    /// Whether only replies are held, on connections that the receiver opened, or only calls; `None`: both.
-    pub replies: Option<bool>,
-    /// Only messages of more bytes than this. The rest of a stream waits behind them, as TCP keeps the order.
-    pub over: usize,
-    /// The time until which.
-    pub until: u64,
-}
-
-/// A path that carries few bytes, one way. Each connection has its share: none waits for the others.
-#[derive(Clone, Copy, Debug)]
-pub struct Narrow {
-    /// The sender.
-    pub from: NodeId,
-    /// The receiver.
-    pub to: NodeId,
-    /// Bytes per second of each connection.
-    pub rate: u64,
-    /// The time until which.
-    pub until: u64,
-}
 
 struct State {
     now: u64,
@@ -100,37 +60,6 @@ struct Listener {
     node: NodeId,
     is_on: Arc<AtomicBool>,
     accepting: mpsc::UnboundedSender<Connection>,
-}
-
-struct Direction {
-    from: NodeId,
-    to: NodeId,
-    /// Whether it goes to the node that opened the connection.
-    is_back: bool,
-    /// The other direction of the connection.
-    other: usize,
-    channel: Option<u8>,
-    /// Written, but not yet a whole message.
-    partial: Vec<u8>,
-    has_begun: bool,
-    /// Messages on their way.
-    queue: VecDeque<(u64, Vec<u8>)>,
-    in_flight: usize,
-    readable: VecDeque<u8>,
-    reader: Option<Waker>,
-    writer: Option<Waker>,
-    end: End,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    Open,
-    /// Closed by the writer: the reader gets what is on its way, and then the end.
-    Closed,
-    /// Both ends fail at once.
-    Reset,
-    /// The machine of the writer lost its power: nothing comes any more.
-    Silent,
 }
 
 impl Network {
@@ -356,164 +285,6 @@ impl Network {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().expect("nothing panics while the network is locked")
-    }
-}
-
-impl State {
-    fn schedule(&mut self, direction: usize, due: u64) {
-        self.numbered += 1;
-        self.due.push(Reverse((due, self.numbered, direction)));
-    }
-
-    fn delay(&mut self) -> u64 {
-        let Latency { least, most, spikes, spike } = self.latency;
-        match self.rng.u32(0..1_000) < spikes {
-            true => self.rng.u64(least..=spike.max(least)),
-            false => self.rng.u64(least..=most.max(least)),
-        }
-    }
-
-    /// How long a connection is busy with so many bytes, where its path is narrow.
-    fn transmission(&mut self, from: NodeId, to: NodeId, bytes: usize) -> u64 {
-        let narrow = self.narrows.iter().filter(|it| (it.from, it.to) == (from, to));
-        let Some(narrow) = narrow.min_by_key(|it| it.rate) else { return 0 };
-        self.coverage.count("messages on narrow paths");
-        (bytes as u64 * 1_000 / narrow.rate.max(1)).min(narrow.until.saturating_sub(self.now))
-    }
-
-    /// Puts a whole message on its way.
-    fn send(&mut self, direction: usize, message: Vec<u8>) {
-        let mut due = self.now + self.delay().max(1);
-        let Direction { from, to, .. } = self.directions[direction];
-        if self.directions[direction].queue.is_empty() {
-            due += self.transmission(from, to, message.len());
-        }
-        let pipe = &mut self.directions[direction];
-        let due = pipe.queue.back().map_or(due, |(last, _)| due.max(*last));
-        pipe.in_flight += message.len();
-        pipe.queue.push_back((due, message));
-        if pipe.queue.len() == 1 {
-            self.schedule(direction, due);
-        }
-    }
-
-    /// Delivers the first message of a direction, if it is due and nothing holds it.
-    fn deliver_first(&mut self, number: usize, wakers: &mut Vec<Waker>) {
-        let now = self.now;
-        let direction = &self.directions[number];
-        let Some((due, first)) = direction.queue.front() else { return };
-        let (due, bytes) = (*due, first.len());
-        if due > now {
-            // It was scheduled again.
-            return self.schedule(number, due);
-        }
-        let link = (direction.from, direction.to);
-        let holds = |hold: &&Hold| {
-            (hold.from, hold.to) == link
-                && hold.channel.is_none_or(|channel| direction.channel == Some(channel))
-                && hold.replies.is_none_or(|replies| replies == direction.is_back)
-                && hold.over < bytes
-        };
-        let held_until = self.holds.iter().filter(holds).map(|hold| hold.until).max();
-        let is_large = self.holds.iter().filter(holds).any(|hold| hold.over > 0);
-        let waits_until = match self.cut.contains(&link) {
-            // Looked at again after a while: nothing says when the cut ends.
-            true => Some(now + 100),
-            false => held_until,
-        };
-        if let Some(until) = waits_until {
-            if held_until.is_some() && direction.is_acknowledging() {
-                self.coverage.count("acknowledgements held");
-            }
-            if is_large {
-                self.coverage.count("large messages held");
-            }
-            self.directions[number].queue[0].0 = until;
-            return self.schedule(number, until);
-        }
-        let direction = &mut self.directions[number];
-        let Some((_, message)) = direction.queue.pop_front() else { return };
-        direction.in_flight -= message.len();
-        for bytes in [&now.to_le_bytes()[..], &(number as u64).to_le_bytes(), &message] {
-            self.digest.write_all(bytes).expect("a hasher takes all");
-        }
-        self.coverage.count("messages");
-        let (from, to) = (direction.from, direction.to);
-        if split(&message).is_some_and(|(kind, _)| kind == INSTALLED) {
-            self.coverage.count("snapshots installed");
-            self.story.tell(now, format!("node {from} has installed a snapshot of node {to}"));
-        }
-        let channel = direction.channel;
-        self.story.detail(now, || format!("node {from} to node {to}: {}", describe(channel, &message)));
-        direction.readable.extend(message);
-        wakers.extend(direction.reader.take());
-        self.touched.push(direction.to);
-        // The sender has nothing to do unless it waits for room.
-        if let Some(writer) = direction.writer.take() {
-            wakers.push(writer);
-            self.touched.push(direction.from);
-        }
-        let next = direction.queue.front().map(|(due, message)| (*due, message.len()));
-        if let Some((due, bytes)) = next {
-            let due = due.max(now + self.transmission(from, to, bytes));
-            self.directions[number].queue[0].0 = due;
-            self.schedule(number, due);
-        }
-    }
-}
-
-impl Direction {
-    fn new(from: NodeId, to: NodeId, is_back: bool, other: usize) -> Self {
-        Self {
-            from,
-            to,
-            is_back,
-            other,
-            channel: None,
-            partial: Vec::new(),
-            has_begun: false,
-            queue: VecDeque::new(),
-            in_flight: 0,
-            readable: VecDeque::new(),
-            reader: None,
-            writer: None,
-            end: End::Open,
-        }
-    }
-
-    /// Whether it carries the answers to appends.
-    fn is_acknowledging(&self) -> bool {
-        self.is_back && self.channel == Some(APPENDS)
-    }
-
-    /// Loses what is on its way.
-    fn lose_all(&mut self, coverage: &mut Coverage) {
-        if self.is_acknowledging() {
-            coverage.add("acknowledgements lost", self.queue.len() as u64);
-        }
-        self.queue.clear();
-        self.in_flight = 0;
-    }
-
-    /// Takes the next whole message off what was written.
-    fn next_message(&mut self) -> Option<Vec<u8>> {
-        let preface = if self.has_begun { 0 } else { PREFACE };
-        let head = self.partial.get(preface..preface + HEAD)?;
-        let length = u32::from_le_bytes(*head.first_chunk().expect("a head has 8 bytes")) as usize;
-        let end = preface + HEAD + length;
-        if self.partial.len() < end {
-            return None;
-        }
-        let rest = self.partial.split_off(end);
-        let message = std::mem::replace(&mut self.partial, rest);
-        self.has_begun = true;
-        Some(message)
-    }
-}
-
-impl Network {
     /// The reader of a direction is gone.
     fn refuse(&self, number: usize) {
         let mut state = self.lock();
@@ -541,5 +312,9 @@ impl Network {
         state.touched.push(reader);
         drop(state);
         waker.into_iter().for_each(Waker::wake);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().expect("nothing panics while the network is locked")
     }
 }

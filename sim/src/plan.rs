@@ -62,90 +62,92 @@ impl Plan {
             Some(course) => course.nodes(&mut rng),
             None => *rng.choice(&[1, 3, 3, 3, 3, 3, 5, 5]).unwrap_or(&3),
         };
-        let time = *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000);
-        let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
-        let mut latency = Latency {
-            least: 0,
-            most,
-            spikes: *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0),
-            spike: rng.u64(10..2_000),
+        let mut plan = Self {
+            seed,
+            nodes,
+            time: *rng.choice(&[20_000, 60_000, 120_000]).unwrap_or(&60_000),
+            latency: draw_latency(&mut rng),
+            load: draw_load(&mut rng),
+            flush: (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1)),
+            snapshot_after_bytes: *rng
+                .choice(&[4 << 10, 16 << 10, 64 << 10, 32 << 20])
+                .unwrap_or(&(64 << 10)),
+            speeds: Vec::new(),
+            clocks: Vec::new(),
+            programs: Vec::new(),
+            faults: Vec::new(),
         };
-        let mut load = Load {
-            clients: rng.u32(1..7),
-            keys: rng.u32(1..7),
-            pause_ms: *rng.choice(&[20, 200, 1_000, 3_000]).unwrap_or(&200),
-            shared: *rng.choice(&[0, 30, 80]).unwrap_or(&30),
-            lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
-            ttl_ms: longest(),
-            metadata: *rng.choice(&[0, 0, 0, 4_000]).unwrap_or(&0),
-        };
-        let flush = (*rng.choice(&[0, 0, 1]).unwrap_or(&0), *rng.choice(&[1, 5, 30]).unwrap_or(&1));
-        let mut snapshot_after_bytes =
-            *rng.choice(&[4 << 10, 16 << 10, 64 << 10, 32 << 20]).unwrap_or(&(64 << 10));
-        if course.is_some_and(Course::is_busy) {
-            (load.clients, load.pause_ms) = (8, *rng.choice(&[20, 200]).unwrap_or(&20));
+        if let Some(course) = course {
+            plan.suit(course, &mut rng);
         }
-        if course.is_some_and(Course::is_quiet) {
-            (load.clients, load.pause_ms, load.ttl_ms) = (rng.u32(1..3), 5_000, 10_000);
-        }
-        if course.is_some_and(Course::is_near) {
-            (latency.most, latency.spikes) = (rng.u64(1..6), 0);
-        }
-        if matches!(course, Some(Course::Trickle)) {
-            (load.keys, load.pause_ms, load.metadata) = (50, 20, 4_000);
-            snapshot_after_bytes = 64 << 10;
-        }
-        if course.is_some_and(Course::has_many_snapshots) {
-            snapshot_after_bytes = *rng.choice(&[128, 4 << 10]).unwrap_or(&128);
-        }
-        let mut faults = match course {
+        plan.faults = match course {
             // Others would mostly break it off.
             Some(course) if course.is_alone() || rng.u32(0..4) > 0 => Vec::new(),
-            _ => draw_faults(&mut rng, nodes, time),
+            _ => draw_faults(&mut rng, nodes, plan.time),
         };
-        if matches!(course, Some(Course::Successor)) {
-            faults
+        if let Some(course) = course {
+            plan.follow(course, &mut rng);
+        }
+        plan.draw_clocks_and_programs(course, &mut rng);
+        plan
+    }
+
+    /// Changes the load, the network and the snapshots as a course needs them.
+    fn suit(&mut self, course: Course, rng: &mut Rng) {
+        let Self { load, latency, .. } = self;
+        if course.is_busy() {
+            (load.clients, load.pause_ms) = (8, *rng.choice(&[20, 200]).unwrap_or(&20));
+        }
+        if course.is_quiet() {
+            (load.clients, load.pause_ms, load.ttl_ms) = (rng.u32(1..3), 5_000, 10_000);
+        }
+        if course.is_near() {
+            (latency.most, latency.spikes) = (rng.u64(1..6), 0);
+        }
+        if matches!(course, Course::Trickle) {
+            (load.keys, load.pause_ms, load.metadata) = (50, 20, 4_000);
+            self.snapshot_after_bytes = 64 << 10;
+        }
+        if course.has_many_snapshots() {
+            self.snapshot_after_bytes = *rng.choice(&[128, 4 << 10]).unwrap_or(&128);
+        }
+    }
+
+    /// Adds the steps of a course to the faults, again and again.
+    fn follow(&mut self, course: Course, rng: &mut Rng) {
+        if matches!(course, Course::Successor) {
+            self.faults
                 .retain(|it| !matches!(it.what, What::Add { .. } | What::Remove { .. } | What::Wipe { .. }));
         }
-        if let Some(course) = course {
-            let mut at = rng.u64(500..4_000);
-            while at < time {
-                let steps = course.draw(&mut rng, nodes, &mut at);
-                let is_over = steps.is_empty() || course.is_alone();
-                faults.extend(steps);
-                at += rng.u64(500..6_000);
-                if is_over {
-                    break;
-                }
+        let mut at = rng.u64(500..4_000);
+        while at < self.time {
+            let steps = course.draw(rng, self.nodes, &mut at);
+            let is_over = steps.is_empty() || course.is_alone();
+            self.faults.extend(steps);
+            at += rng.u64(500..6_000);
+            if is_over {
+                break;
             }
-            faults.sort_by_key(|fault| fault.at);
         }
-        let speeds = match rng.u32(0..3) {
+        self.faults.sort_by_key(|fault| fault.at);
+    }
+
+    fn draw_clocks_and_programs(&mut self, course: Option<Course>, rng: &mut Rng) {
+        let nodes = self.nodes;
+        self.speeds = match rng.u32(0..3) {
             0 => (0..nodes).map(|_| *rng.choice(&[1_000, 999, 990, 900]).unwrap_or(&1_000)).collect(),
             _ => Vec::new(),
         };
         // Once disks were turned back, no token is granted twice under the newest rules, and if clocks are right.
         let turns_back = course.is_some_and(Course::turns_back);
-        let programs = match rng.u32(0..3) {
+        self.programs = match rng.u32(0..3) {
             0 if !turns_back => (0..nodes).map(|_| rng.u8(1..=NEWEST_RULES)).collect(),
             _ => Vec::new(),
         };
-        let mut clocks: Vec<i64> = (0..nodes).map(|_| rng.i64(-MOST_WRONG..=MOST_WRONG)).collect();
+        self.clocks = (0..nodes).map(|_| rng.i64(-MOST_WRONG..=MOST_WRONG)).collect();
         if rng.u32(0..8) == 0 && !turns_back {
-            clocks[rng.usize(0..nodes as usize)] = *rng.choice(&[-EVER, -HOUR, HOUR, EVER]).unwrap_or(&HOUR);
-        }
-        Self {
-            seed,
-            nodes,
-            time,
-            latency,
-            load,
-            flush,
-            snapshot_after_bytes,
-            speeds,
-            clocks,
-            programs,
-            faults,
+            self.clocks[rng.usize(0..nodes as usize)] =
+                *rng.choice(&[-EVER, -HOUR, HOUR, EVER]).unwrap_or(&HOUR);
         }
     }
 
@@ -178,6 +180,24 @@ impl Plan {
     /// How fast the clock of a node runs, in thousandths of real time.
     pub fn speed(&self, node: NodeId) -> u64 {
         self.speeds.get(node as usize - 1).copied().unwrap_or(1_000)
+    }
+}
+
+fn draw_latency(rng: &mut Rng) -> Latency {
+    let most = *rng.choice(&[1, 2, 5, 30]).unwrap_or(&1);
+    let spikes = *rng.choice(&[0, 0, 5, 50]).unwrap_or(&0);
+    Latency { least: 0, most, spikes, spike: rng.u64(10..2_000) }
+}
+
+fn draw_load(rng: &mut Rng) -> Load {
+    Load {
+        clients: rng.u32(1..7),
+        keys: rng.u32(1..7),
+        pause_ms: *rng.choice(&[20, 200, 1_000, 3_000]).unwrap_or(&200),
+        shared: *rng.choice(&[0, 30, 80]).unwrap_or(&30),
+        lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
+        ttl_ms: longest(),
+        metadata: *rng.choice(&[0, 0, 0, 4_000]).unwrap_or(&0),
     }
 }
 

@@ -12,13 +12,14 @@ mod alive;
 mod asking;
 mod happen;
 mod look;
+mod tending;
 mod turned;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 
 use fastrand::Rng;
-use ringfence_laws::history::{Came, Fault, Sight};
+use ringfence_laws::history::{Fault, Sight};
 use ringfence_lease::Event;
 use ringfence_raft::{Handle, NodeId};
 
@@ -26,28 +27,16 @@ use self::alive::Alive;
 pub(crate) use self::alive::{
     CONNECTS_ALL_THE_TIME, ENDS_LATE, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
 };
-use self::asking::{Answers, Asking};
+use self::asking::Answers;
 use self::happen::{Ending, REPLACED};
 pub(crate) use self::turned::{BOTH_SERVE, FORGETFUL_SERVES};
 use self::turned::{SECOND, Turned};
 use crate::clients::Desk;
 use crate::coverage::Coverage;
-use crate::machine::{DOES_NOT_START, Machine, Process};
+use crate::machine::{Machine, Process};
 use crate::network::Network;
-use crate::plan::{NEWEST_RULES, Plan};
-use crate::serve::serve;
+use crate::plan::Plan;
 use crate::story::Story;
-
-/// When kernels give up a connection to a machine without power, in milliseconds.
-const GIVE_UP: u64 = 3_000;
-/// For how long after the end of its process a node that failed is down, in milliseconds.
-const FAILED: u64 = 500;
-/// The same, of one that cannot start as it is: somebody has to look after it.
-const REFUSED: u64 = 5_000;
-
-/// What a node says that is told that its disk was turned back, or that another has the same.
-const COPIES: [&str; 3] =
-    ["copy of its data directory", "turned back to an earlier state", "this one is a copy"];
 
 /// A simulated cluster with its clients.
 pub struct World {
@@ -241,104 +230,6 @@ impl World {
         }
     }
 
-    /// Ends and begins what one machine does.
-    fn tend(&mut self, id: NodeId) {
-        let (now, flush) = (self.now, self.flush);
-        let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.starts_at.is_some_and(|at| at <= now) {
-            machine.start(now, &self.network);
-            self.comes_back(id);
-            self.recorded.remove(&id);
-            self.story.tell(now, format!("{} starts", name(id)));
-            return;
-        }
-        if machine.process.is_none() || machine.frozen_until > now {
-            return;
-        }
-        let mut is_given = false;
-        if machine.flush_ends.is_some_and(|at| at <= now) {
-            machine.flush_ends = None;
-            machine.disk.finish_flush();
-            is_given = true;
-        }
-        if machine.flush_ends.is_none() && machine.disk.begin_flush() {
-            let takes = machine.flush_takes(|| self.rng.u64(flush.0..=flush.1));
-            machine.flush_ends = Some((now + takes).max(machine.hangs_until));
-            if now + takes < machine.hangs_until {
-                self.coverage.count("flushes hung");
-            }
-        }
-        for work in machine.disk.take_work() {
-            let at = (now + self.rng.u64(flush.0..=flush.1 * 3)).max(machine.hangs_until);
-            machine.work.push((at, work));
-        }
-        for (_, work) in machine.work.extract_if(.., |(at, _)| *at <= now) {
-            work();
-            is_given = true;
-        }
-        if is_given {
-            self.wake(id);
-        }
-        let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.disk.is_off() {
-            let (power, down) = machine.fuse.unwrap_or((false, FAILED));
-            self.story.tell(now, format!("{} stops between two operations of its disk", name(id)));
-            self.count("stops between two disk operations");
-            self.kill(id, power, down);
-            return;
-        }
-        if let Some(why) = machine.ended() {
-            self.story.tell(now, format!("{} ended: {why}", name(id)));
-            // A program that does not know the rules in use says so, and ends.
-            let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
-            let is_emptied = self.removed.contains(&id) && why.contains("with another data directory");
-            let is_copy = self.removed.contains(&id) && COPIES.iter().any(|it| why.contains(it));
-            let expected = machine.disk.has_failed()
-                || is_old
-                || is_emptied
-                || is_copy
-                || self.turned.is_unknown
-                || why == "stopped";
-            if !expected {
-                self.findings.push(format!("node {id} ended though nothing was wrong with its disk: {why}"));
-            }
-            // The founding was finished before any fault, and at most one machine lacks its data.
-            if why.contains("empty the data directory") {
-                self.findings.push(format!("node {id} asks for more data to be lost: {why}"));
-            }
-            if is_copy {
-                self.count("copies refused");
-            }
-            if is_old {
-                self.count("programs that did not know the rules");
-            }
-            self.count("processes that ended by themselves");
-            let again = if why.starts_with(DOES_NOT_START) { REFUSED } else { FAILED };
-            let down =
-                self.machines.get(&id).and_then(|machine| machine.fuse).map_or(again, |(_, down)| down);
-            self.kill(id, false, down);
-        }
-    }
-
-    /// Ends the process of a node, which is started again after a while.
-    fn kill(&mut self, id: NodeId, power: bool, down: u64) {
-        self.forgets(id);
-        let Some(machine) = self.machines.get_mut(&id) else { return };
-        let place = machine.place;
-        if power {
-            self.network.silence(place);
-        }
-        self.network.hang_up(place);
-        let is_torn = machine.kill(power, &mut self.rng);
-        machine.starts_at = Some(self.now + down);
-        if is_torn {
-            self.count("torn writes");
-        }
-        if power {
-            self.later.entry(self.now + GIVE_UP).or_default().push(Ending::GiveUp);
-        }
-    }
-
     fn count(&mut self, what: &'static str) {
         self.coverage.count(what);
     }
@@ -358,55 +249,6 @@ impl World {
         process.spawn(task(handle));
         process.wake(self.now);
         true
-    }
-
-    /// Passes on what clients and nodes said to each other.
-    fn pass_on(&mut self) {
-        for request in self.desk.take_requests() {
-            self.requests += 1;
-            let machine = self.machines.get_mut(&request.node);
-            // What a process is given, it is given at its own time: not while its clock lags behind.
-            let machine = machine.map(|machine| {
-                machine.run_until(self.now);
-                &*machine
-            });
-            let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.service()?)));
-            let Some((machine, process, service)) = running else {
-                self.clients.wake(self.now);
-                let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
-                continue;
-            };
-            let is_on = Arc::clone(&machine.is_on);
-            let crate::clients::Request { asked, reply, .. } = request;
-            let (number, answers, load) = (self.requests, Arc::clone(&self.answers), self.plan.load);
-            let mut asking = Asking { number, reply: Some(reply), came: None, answers };
-            process.wake(self.now);
-            process.spawn(async move {
-                let came = tokio::select! {
-                    biased;
-                    came = serve(&service, asked, load) => came,
-                    () = asking.given_up() => return,
-                };
-                // A machine that has stopped between two operations says nothing more.
-                if is_on.load(std::sync::atomic::Ordering::Relaxed) {
-                    asking.answer(came);
-                }
-            });
-        }
-        let answers =
-            std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
-        if !answers.is_empty() {
-            self.clients.run_until(self.now);
-        }
-        for (reply, came) in answers.into_values() {
-            self.clients.wake(self.now);
-            came.map(|came| reply.send(came));
-        }
-        for machine in
-            self.machines.values().filter(|machine| machine.fuse.is_some() && machine.disk.is_off())
-        {
-            machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
-        }
     }
 }
 

@@ -7,6 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::{Builder, Runtime};
 
 use super::*;
+use crate::messages::PREFACE;
 
 struct Pair {
     network: Network,
@@ -40,7 +41,7 @@ impl Pair {
     }
 
     /// How many bytes have come by `now`.
-    fn came(&mut self, connection: usize, now: u64) -> usize {
+    fn arrived(&mut self, connection: usize, now: u64) -> usize {
         self.network.advance(now);
         self.network.deliver();
         let reader = &mut self.ends[connection].1.reader;
@@ -64,10 +65,10 @@ fn a_narrow_path_carries_its_bytes_per_second_on_each_connection_until_it_is_wid
     }
     pair.send(1, 100);
     let first = PREFACE + 1_000;
-    assert_eq!((pair.came(1, 110), pair.came(1, 111)), (0, PREFACE + 100));
-    assert_eq!((pair.came(0, 1_010), pair.came(0, 1_011)), (0, first));
-    assert_eq!((pair.came(0, 2_010), pair.came(0, 2_011)), (0, 1_000));
-    assert_eq!((pair.came(0, 2_499), pair.came(0, 2_500)), (0, 2_000));
+    assert_eq!((pair.arrived(1, 110), pair.arrived(1, 111)), (0, PREFACE + 100));
+    assert_eq!((pair.arrived(0, 1_010), pair.arrived(0, 1_011)), (0, first));
+    assert_eq!((pair.arrived(0, 2_010), pair.arrived(0, 2_011)), (0, 1_000));
+    assert_eq!((pair.arrived(0, 2_499), pair.arrived(0, 2_500)), (0, 2_000));
 }
 
 #[test]
@@ -78,9 +79,9 @@ fn what_follows_a_large_message_waits_with_it_and_other_connections_do_not() {
         pair.send(0, bytes);
     }
     pair.send(1, 100);
-    assert_eq!((pair.came(0, 10), pair.came(1, 10)), (100 + PREFACE, 100 + PREFACE));
+    assert_eq!((pair.arrived(0, 10), pair.arrived(1, 10)), (100 + PREFACE, 100 + PREFACE));
     assert!(pair.network.is_disturbed(2, 1));
-    assert_eq!((pair.came(0, 4_999), pair.came(0, 5_001)), (0, 700));
+    assert_eq!((pair.arrived(0, 4_999), pair.arrived(0, 5_001)), (0, 700));
     assert!(!pair.network.is_disturbed(2, 1));
 }
 
@@ -90,8 +91,8 @@ fn once_all_is_healed_nothing_waits_for_what_was_held() {
     let mut pair = Pair::new(1);
     pair.network.hold(Hold { from: 1, to: 2, channel: None, replies: None, over: 500, until: 5_000 });
     pair.send(0, 600);
-    assert_eq!(pair.came(0, 10), 0);
+    assert_eq!(pair.arrived(0, 10), 0);
     pair.send(0, 100);
     pair.network.heal();
-    assert_eq!(pair.came(0, 12), PREFACE + 700);
+    assert_eq!(pair.arrived(0, 12), PREFACE + 700);
 }

@@ -6,6 +6,9 @@ use std::sync::{Arc, Mutex};
 use ringfence_laws::history::Came;
 use tokio::sync::oneshot;
 
+use super::World;
+use crate::serve::serve;
+
 /// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.
 pub(super) type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Came>, Option<Came>)>>>;
 
@@ -35,5 +38,56 @@ impl Drop for Asking {
         let reply = self.reply.take().expect("nothing else takes it");
         let answer = (reply, self.came.take());
         self.answers.lock().expect("nothing panics while the answers are locked").insert(self.number, answer);
+    }
+}
+
+impl World {
+    /// Passes on what clients and nodes said to each other.
+    pub(super) fn pass_on(&mut self) {
+        for request in self.desk.take_requests() {
+            self.requests += 1;
+            let machine = self.machines.get_mut(&request.node);
+            // What a process is given, it is given at its own time: not while its clock lags behind.
+            let machine = machine.map(|machine| {
+                machine.run_until(self.now);
+                &*machine
+            });
+            let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.service()?)));
+            let Some((machine, process, service)) = running else {
+                self.clients.wake(self.now);
+                let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
+                continue;
+            };
+            let is_on = Arc::clone(&machine.is_on);
+            let crate::clients::Request { asked, reply, .. } = request;
+            let (number, answers, load) = (self.requests, Arc::clone(&self.answers), self.plan.load);
+            let mut asking = Asking { number, reply: Some(reply), came: None, answers };
+            process.wake(self.now);
+            process.spawn(async move {
+                let came = tokio::select! {
+                    biased;
+                    came = serve(&service, asked, load) => came,
+                    () = asking.given_up() => return,
+                };
+                // A machine that has stopped between two operations says nothing more.
+                if is_on.load(std::sync::atomic::Ordering::Relaxed) {
+                    asking.answer(came);
+                }
+            });
+        }
+        let answers =
+            std::mem::take(&mut *self.answers.lock().expect("nothing panics while the answers are locked"));
+        if !answers.is_empty() {
+            self.clients.run_until(self.now);
+        }
+        for (reply, came) in answers.into_values() {
+            self.clients.wake(self.now);
+            came.map(|came| reply.send(came));
+        }
+        for machine in
+            self.machines.values().filter(|machine| machine.fuse.is_some() && machine.disk.is_off())
+        {
+            machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
+        }
     }
 }
