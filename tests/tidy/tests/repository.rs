@@ -8,16 +8,8 @@ const LONG_FILES: &[Exception] = &[
     ("api/src/watch/fanout.rs", "one structure: what is sent to whom, without I/O"),
     ("bench/src/hostile/shapes.rs", "a table of attacks"),
     ("jepsen/laws/src/history.rs", "the types of one format"),
-    ("jepsen/src/field.rs", TO_SPLIT),
     ("lease/src/laws/model.rs", "the naive model, to be read in one piece"),
-    ("raft/src/members/tests.rs", TO_SPLIT),
     ("raft/wal/tests/log/memory_disk.rs", "one type, of which each method is a promise of a disk"),
-    ("sim/src/disk.rs", TO_SPLIT),
-    ("sim/src/network.rs", TO_SPLIT),
-    ("sim/src/world.rs", TO_SPLIT),
-    ("tests/program/access.rs", TO_SPLIT),
-    ("tests/program/partitions.rs", TO_SPLIT),
-    ("wire/src/requests.rs", TO_SPLIT),
 ];
 
 /// Functions that are longer than others may be.
@@ -37,16 +29,13 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("lease/src/laws/witness.rs saw_outcome", CASES),
     ("mirror/tests/real/writers.rs foreign_writes_are_noticed_and_replaced", STORY),
     ("raft/src/node.rs start", STARTS),
-    ("sim/src/network.rs deliver_first", TO_SPLIT),
-    ("sim/src/plan.rs draw", TO_SPLIT),
     ("sim/src/plan/courses.rs draw", CASES),
     ("sim/src/plan/faults.rs fmt", CASES),
-    ("sim/src/world.rs tend", TO_SPLIT),
     ("sim/src/world/happen.rs happen", CASES),
     ("src/config.rs from_options", "one line for each setting"),
     ("src/server.rs run", STARTS),
-    ("tests/program/access.rs a_right_allows_what_the_document_says_and_nothing_else", STORY),
-    ("tests/program/access.rs who_loses_a_right_keeps_nothing_that_rests_on_it", STORY),
+    ("tests/program/access/rights.rs a_right_allows_what_the_document_says_and_nothing_else", STORY),
+    ("tests/program/access/owners.rs who_loses_a_right_keeps_nothing_that_rests_on_it", STORY),
     ("tests/program/dashboard/access.rs a_principal_signs_in_and_sees_what_it_may", STORY),
     ("tests/program/dashboard/tables.rs only_the_visible_keys_of_ten_thousand_are_in_the_page", STORY),
     ("tests/program/dashboard/views.rs a_lease_appears_counts_down_and_is_revoked_from_the_page", STORY),
@@ -64,8 +53,6 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("tests/program/tls.rs a_cluster_changes_to_tls_and_replaces_certificates_under_load", STORY),
     ("tests/program/watch.rs every_node_sends_the_same_changes_in_order", STORY),
 ];
-/// There is no good reason.
-const TO_SPLIT: &str = "to be split";
 const STORY: &str = "one story, in order";
 const STARTS: &str = "starts its parts, in order";
 const CASES: &str = "one arm or line for each case";
