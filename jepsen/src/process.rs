@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_harness::{Client, Consistency};
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{AcquireRequest, BatchAcquire, Holder, Metadata, Ttl, Wait};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -85,11 +85,11 @@ enum Route {
 
 impl Load {
     /// Makes a call after the end of the run, to record the final state.
-    pub(crate) async fn ask_in_the_end(&self, client: &Client, asked: Asked) -> Came {
-        let id = self.recorder.begin(IN_THE_END, Some(1), asked.clone());
-        let came = self.answer(client, IN_THE_END, &asked).await;
-        self.recorder.end(id, came.clone());
-        came
+    pub(crate) async fn ask_in_the_end(&self, client: &Client, invocation: Invocation) -> Conclusion {
+        let id = self.recorder.begin(IN_THE_END, Some(1), invocation.clone());
+        let conclusion = self.answer(client, IN_THE_END, &invocation).await;
+        self.recorder.end(id, conclusion.clone());
+        conclusion
     }
 
     fn client(&self, node: u64) -> &Client {
@@ -97,10 +97,10 @@ impl Load {
         &self.clients[place]
     }
 
-    async fn answer(&self, client: &Client, process: u32, asked: &Asked) -> Came {
-        match self.registers.ask(asked) {
-            Some(came) => came,
-            None => send(client, process, asked).await,
+    async fn answer(&self, client: &Client, process: u32, invocation: &Invocation) -> Conclusion {
+        match self.registers.ask(invocation) {
+            Some(conclusion) => conclusion,
+            None => send(client, process, invocation).await,
         }
     }
 }
@@ -163,26 +163,26 @@ impl Process {
     }
 
     /// Makes and records a call. `None` if the run is over: no call was made.
-    pub async fn ask(&mut self, asked: Asked) -> Option<Came> {
-        self.ask_for(asked, None).await
+    pub async fn ask(&mut self, invocation: Invocation) -> Option<Conclusion> {
+        self.ask_for(invocation, None).await
     }
 
     /// The same, but hangs up after `hangs_up_ms`, if given.
-    pub async fn ask_for(&mut self, asked: Asked, hangs_up_ms: Option<u32>) -> Option<Came> {
+    pub async fn ask_for(&mut self, invocation: Invocation, hangs_up_ms: Option<u32>) -> Option<Conclusion> {
         self.go_on_at(self.load.pace.next()).await?;
-        let guarded = matches!(asked, Asked::Read { .. } | Asked::Write { .. });
+        let guarded = matches!(invocation, Invocation::Read { .. } | Invocation::Write { .. });
         let node = (!guarded).then(|| self.route());
-        let id = self.load.recorder.begin(self.number, node, asked.clone());
+        let id = self.load.recorder.begin(self.number, node, invocation.clone());
         let client = self.load.client(node.unwrap_or(1)).within(self.patience);
-        let answer = self.load.answer(&client, self.number, &asked);
-        let came = match hangs_up_ms {
+        let answer = self.load.answer(&client, self.number, &invocation);
+        let conclusion = match hangs_up_ms {
             None => answer.await,
             Some(ms) => timeout(Duration::from_millis(ms.into()), answer)
                 .await
-                .unwrap_or_else(|_| Came::Unknown { why: format!("it hung up after {ms} ms") }),
+                .unwrap_or_else(|_| Conclusion::Unknown { why: format!("it hung up after {ms} ms") }),
         };
-        self.load.recorder.end(id, came.clone());
-        Some(came)
+        self.load.recorder.end(id, conclusion.clone());
+        Some(conclusion)
     }
 
     /// This process under another number, for concurrent calls.
@@ -192,28 +192,29 @@ impl Process {
     }
 
     /// Acquires for all lanes without waiting, in one batch. Returns their outcomes.
-    pub(crate) async fn ask_together(&mut self, lanes: &[(Self, Asked)]) -> Option<Vec<Came>> {
+    pub(crate) async fn ask_together(&mut self, lanes: &[(Self, Invocation)]) -> Option<Vec<Conclusion>> {
         self.go_on_at(self.load.pace.next()).await?;
         let node = self.route();
-        let calls = lanes.iter().map(|(lane, asked)| (lane.number, asked.clone())).collect();
+        let calls = lanes.iter().map(|(lane, invocation)| (lane.number, invocation.clone())).collect();
         let ids = self.load.recorder.begin_batch(node, calls);
         let client = self.load.client(node).within(self.patience);
-        let wishes = lanes.iter().filter_map(|(lane, asked)| together(lane.number, asked)).collect();
-        let came = recorder::acquired_together(client.acquire_batch(wishes).await, ids.len());
-        for (id, came) in ids.into_iter().zip(&came) {
-            self.load.recorder.end(id, came.clone());
+        let wishes =
+            lanes.iter().filter_map(|(lane, invocation)| together(lane.number, invocation)).collect();
+        let conclusion = recorder::acquired_together(client.acquire_batch(wishes).await, ids.len());
+        for (id, conclusion) in ids.into_iter().zip(&conclusion) {
+            self.load.recorder.end(id, conclusion.clone());
         }
-        Some(came)
+        Some(conclusion)
     }
 
     /// Repeats a call until its answer is definite, for as long as that is safe. The last answer may still be none.
-    pub async fn repeat(&mut self, asked: Asked) -> Option<Came> {
+    pub async fn repeat(&mut self, invocation: Invocation) -> Option<Conclusion> {
         let began = Instant::now();
         loop {
-            let came = self.ask(asked.clone()).await?;
-            let is_settled = !matches!(came, Came::Unknown { .. } | Came::NotDone { .. });
+            let conclusion = self.ask(invocation.clone()).await?;
+            let is_settled = !matches!(conclusion, Conclusion::Unknown { .. } | Conclusion::NotDone { .. });
             if is_settled || began.elapsed() > REPEATS_FOR {
-                return Some(came);
+                return Some(conclusion);
             }
         }
     }
@@ -244,8 +245,8 @@ impl Process {
 }
 
 /// An acquire as an operation of a batch.
-fn together(process: u32, asked: &Asked) -> Option<BatchAcquire> {
-    let Asked::Acquire { lease, keys, ttl_ms, wait_ms: 0, keep_place } = asked else { return None };
+fn together(process: u32, invocation: &Invocation) -> Option<BatchAcquire> {
+    let Invocation::Acquire { lease, keys, ttl_ms, wait_ms: 0, keep_place } = invocation else { return None };
     Some(BatchAcquire {
         lease_id: *lease,
         keys: keys.clone(),
@@ -257,11 +258,11 @@ fn together(process: u32, asked: &Asked) -> Option<BatchAcquire> {
 }
 
 /// Sends a call to a node, as the process with this number.
-async fn send(client: &Client, process: u32, asked: &Asked) -> Came {
+async fn send(client: &Client, process: u32, invocation: &Invocation) -> Conclusion {
     let consistency = |local: bool| if local { Consistency::Local } else { Consistency::Linearizable };
     let ttl = |ms| Ttl::from_ms(ms).expect("workloads draw times that may be asked for");
-    match asked {
-        &Asked::Acquire { lease, ref keys, ttl_ms, wait_ms, keep_place } => {
+    match invocation {
+        &Invocation::Acquire { lease, ref keys, ttl_ms, wait_ms, keep_place } => {
             let wish = AcquireRequest {
                 keys: keys.clone(),
                 ttl_ms: ttl(ttl_ms),
@@ -272,16 +273,16 @@ async fn send(client: &Client, process: u32, asked: &Asked) -> Came {
             };
             recorder::acquired(client.acquire_mirrored(lease, &wish).await)
         }
-        &Asked::Renew { lease, ttl_ms } => recorder::renewed(client.renew(lease, ttl_ms.map(ttl)).await),
-        &Asked::Release { lease } => recorder::done(client.release(lease).await),
-        &Asked::Lease { lease, local } => recorder::lease(client.lease(lease, consistency(local)).await),
-        &Asked::Key { ref key, local } => recorder::key(client.key(key, consistency(local)).await),
-        &Asked::Validate { ref key, token, local } => {
+        &Invocation::Renew { lease, ttl_ms } => recorder::renewed(client.renew(lease, ttl_ms.map(ttl)).await),
+        &Invocation::Release { lease } => recorder::done(client.release(lease).await),
+        &Invocation::Lease { lease, local } => recorder::lease(client.lease(lease, consistency(local)).await),
+        &Invocation::Key { ref key, local } => recorder::key(client.key(key, consistency(local)).await),
+        &Invocation::Validate { ref key, token, local } => {
             recorder::verdict(client.validate(key, token, consistency(local)).await)
         }
-        &Asked::Revoke { ref key, token } => recorder::done(client.revoke(key, token).await),
-        Asked::Transfer { .. } | Asked::Read { .. } | Asked::Write { .. } => {
-            Came::NotDone { why: "not a call of a node".into() }
+        &Invocation::Revoke { ref key, token } => recorder::done(client.revoke(key, token).await),
+        Invocation::Transfer { .. } | Invocation::Read { .. } | Invocation::Write { .. } => {
+            Conclusion::NotDone { why: "not a call of a node".into() }
         }
     }
 }

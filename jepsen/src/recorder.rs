@@ -5,7 +5,7 @@
 use std::sync::{Mutex, MutexGuard};
 
 use ringfence_harness::{Acquired, Called, Failure, Fate, LeaseView, Reply};
-use ringfence_laws::history::{Asked, Call, Came};
+use ringfence_laws::history::{Call, Conclusion, Invocation};
 use ringfence_wire::{Grant, KeyView, LeaseId, Problem, ProblemKind, Verdict};
 
 use crate::clock::Clock;
@@ -24,18 +24,19 @@ impl Recorder {
     }
 
     /// A call is about to be sent. Gives its id.
-    pub fn begin(&self, process: u32, node: Option<u64>, asked: Asked) -> u64 {
+    pub fn begin(&self, process: u32, node: Option<u64>, invocation: Invocation) -> u64 {
         // The time is taken under the lock, so that calls stand in the order of their times.
         let mut calls = self.calls();
-        self.add(&mut calls, process, node, None, asked)
+        self.add(&mut calls, process, node, None, invocation)
     }
 
     /// A batch of calls is about to be sent, for one process each. Gives their ids.
-    pub fn begin_batch(&self, node: u64, batch: Vec<(u32, Asked)>) -> Vec<u64> {
+    pub fn begin_batch(&self, node: u64, batch: Vec<(u32, Invocation)>) -> Vec<u64> {
         let mut calls = self.calls();
         // No other has the id of its first call.
         let number = calls.len() as u64;
-        let begin = |(process, asked)| self.add(&mut calls, process, Some(node), Some(number), asked);
+        let begin =
+            |(process, invocation)| self.add(&mut calls, process, Some(node), Some(number), invocation);
         batch.into_iter().map(begin).collect()
     }
 
@@ -45,29 +46,30 @@ impl Recorder {
         process: u32,
         node: Option<u64>,
         batch: Option<u64>,
-        asked: Asked,
+        invocation: Invocation,
     ) -> u64 {
         let id = calls.len() as u64;
         let sent_us = self.clock.now_us();
-        let came = Came::Unknown { why: "it was under way when the history was taken".into() };
-        calls.push(Call { id, process, node, batch, sent_us, ended_us: sent_us, asked, came });
+        let conclusion = Conclusion::Unknown { why: "it was under way when the history was taken".into() };
+        calls.push(Call { id, process, node, batch, sent_us, ended_us: sent_us, invocation, conclusion });
         id
     }
 
     /// The end of a call is known.
-    pub fn end(&self, id: u64, came: Came) {
+    pub fn end(&self, id: u64, conclusion: Conclusion) {
         let mut calls = self.calls();
         let ended_us = self.clock.now_us();
         let call = Self::call(&mut calls, id);
-        (call.ended_us, call.came) = (ended_us, came);
+        (call.ended_us, call.conclusion) = (ended_us, conclusion);
     }
 
     /// The same, of an acquire whose lease was not known before: the client library chooses its id.
-    pub(crate) fn end_as(&self, id: u64, lease: LeaseId, came: Came) {
-        if let Asked::Acquire { lease: unknown, .. } = &mut Self::call(&mut self.calls(), id).asked {
+    pub(crate) fn end_as(&self, id: u64, lease: LeaseId, conclusion: Conclusion) {
+        if let Invocation::Acquire { lease: unknown, .. } = &mut Self::call(&mut self.calls(), id).invocation
+        {
             *unknown = lease;
         }
-        self.end(id, came);
+        self.end(id, conclusion);
     }
 
     /// All calls so far, in the order they were sent. What is under way ends now, as unknown.
@@ -91,20 +93,23 @@ impl Recorder {
 }
 
 fn is_under_way(call: &Call) -> bool {
-    call.ended_us == call.sent_us && matches!(call.came, Came::Unknown { .. })
+    call.ended_us == call.sent_us && matches!(call.conclusion, Conclusion::Unknown { .. })
 }
 
 /// What came of an acquire; with whether the answer says that the mirror has its fence.
-pub(crate) fn acquired(called: Called<(Acquired, Option<bool>)>) -> Came {
-    came(called, |(acquired, mirrored)| match acquired {
-        Acquired::Granted(grant) => Came::Granted { grant, standing: false, mirrored },
-        Acquired::Standing(grant) => Came::Granted { grant, standing: true, mirrored },
+pub(crate) fn acquired(called: Called<(Acquired, Option<bool>)>) -> Conclusion {
+    conclusion(called, |(acquired, mirrored)| match acquired {
+        Acquired::Granted(grant) => Conclusion::Granted { grant, standing: false, mirrored },
+        Acquired::Standing(grant) => Conclusion::Granted { grant, standing: true, mirrored },
         Acquired::Waiting(waiting) => waiting.into(),
     })
 }
 
 /// What came of each of so many acquires that were asked for in one batch.
-pub(crate) fn acquired_together(called: Result<Vec<Called<Acquired>>, Failure>, count: usize) -> Vec<Came> {
+pub(crate) fn acquired_together(
+    called: Result<Vec<Called<Acquired>>, Failure>,
+    count: usize,
+) -> Vec<Conclusion> {
     let each = |called: Called<Acquired>| {
         acquired(called.map(|reply| match reply {
             Reply::Done { status, body } => Reply::Done { status, body: (body, None) },
@@ -115,57 +120,57 @@ pub(crate) fn acquired_together(called: Result<Vec<Called<Acquired>>, Failure>, 
         Ok(all) if all.len() == count => all.into_iter().map(each).collect(),
         Ok(all) => {
             let why = format!("a batch of {count} was answered with {} results", all.len());
-            vec![Came::Malformed { why }; count]
+            vec![Conclusion::Malformed { why }; count]
         }
         Err(failure) => {
-            let whole = came::<()>(Err(failure), |()| Came::Done);
+            let whole = conclusion::<()>(Err(failure), |()| Conclusion::Done);
             vec![whole; count]
         }
     }
 }
 
 /// What came of a renewal.
-pub(crate) fn renewed(called: Called<Grant>) -> Came {
-    came(called, Came::from)
+pub(crate) fn renewed(called: Called<Grant>) -> Conclusion {
+    conclusion(called, Conclusion::from)
 }
 
 /// What came of a look at a lease.
-pub(crate) fn lease(called: Called<LeaseView>) -> Came {
-    came(called, |view| match view {
+pub(crate) fn lease(called: Called<LeaseView>) -> Conclusion {
+    conclusion(called, |view| match view {
         LeaseView::Granted(grant) => (*grant).into(),
         LeaseView::Waiting(waiting) => waiting.into(),
     })
 }
 
 /// What came of a look at a key.
-pub(crate) fn key(called: Called<KeyView>) -> Came {
-    came(called, Came::from)
+pub(crate) fn key(called: Called<KeyView>) -> Conclusion {
+    conclusion(called, Conclusion::from)
 }
 
 /// What came of a validation.
-pub(crate) fn verdict(called: Called<Verdict>) -> Came {
-    came(called, Came::from)
+pub(crate) fn verdict(called: Called<Verdict>) -> Conclusion {
+    conclusion(called, Conclusion::from)
 }
 
 /// What came of a call whose success says nothing more.
-pub(crate) fn done(called: Called<()>) -> Came {
-    came(called, |()| Came::Done)
+pub(crate) fn done(called: Called<()>) -> Conclusion {
+    conclusion(called, |()| Conclusion::Done)
 }
 
-fn came<T>(called: Called<T>, body: impl FnOnce(T) -> Came) -> Came {
+fn conclusion<T>(called: Called<T>, body: impl FnOnce(T) -> Conclusion) -> Conclusion {
     match called {
         Ok(Reply::Done { body: answer, .. }) => body(answer),
         Ok(Reply::Refused(problem)) => refused(*problem),
         Err(Failure { fate, why, .. }) => match fate {
-            Fate::NotDone => Came::NotDone { why },
-            Fate::Unknown => Came::Unknown { why },
-            Fate::Malformed => Came::Malformed { why },
+            Fate::NotDone => Conclusion::NotDone { why },
+            Fate::Unknown => Conclusion::Unknown { why },
+            Fate::Malformed => Conclusion::Malformed { why },
         },
     }
 }
 
 /// A 4xx. What only a wrong request, or a guard, is answered is against the contract: no workload asks for that.
-pub(crate) fn refused(problem: Problem) -> Came {
+pub(crate) fn refused(problem: Problem) -> Conclusion {
     let Problem { kind, status, detail, reason, .. } = problem;
     match kind {
         ProblemKind::InvalidRequest
@@ -177,8 +182,8 @@ pub(crate) fn refused(problem: Problem) -> Came {
         | ProblemKind::TooLarge
         | ProblemKind::TokenRequired
         | ProblemKind::Unavailable
-        | ProblemKind::Indeterminate => Came::Malformed { why: format!("{status} {kind:?}: {detail}") },
-        problem => Came::Refused { problem, reason },
+        | ProblemKind::Indeterminate => Conclusion::Malformed { why: format!("{status} {kind:?}: {detail}") },
+        problem => Conclusion::Refused { problem, reason },
     }
 }
 
@@ -190,34 +195,34 @@ mod tests {
 
     use super::*;
 
-    fn asked() -> Asked {
-        Asked::Release { lease: LeaseId::from_u128(1).unwrap() }
+    fn invocation() -> Invocation {
+        Invocation::Release { lease: LeaseId::from_u128(1).unwrap() }
     }
 
-    fn failed(fate: Fate) -> Came {
+    fn failed(fate: Fate) -> Conclusion {
         done(Err(Failure { fate, problem: None, why: "why".into() }))
     }
 
     #[test]
     fn a_call_that_is_under_way_when_the_history_is_taken_is_unknown_up_to_then() {
         let recorder = Recorder::new(Clock::start());
-        let first = recorder.begin(1, Some(2), asked());
-        let second = recorder.begin(2, Some(1), asked());
-        recorder.end(second, Came::Done);
+        let first = recorder.begin(1, Some(2), invocation());
+        let second = recorder.begin(2, Some(1), invocation());
+        recorder.end(second, Conclusion::Done);
         while recorder.clock.now_us() == recorder.calls()[1].ended_us {}
         let calls = recorder.take();
         assert_eq!((first, second), (0, 1));
-        assert!(matches!(calls[0].came, Came::Unknown { .. }));
+        assert!(matches!(calls[0].conclusion, Conclusion::Unknown { .. }));
         assert!(calls[0].ended_us > calls[1].ended_us, "its end was not known before the history was taken");
-        assert_eq!(calls[1].came, Came::Done);
+        assert_eq!(calls[1].conclusion, Conclusion::Done);
         assert!(calls[0].sent_us <= calls[1].sent_us && calls[1].sent_us <= calls[1].ended_us);
     }
 
     #[test]
     fn what_is_not_certain_is_neither_done_nor_refused() {
-        assert!(matches!(failed(Fate::NotDone), Came::NotDone { .. }));
-        assert!(matches!(failed(Fate::Unknown), Came::Unknown { .. }));
-        assert!(matches!(failed(Fate::Malformed), Came::Malformed { .. }));
+        assert!(matches!(failed(Fate::NotDone), Conclusion::NotDone { .. }));
+        assert!(matches!(failed(Fate::Unknown), Conclusion::Unknown { .. }));
+        assert!(matches!(failed(Fate::Malformed), Conclusion::Malformed { .. }));
     }
 
     #[test]
@@ -228,10 +233,10 @@ mod tests {
         };
         assert_eq!(
             done(Ok(Reply::Refused(Box::new(gone)))),
-            Came::Refused { problem: ProblemKind::LeaseGone, reason: Some(EndReason::Expired) }
+            Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: Some(EndReason::Expired) }
         );
         let wrong = Problem::new(ProblemKind::InvalidRequest, "no such field");
-        assert!(matches!(done(Ok(Reply::Refused(Box::new(wrong)))), Came::Malformed { .. }));
+        assert!(matches!(done(Ok(Reply::Refused(Box::new(wrong)))), Conclusion::Malformed { .. }));
     }
 
     #[test]
@@ -248,11 +253,11 @@ mod tests {
         let done = |body| acquired(Ok(Reply::Done { status: 0, body }));
         assert!(matches!(
             done((Acquired::Granted(grant.clone()), Some(true))),
-            Came::Granted { standing: false, mirrored: Some(true), .. }
+            Conclusion::Granted { standing: false, mirrored: Some(true), .. }
         ));
         assert!(matches!(
             done((Acquired::Standing(grant), None)),
-            Came::Granted { standing: true, mirrored: None, .. }
+            Conclusion::Granted { standing: true, mirrored: None, .. }
         ));
         let view = KeyView {
             key: Key::new("a").unwrap(),
@@ -263,6 +268,6 @@ mod tests {
             waiters: Vec::new(),
             more_waiters: 0,
         };
-        assert_eq!(key(Ok(Reply::Done { status: 200, body: view.clone() })), Came::Key { view });
+        assert_eq!(key(Ok(Reply::Done { status: 200, body: view.clone() })), Conclusion::Key { view });
     }
 }

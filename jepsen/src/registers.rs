@@ -10,7 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
 use ringfence_harness::{Client, Consistency, Reply, definite};
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{Key, Token};
 
 /// Bounds reading the fence of a key, before any fault.
@@ -50,32 +50,34 @@ impl Registers {
         Ok(Self { fenced, registers })
     }
 
-    /// Executes a read or write; `None` if `asked` is neither.
-    pub(crate) fn ask(&self, asked: &Asked) -> Option<Came> {
-        let (key, token, fence, write) = match *asked {
-            Asked::Read { ref key, token, fence } => (key, token, fence, None),
-            Asked::Write { ref key, token, fence, value, .. } => (key, token, fence, Some(value)),
+    /// Executes a read or write; `None` if `invocation` is neither.
+    pub(crate) fn ask(&self, invocation: &Invocation) -> Option<Conclusion> {
+        let (key, token, fence, write) = match *invocation {
+            Invocation::Read { ref key, token, fence } => (key, token, fence, None),
+            Invocation::Write { ref key, token, fence, value, .. } => (key, token, fence, Some(value)),
             _ => return None,
         };
         Some(match self.registers.get(key) {
             Some(register) if self.fenced => register.guarded(token, fence, write),
-            Some(register) => Came::Register { value: register.exchange(write) },
-            None => Came::NotDone { why: format!("no register {key}") },
+            Some(register) => Conclusion::Register { value: register.exchange(write) },
+            None => Conclusion::NotDone { why: format!("no register {key}") },
         })
     }
 }
 
 impl Register {
     /// The guard holds its lock: check and access are atomic.
-    fn guarded(&self, token: Token, fence: Token, write: Option<u64>) -> Came {
+    fn guarded(&self, token: Token, fence: Token, write: Option<u64>) -> Conclusion {
         let claim = match Claim::new(token, fence) {
             Ok(claim) => claim,
-            Err(error) => return Came::Malformed { why: format!("no guard accepts this grant: {error}") },
+            Err(error) => {
+                return Conclusion::Malformed { why: format!("no guard accepts this grant: {error}") };
+            }
         };
         let mut value = 0;
         match self.guard.write(claim, || value = self.exchange(write)) {
-            Admission::Accepted(()) => Came::Register { value },
-            Admission::Stale { high } => Came::Stale { high },
+            Admission::Accepted(()) => Conclusion::Register { value },
+            Admission::Stale { high } => Conclusion::Stale { high },
         }
     }
 
@@ -109,12 +111,12 @@ mod tests {
         Key::new("register/0").unwrap()
     }
 
-    fn read(token: u64) -> Asked {
-        Asked::Read { key: key(), token: Token(token), fence: Token(token) }
+    fn read(token: u64) -> Invocation {
+        Invocation::Read { key: key(), token: Token(token), fence: Token(token) }
     }
 
-    fn write(token: u64, over: u64, value: u64) -> Asked {
-        Asked::Write { key: key(), token: Token(token), fence: Token(token), over, value }
+    fn write(token: u64, over: u64, value: u64) -> Invocation {
+        Invocation::Write { key: key(), token: Token(token), fence: Token(token), over, value }
     }
 
     #[test]
@@ -122,17 +124,17 @@ mod tests {
         let story = [read(3), write(3, 0, 31), read(5), write(3, 31, 32), write(5, 31, 51)];
         let tell = |fenced| {
             let registers = registers(fenced);
-            story.clone().map(|asked| registers.ask(&asked).unwrap())
+            story.clone().map(|invocation| registers.ask(&invocation).unwrap())
         };
-        let holds = |value| Came::Register { value };
-        let stale = Came::Stale { high: Token(5) };
+        let holds = |value| Conclusion::Register { value };
+        let stale = Conclusion::Stale { high: Token(5) };
         assert_eq!(tell(true), [holds(0), holds(31), holds(31), stale, holds(51)]);
         assert_eq!(tell(false), [holds(0), holds(31), holds(31), holds(32), holds(51)]);
     }
 
     #[test]
     fn a_fence_above_the_token_is_malformed() {
-        let asked = Asked::Read { key: key(), token: Token(3), fence: Token(4) };
-        assert!(matches!(registers(true).ask(&asked), Some(Came::Malformed { .. })));
+        let invocation = Invocation::Read { key: key(), token: Token(3), fence: Token(4) };
+        assert!(matches!(registers(true).ask(&invocation), Some(Conclusion::Malformed { .. })));
     }
 }

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime};
 use anyhow::{Context, ensure};
 use ringfence_harness::{Client, Consistency, Node, Reply, definite, until};
 use ringfence_laws::check::{self, Results, Verdict};
-use ringfence_laws::history::{About, Asked, End, History, MirrorEntry};
+use ringfence_laws::history::{About, End, History, Invocation, MirrorEntry};
 use ringfence_laws::store;
 use ringfence_patched::program;
 use ringfence_wire::{Key, KeyView, LeaseId};
@@ -284,19 +284,19 @@ async fn settle(
 async fn read_registers(load: &Load, client: &Client, keys: &[Key]) {
     for key in keys {
         let lease = LeaseId::random();
-        let asked = take(lease, key, ENDED_AFTER);
-        let granted = load.ask_in_the_end(client, asked).await;
+        let invocation = take(lease, key, ENDED_AFTER);
+        let granted = load.ask_in_the_end(client, invocation).await;
         if let Some((token, fence)) = held(granted) {
-            load.ask_in_the_end(client, Asked::Read { key: key.clone(), token, fence }).await;
-            load.ask_in_the_end(client, Asked::Release { lease }).await;
+            load.ask_in_the_end(client, Invocation::Read { key: key.clone(), token, fence }).await;
+            load.ask_in_the_end(client, Invocation::Release { lease }).await;
         }
     }
 }
 
 /// To have the key alone, if it is free.
-fn take(lease: LeaseId, key: &Key, ttl: Duration) -> Asked {
+fn take(lease: LeaseId, key: &Key, ttl: Duration) -> Invocation {
     let ttl_ms = u32::try_from(ttl.as_millis()).expect("it is short");
-    Asked::Acquire { lease, keys: exclusive(key), ttl_ms, wait_ms: 0, keep_place: false }
+    Invocation::Acquire { lease, keys: exclusive(key), ttl_ms, wait_ms: 0, keep_place: false }
 }
 
 async fn read(client: &Client, keys: &[Key]) -> anyhow::Result<Vec<KeyView>> {

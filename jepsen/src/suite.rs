@@ -18,7 +18,7 @@ use fastrand::Rng;
 use ringfence_laws::check::loop_lag;
 use ringfence_laws::check::register::FENCED_REGISTER;
 use ringfence_laws::check::{Results, Verdict};
-use ringfence_laws::history::{Came, History};
+use ringfence_laws::history::{Conclusion, History};
 use tokio::time::Instant;
 
 use crate::nemesis::Nemesis;
@@ -161,13 +161,14 @@ fn went(workload: Workload, results: &Results) -> Went {
 }
 
 fn tell(workload: Workload, history: &History, results: &Results) -> String {
-    let count = |is: fn(&Came) -> bool| history.calls.iter().filter(|call| is(&call.came)).count();
+    let count =
+        |is: fn(&Conclusion) -> bool| history.calls.iter().filter(|call| is(&call.conclusion)).count();
     let mut told = format!(
         "{} calls, {} grants, {} unknown, {} stale, {} faults",
         history.calls.len(),
-        count(|came| matches!(came, Came::Granted { standing: false, .. })),
-        count(|came| matches!(came, Came::Unknown { .. })),
-        count(|came| matches!(came, Came::Stale { .. })),
+        count(|conclusion| matches!(conclusion, Conclusion::Granted { standing: false, .. })),
+        count(|conclusion| matches!(conclusion, Conclusion::Unknown { .. })),
+        count(|conclusion| matches!(conclusion, Conclusion::Stale { .. })),
         history.faults.len()
     );
     if let Some(longest_ms) = results.laws.iter().find_map(|law| law.found.counts.get(loop_lag::LONGEST)) {

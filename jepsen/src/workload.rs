@@ -27,7 +27,7 @@ use ringfence_laws::check::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_laws::check::register::{FENCED_REGISTER, LOCKED_SET};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
 use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS};
-use ringfence_laws::history::{About, Came};
+use ringfence_laws::history::{About, Conclusion};
 use ringfence_wire::{Key, Mode, Token, WantedKey};
 
 use crate::nemesis::{BAD_BUILD, Nemesis, UPGRADE};
@@ -217,9 +217,9 @@ pub(crate) fn exclusive(key: &Key) -> Vec<WantedKey> {
 }
 
 /// The token and the fence of a lease on one key, if it was granted.
-pub(crate) fn held(came: Came) -> Option<(Token, Token)> {
-    match came {
-        Came::Granted { grant, .. } => Some((grant.token, grant.keys.first()?.fence)),
+pub(crate) fn held(conclusion: Conclusion) -> Option<(Token, Token)> {
+    match conclusion {
+        Conclusion::Granted { grant, .. } => Some((grant.token, grant.keys.first()?.fence)),
         _ => None,
     }
 }

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_laws::history::{Asked, Call, Came};
+use ringfence_laws::history::{Call, Conclusion, Invocation};
 use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -81,9 +81,9 @@ pub struct Request {
     /// The node.
     pub node: u64,
     /// What is asked.
-    pub asked: Asked,
+    pub invocation: Invocation,
     /// Where the answer goes. Closed once the client has given up.
-    pub reply: oneshot::Sender<Came>,
+    pub reply: oneshot::Sender<Conclusion>,
 }
 
 impl Desk {
@@ -132,8 +132,8 @@ impl Client {
             match self.rng.u32(0..100) {
                 0..70 => self.hold().await,
                 70..82 => {
-                    let asked = Asked::Key { key: self.key(), local: self.rng.u32(0..10) < 3 };
-                    self.ask(asked).await;
+                    let invocation = Invocation::Key { key: self.key(), local: self.rng.u32(0..10) < 3 };
+                    self.ask(invocation).await;
                 }
                 82..90 => self.validate().await,
                 90..94 => self.revoke().await,
@@ -152,29 +152,29 @@ impl Client {
             keys.into_iter().map(|key| WantedKey { key, mode: self.mode() }).collect();
         let lease = LeaseId::from_u128(self.rng.u128(1..)).expect("it is not 0");
         let wait_ms = if self.rng.bool() { self.rng.u32(100..3_000) } else { 0 };
-        let acquire = Asked::Acquire {
+        let acquire = Invocation::Acquire {
             lease,
             keys: claims.clone(),
             ttl_ms: self.ttl_ms(),
             wait_ms,
             keep_place: self.rng.bool(),
         };
-        let mut came = self.ask(acquire.clone()).await;
-        if matches!(came, Came::Unknown { .. } | Came::NotDone { .. }) {
+        let mut conclusion = self.ask(acquire.clone()).await;
+        if matches!(conclusion, Conclusion::Unknown { .. } | Conclusion::NotDone { .. }) {
             if self.rng.u32(0..4) == 0 {
                 return;
             }
-            came = self.repeat(acquire.clone()).await;
+            conclusion = self.repeat(acquire.clone()).await;
         }
         for _ in 0..self.rng.u32(0..4) {
-            if matches!(came, Came::Waiting { .. }) {
-                came = self.repeat(acquire.clone()).await;
+            if matches!(conclusion, Conclusion::Waiting { .. }) {
+                conclusion = self.repeat(acquire.clone()).await;
             }
         }
-        let token = match came {
-            Came::Granted { grant, .. } => grant.token,
-            Came::Waiting { .. } if self.rng.bool() => {
-                self.repeat(Asked::Release { lease }).await;
+        let token = match conclusion {
+            Conclusion::Granted { grant, .. } => grant.token,
+            Conclusion::Waiting { .. } if self.rng.bool() => {
+                self.repeat(Invocation::Release { lease }).await;
                 return;
             }
             _ => return,
@@ -183,21 +183,21 @@ impl Client {
         for _ in 0..self.rng.u32(0..5) {
             self.pause().await;
             let local = self.rng.u32(0..10) < 3;
-            let asked = match self.rng.u32(0..10) {
+            let invocation = match self.rng.u32(0..10) {
                 0..4 => {
                     let other = self.rng.u32(0..10) < 3;
-                    Asked::Renew { lease, ttl_ms: other.then(|| self.ttl_ms()) }
+                    Invocation::Renew { lease, ttl_ms: other.then(|| self.ttl_ms()) }
                 }
                 4 => acquire.clone(),
-                5..7 => Asked::Lease { lease, local },
-                7..9 => Asked::Key { key: key.clone(), local },
-                _ => Asked::Validate { key: key.clone(), token, local },
+                5..7 => Invocation::Lease { lease, local },
+                7..9 => Invocation::Key { key: key.clone(), local },
+                _ => Invocation::Validate { key: key.clone(), token, local },
             };
-            self.ask(asked).await;
+            self.ask(invocation).await;
         }
         match self.rng.u32(0..6) {
-            0..3 => drop(self.repeat(Asked::Release { lease }).await),
-            3 => drop(self.ask(Asked::Revoke { key, token }).await),
+            0..3 => drop(self.repeat(Invocation::Release { lease }).await),
+            3 => drop(self.ask(Invocation::Revoke { key, token }).await),
             _ => {}
         }
     }
@@ -206,13 +206,13 @@ impl Client {
         let (key, local) = (self.key(), self.rng.bool());
         let token = self.seen(&key, local).await.pop().unwrap_or(Token(1));
         let local = self.rng.bool();
-        self.ask(Asked::Validate { key, token, local }).await;
+        self.ask(Invocation::Validate { key, token, local }).await;
     }
 
     async fn revoke(&mut self) {
         let key = self.key();
         if let Some(&token) = self.seen(&key, true).await.first() {
-            self.ask(Asked::Revoke { key, token }).await;
+            self.ask(Invocation::Revoke { key, token }).await;
         }
     }
 
@@ -220,32 +220,32 @@ impl Client {
     async fn forestall(&mut self) {
         let lease = LeaseId::from_u128(self.rng.u128(1..)).expect("it is not 0");
         let keys = vec![WantedKey { key: self.key(), mode: Mode::Exclusive }];
-        self.repeat(Asked::Release { lease }).await;
-        self.ask(Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }).await;
+        self.repeat(Invocation::Release { lease }).await;
+        self.ask(Invocation::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }).await;
     }
 
     /// The tokens that a look at `key` shows, the oldest first.
     async fn seen(&mut self, key: &Key, local: bool) -> Vec<Token> {
-        match self.ask(Asked::Key { key: key.clone(), local }).await {
-            Came::Key { view } => view.holders.iter().map(|holder| holder.token).collect(),
+        match self.ask(Invocation::Key { key: key.clone(), local }).await {
+            Conclusion::Key { view } => view.holders.iter().map(|holder| holder.token).collect(),
             _ => Vec::new(),
         }
     }
 
     /// Asks until the answer is definite, for as long as that is safe.
-    async fn repeat(&mut self, asked: Asked) -> Came {
+    async fn repeat(&mut self, invocation: Invocation) -> Conclusion {
         let began = Instant::now();
         loop {
-            let came = self.ask(asked.clone()).await;
-            let is_settled = !matches!(came, Came::Unknown { .. } | Came::NotDone { .. });
+            let conclusion = self.ask(invocation.clone()).await;
+            let is_settled = !matches!(conclusion, Conclusion::Unknown { .. } | Conclusion::NotDone { .. });
             if is_settled || began.elapsed() > REPEATS_FOR || Instant::now() >= self.until {
-                return came;
+                return conclusion;
             }
             self.pause().await;
         }
     }
 
-    async fn ask(&mut self, asked: Asked) -> Came {
+    async fn ask(&mut self, invocation: Invocation) -> Conclusion {
         let node = {
             let nodes = self.nodes.lock().expect("nothing panics while the nodes are locked");
             nodes[self.rng.usize(..nodes.len())]
@@ -253,9 +253,9 @@ impl Client {
         let patience = Duration::from_millis(self.rng.choice(PATIENCE).unwrap_or(PATIENCE[0]));
         let is_lost = self.rng.u32(0..100) < self.load.lost;
         if Instant::now() >= self.until {
-            return Came::NotDone { why: "the time is over".to_owned() };
+            return Conclusion::NotDone { why: "the time is over".to_owned() };
         }
-        ask(&self.desk, self.began, self.number, node, asked, patience, is_lost).await
+        ask(&self.desk, self.began, self.number, node, invocation, patience, is_lost).await
     }
 
     async fn pause(&mut self) {
@@ -286,35 +286,44 @@ pub async fn ask(
     began: Instant,
     number: u32,
     node: u64,
-    asked: Asked,
+    invocation: Invocation,
     patience: Duration,
     is_lost: bool,
-) -> Came {
+) -> Conclusion {
     let now_us = || u64::try_from(began.elapsed().as_micros()).expect("a run takes hours, not ages");
-    let waits = match &asked {
-        Asked::Acquire { wait_ms, .. } => Duration::from_millis((*wait_ms).into()),
+    let waits = match &invocation {
+        Invocation::Acquire { wait_ms, .. } => Duration::from_millis((*wait_ms).into()),
         _ => Duration::ZERO,
     };
     let sent_us = now_us();
     let place = {
         let mut calls = desk.calls();
         let id = calls.len() as u64;
-        let came = Came::Unknown { why: "it was under way at the end".to_owned() };
-        let (process, node, asked) = (number, Some(node), asked.clone());
-        calls.push(Call { id, process, node, batch: None, sent_us, ended_us: u64::MAX, asked, came });
+        let conclusion = Conclusion::Unknown { why: "it was under way at the end".to_owned() };
+        let (process, node, invocation) = (number, Some(node), invocation.clone());
+        calls.push(Call {
+            id,
+            process,
+            node,
+            batch: None,
+            sent_us,
+            ended_us: u64::MAX,
+            invocation,
+            conclusion,
+        });
         calls.len() - 1
     };
     let (reply, answer) = oneshot::channel();
-    desk.requests().push(Request { node, asked, reply });
-    let came = match timeout(patience + waits, answer).await {
-        Ok(Ok(_)) if is_lost => Came::Unknown { why: "the answer was lost".to_owned() },
-        Ok(Ok(came)) => came,
-        Ok(Err(_)) => Came::Unknown { why: "the connection broke".to_owned() },
-        Err(_) => Came::Unknown { why: "it gave up".to_owned() },
+    desk.requests().push(Request { node, invocation, reply });
+    let conclusion = match timeout(patience + waits, answer).await {
+        Ok(Ok(_)) if is_lost => Conclusion::Unknown { why: "the answer was lost".to_owned() },
+        Ok(Ok(conclusion)) => conclusion,
+        Ok(Err(_)) => Conclusion::Unknown { why: "the connection broke".to_owned() },
+        Err(_) => Conclusion::Unknown { why: "it gave up".to_owned() },
     };
     let mut calls = desk.calls();
-    (calls[place].ended_us, calls[place].came) = (now_us(), came.clone());
-    came
+    (calls[place].ended_us, calls[place].conclusion) = (now_us(), conclusion.clone());
+    conclusion
 }
 
 /// One of the keys that clients ask for.

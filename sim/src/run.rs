@@ -11,7 +11,7 @@ use std::time::Duration;
 use fastrand::Rng;
 use ringfence_laws::check::tokens::GRANTED_TOKENS;
 use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, Results, Verdict, judge, loop_lag::LOOP_LAG};
-use ringfence_laws::history::{About, Asked, Call, Came, Change, End, History, NodeEnd};
+use ringfence_laws::history::{About, Call, Change, Conclusion, End, History, Invocation, NodeEnd};
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
 use ringfence_wire::{LeaseId, Mode, RulesRange, WantedKey};
@@ -152,28 +152,28 @@ fn serve_again(world: &mut World) {
 /// The final reads, and a write through each member.
 fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
     end.read_us = world.now * 1_000;
-    let results = Arc::new(Mutex::new(Vec::<(Option<NodeId>, Came)>::new()));
+    let results = Arc::new(Mutex::new(Vec::<(Option<NodeId>, Conclusion)>::new()));
     let (desk, began) = (Arc::clone(&world.desk), world.clients.base());
     let mut wishes = Vec::new();
     for number in 0..plan.load.keys {
         wishes.push((
             None,
             members.first().copied().unwrap_or(1),
-            Asked::Key { key: key_number(number), local: false },
+            Invocation::Key { key: key_number(number), local: false },
         ));
     }
     for id in members {
         let lease = LeaseId::from_u128(u128::from(*id)).expect("ids of nodes begin at 1");
         let keys = vec![WantedKey { key: key_number(1_000 + *id as u32), mode: Mode::Exclusive }];
-        let asked = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
-        wishes.push((Some(*id), *id, asked));
+        let invocation = Invocation::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
+        wishes.push((Some(*id), *id, invocation));
     }
     let count = wishes.len();
     let collected = Arc::clone(&results);
     world.clients.spawn(async move {
-        for (writes, node, asked) in wishes {
-            let came = clients::ask(&desk, began, IN_THE_END, node, asked, PATIENCE, false).await;
-            collected.lock().expect("nothing panics while the results are locked").push((writes, came));
+        for (writes, node, invocation) in wishes {
+            let conclusion = clients::ask(&desk, began, IN_THE_END, node, invocation, PATIENCE, false).await;
+            collected.lock().expect("nothing panics while the results are locked").push((writes, conclusion));
         }
     });
     let is_done = |results: &Mutex<Vec<_>>| {
@@ -192,10 +192,11 @@ fn read(plan: &Plan, world: &mut World, members: &[NodeId], end: &mut End) {
         end.missing.push("a time at which all members have applied and written the same".to_owned());
     }
     world.look();
-    for (writes, came) in results.lock().expect("nothing panics while the results are locked").drain(..) {
-        match (writes, came) {
-            (None, Came::Key { view }) => end.keys.push(view),
-            (Some(_), Came::Granted { .. }) => {}
+    for (writes, conclusion) in results.lock().expect("nothing panics while the results are locked").drain(..)
+    {
+        match (writes, conclusion) {
+            (None, Conclusion::Key { view }) => end.keys.push(view),
+            (Some(_), Conclusion::Granted { .. }) => {}
             (_, other) => {
                 let statuses = world.statuses();
                 world.findings.push(format!("a final call failed: {other:?}; {statuses}"));
@@ -280,8 +281,8 @@ fn promised() -> Vec<&'static Checker> {
 /// What was granted, as lines for the story.
 pub fn grants(history: &History) -> impl Iterator<Item = Line> {
     history.calls.iter().filter_map(|call| {
-        let (Asked::Acquire { lease, keys, .. }, Came::Granted { grant, standing: false, .. }) =
-            (&call.asked, &call.came)
+        let (Invocation::Acquire { lease, keys, .. }, Conclusion::Granted { grant, standing: false, .. }) =
+            (&call.invocation, &call.conclusion)
         else {
             return None;
         };
@@ -372,12 +373,12 @@ fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findin
 
 fn count_calls(calls: &[Call], coverage: &mut Coverage) {
     for call in calls {
-        let name = match (&call.asked, &call.came) {
-            (_, Came::Unknown { .. }) => "calls with an unknown end",
-            (_, Came::NotDone { .. }) => "calls that were not done",
-            (Asked::Acquire { .. }, Came::Granted { .. }) => "grants",
-            (Asked::Renew { .. }, Came::Granted { .. }) => "renewals",
-            (_, Came::Refused { .. }) => "refusals",
+        let name = match (&call.invocation, &call.conclusion) {
+            (_, Conclusion::Unknown { .. }) => "calls with an unknown end",
+            (_, Conclusion::NotDone { .. }) => "calls that were not done",
+            (Invocation::Acquire { .. }, Conclusion::Granted { .. }) => "grants",
+            (Invocation::Renew { .. }, Conclusion::Granted { .. }) => "renewals",
+            (_, Conclusion::Refused { .. }) => "refusals",
             _ => "other answers",
         };
         coverage.count(name);

@@ -68,15 +68,15 @@ pub struct Call {
     /// When its end was known; for what has no answer, when its client gave up.
     pub ended_us: u64,
     /// What was asked for.
-    pub asked: Asked,
+    pub invocation: Invocation,
     /// What came of it.
-    pub came: Came,
+    pub conclusion: Conclusion,
 }
 
 /// What was asked for.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "f", rename_all = "kebab-case")]
-pub enum Asked {
+pub enum Invocation {
     /// `PUT /v1/leases/{lease}`
     Acquire {
         /// The client's handle.
@@ -163,8 +163,8 @@ pub enum Asked {
 
 /// What came of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(tag = "came", rename_all = "kebab-case")]
-pub enum Came {
+#[serde(tag = "is", rename_all = "kebab-case")]
+pub enum Conclusion {
     /// 201 or 200 with a grant: of an acquire, a renewal, or a look at a lease.
     Granted {
         /// As it was answered.
@@ -225,7 +225,7 @@ pub enum Came {
     },
 }
 
-impl Came {
+impl Conclusion {
     /// A grant, of which the answer does not say whether it stands in Redis.
     pub fn granted(grant: Grant, standing: bool) -> Self {
         Self::Granted { grant, standing, mirrored: None }
@@ -243,25 +243,25 @@ impl Came {
 }
 
 /// Of a renewal, or a look at a lease.
-impl From<Grant> for Came {
+impl From<Grant> for Conclusion {
     fn from(grant: Grant) -> Self {
         Self::granted(grant, true)
     }
 }
 
-impl From<Waiting> for Came {
+impl From<Waiting> for Conclusion {
     fn from(waiting: Waiting) -> Self {
         Self::Waiting { ahead: waiting.ahead }
     }
 }
 
-impl From<KeyView> for Came {
+impl From<KeyView> for Conclusion {
     fn from(view: KeyView) -> Self {
         Self::Key { view }
     }
 }
 
-impl From<Verdict> for Came {
+impl From<Verdict> for Conclusion {
     fn from(verdict: Verdict) -> Self {
         Self::Verdict { verdict }
     }
@@ -426,7 +426,7 @@ pub struct ChangedKey {
     pub fence: Token,
 }
 
-impl Asked {
+impl Invocation {
     /// The lease that it names by its id.
     pub fn lease(&self) -> Option<LeaseId> {
         match self {
@@ -476,17 +476,20 @@ impl Asked {
 impl Call {
     /// Whether what it asked for may have been done, or was.
     pub fn may_be_done(&self) -> bool {
-        !matches!(self.came, Came::NotDone { .. } | Came::Refused { .. } | Came::Stale { .. })
+        !matches!(
+            self.conclusion,
+            Conclusion::NotDone { .. } | Conclusion::Refused { .. } | Conclusion::Stale { .. }
+        )
     }
 
     /// Whether it was made by the client library.
     pub fn is_of_library(&self) -> bool {
-        self.node.is_none() && !matches!(self.asked, Asked::Read { .. } | Asked::Write { .. })
+        self.node.is_none() && !matches!(self.invocation, Invocation::Read { .. } | Invocation::Write { .. })
     }
 
     /// Whether its answer settles what was done.
     pub fn is_definite(&self) -> bool {
-        !matches!(self.came, Came::Unknown { .. } | Came::Malformed { .. })
+        !matches!(self.conclusion, Conclusion::Unknown { .. } | Conclusion::Malformed { .. })
     }
 }
 

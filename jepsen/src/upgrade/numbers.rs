@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use ringfence_laws::history::{Asked, Call, Came, History};
+use ringfence_laws::history::{Call, Conclusion, History, Invocation};
 use ringfence_wire::{ProblemKind, Role};
 
 use super::scene::REFUSED;
@@ -29,7 +29,8 @@ pub(super) struct Numbers {
 impl Numbers {
     pub(super) fn of(history: &History) -> Self {
         let (calls, faults) = (&history.calls, &history.faults);
-        let failed = |call: &&Call| matches!(call.came, Came::NotDone { .. } | Came::Unknown { .. });
+        let failed =
+            |call: &&Call| matches!(call.conclusion, Conclusion::NotDone { .. } | Conclusion::Unknown { .. });
         let of_library = || calls.iter().filter(|call| call.is_of_library());
         let terms: BTreeSet<u64> = history
             .sights
@@ -42,7 +43,7 @@ impl Numbers {
         answered.sort_unstable();
         // After the last acquire, the load is over.
         let last = of_library()
-            .filter(|call| matches!(call.asked, Asked::Acquire { .. }))
+            .filter(|call| matches!(call.invocation, Invocation::Acquire { .. }))
             .map(|call| call.sent_us)
             .max();
         let gaps = answered.windows(2).map(|pair| (pair[0], pair[1])).filter(|gap| Some(gap.0) < last);
@@ -76,7 +77,7 @@ impl Numbers {
 }
 
 fn is_overloaded(call: &Call) -> bool {
-    matches!(call.came, Came::Refused { problem: ProblemKind::Overloaded, .. })
+    matches!(call.conclusion, Conclusion::Refused { problem: ProblemKind::Overloaded, .. })
 }
 
 impl fmt::Display for Numbers {
@@ -105,23 +106,32 @@ mod tests {
 
     use super::*;
 
-    fn call(node: Option<u64>, ended_us: u64, came: Came) -> Call {
+    fn call(node: Option<u64>, ended_us: u64, conclusion: Conclusion) -> Call {
         let (lease, keys) = (LeaseId::random(), Vec::new());
-        let asked = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
-        Call { id: 0, process: 0, node, batch: None, sent_us: ended_us - 90, ended_us, asked, came }
+        let invocation = Invocation::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
+        Call {
+            id: 0,
+            process: 0,
+            node,
+            batch: None,
+            sent_us: ended_us - 90,
+            ended_us,
+            invocation,
+            conclusion,
+        }
     }
 
     #[test]
     fn a_gap_lasts_from_one_answer_of_the_library_to_the_next() {
-        let failed = || Came::NotDone { why: "no leader".to_owned() };
+        let failed = || Conclusion::NotDone { why: "no leader".to_owned() };
         let calls = vec![
-            call(None, 100, Came::Done),
+            call(None, 100, Conclusion::Done),
             call(None, 300, failed()),
-            call(Some(1), 310, Came::Done),
-            call(None, 500, Came::Done),
+            call(Some(1), 310, Conclusion::Done),
+            call(None, 500, Conclusion::Done),
             call(Some(2), 600, failed()),
             // It waited for longer than the load went on.
-            Call { sent_us: 120, ..call(None, 5_000, Came::Done) },
+            Call { sent_us: 120, ..call(None, 5_000, Conclusion::Done) },
         ];
         let numbers = Numbers::of(&History { calls, ..History::default() });
         let expected =

@@ -1,7 +1,7 @@
 //! Programs that use the client library: some take turns at few keys, others keep a lease for as long as the run lasts.
 
 use ringfence_client::{Lease, State};
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::Key;
 
 use super::Turn;
@@ -55,10 +55,10 @@ impl Turn for Add {
 impl Add {
     async fn add(self, lease: &Lease, process: &mut Process) -> Option<()> {
         let (key, token, fence) = (self.key, lease.token(), lease.token());
-        let read = process.ask(Asked::Read { key: key.clone(), token, fence }).await?;
-        let Came::Register { value: over } = read else { return Some(()) };
+        let read = process.ask(Invocation::Read { key: key.clone(), token, fence }).await?;
+        let Conclusion::Register { value: over } = read else { return Some(()) };
         process.rest(self.pauses_ms[0]).await?;
-        process.ask(Asked::Write { key, token, fence, over, value: self.element }).await?;
+        process.ask(Invocation::Write { key, token, fence, over, value: self.element }).await?;
         process.rest(self.pauses_ms[1]).await
     }
 }

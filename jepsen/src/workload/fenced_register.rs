@@ -5,7 +5,7 @@
 //! ```
 //! The same without asking the guard is the control: it must lose updates, or the pauses are not long enough.
 
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
@@ -48,25 +48,25 @@ impl Turn for Hold {
 
     async fn take(self, process: &mut Process) -> Option<()> {
         let Self { lease, key, ttl_ms, wait_ms, .. } = self;
-        let wish = Asked::Acquire { lease, keys: exclusive(&key), ttl_ms, wait_ms, keep_place: false };
+        let wish = Invocation::Acquire { lease, keys: exclusive(&key), ttl_ms, wait_ms, keep_place: false };
         let Some((token, fence)) = held(process.repeat(wish).await?) else { return Some(()) };
         process.rest(self.before_read_ms).await?;
-        let read = process.ask(Asked::Read { key: key.clone(), token, fence }).await?;
-        let Came::Register { value: mut over } = read else { return Some(()) };
+        let read = process.ask(Invocation::Read { key: key.clone(), token, fence }).await?;
+        let Conclusion::Register { value: mut over } = read else { return Some(()) };
         for write in self.writes {
             process.rest(write.pause_ms).await?;
             if write.renews {
                 // Whether it still holds the lease is not for the holder to judge: the register does.
-                process.ask(Asked::Renew { lease, ttl_ms: None }).await?;
+                process.ask(Invocation::Renew { lease, ttl_ms: None }).await?;
             }
             let (key, value) = (key.clone(), write.value);
-            match process.ask(Asked::Write { key, token, fence, over, value }).await? {
-                Came::Register { value } => over = value,
+            match process.ask(Invocation::Write { key, token, fence, over, value }).await? {
+                Conclusion::Register { value } => over = value,
                 _ => return Some(()),
             }
         }
         if self.releases {
-            process.repeat(Asked::Release { lease }).await?;
+            process.repeat(Invocation::Release { lease }).await?;
         }
         Some(())
     }

@@ -3,7 +3,7 @@
 
 use std::num::NonZeroU32;
 
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{Key, LeaseId, Mode, Token, WantedKey};
 
 use super::Turn;
@@ -77,19 +77,19 @@ impl Turn for Errand {
     async fn take(self, process: &mut Process) -> Option<()> {
         match self {
             Self::Hold(hold) => hold.take(process).await,
-            Self::Look { key, local } => process.ask(Asked::Key { key, local }).await.map(drop),
+            Self::Look { key, local } => process.ask(Invocation::Key { key, local }).await.map(drop),
             Self::Validate { key, local, looks_locally } => {
                 let token = seen(process, &key, looks_locally).await?.last().copied().unwrap_or(Token(1));
-                process.ask(Asked::Validate { key, token, local }).await.map(drop)
+                process.ask(Invocation::Validate { key, token, local }).await.map(drop)
             }
             Self::Revoke { key } => {
                 let Some(&token) = seen(process, &key, true).await?.first() else { return Some(()) };
-                process.ask(Asked::Revoke { key, token }).await.map(drop)
+                process.ask(Invocation::Revoke { key, token }).await.map(drop)
             }
             Self::Forestall { lease, key } => {
-                process.repeat(Asked::Release { lease }).await?;
+                process.repeat(Invocation::Release { lease }).await?;
                 let keys = vec![WantedKey { key, mode: Mode::Exclusive }];
-                let wish = Asked::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
+                let wish = Invocation::Acquire { lease, keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false };
                 process.ask(wish).await.map(drop)
             }
         }
@@ -98,8 +98,8 @@ impl Turn for Errand {
 
 /// The tokens that a look at `key` shows, the oldest first.
 async fn seen(process: &mut Process, key: &Key, local: bool) -> Option<Vec<Token>> {
-    Some(match process.ask(Asked::Key { key: key.clone(), local }).await? {
-        Came::Key { view } => view.holders.iter().map(|holder| holder.token).collect(),
+    Some(match process.ask(Invocation::Key { key: key.clone(), local }).await? {
+        Conclusion::Key { view } => view.holders.iter().map(|holder| holder.token).collect(),
         _ => Vec::new(),
     })
 }
@@ -134,9 +134,9 @@ impl Hold {
         }
     }
 
-    fn wish(&self) -> Asked {
+    fn wish(&self) -> Invocation {
         let &Self { lease, ref keys, ttl_ms, wait_ms, keep_place, .. } = self;
-        Asked::Acquire { lease, keys: keys.clone(), ttl_ms, wait_ms, keep_place }
+        Invocation::Acquire { lease, keys: keys.clone(), ttl_ms, wait_ms, keep_place }
     }
 
     async fn take(self, process: &mut Process) -> Option<()> {
@@ -145,18 +145,18 @@ impl Hold {
         for &(pause_ms, deed) in &self.deeds {
             process.rest(pause_ms).await?;
             let key = key.clone();
-            let asked = match deed {
-                Deed::Renew { ttl_ms } => Asked::Renew { lease, ttl_ms },
+            let invocation = match deed {
+                Deed::Renew { ttl_ms } => Invocation::Renew { lease, ttl_ms },
                 Deed::Repeat => self.wish(),
-                Deed::Lease { local } => Asked::Lease { lease, local },
-                Deed::Key { local } => Asked::Key { key, local },
-                Deed::Validate { local } => Asked::Validate { key, token, local },
+                Deed::Lease { local } => Invocation::Lease { lease, local },
+                Deed::Key { local } => Invocation::Key { key, local },
+                Deed::Validate { local } => Invocation::Validate { key, token, local },
             };
-            process.ask(asked).await?;
+            process.ask(invocation).await?;
         }
         match self.end {
-            End::Release => process.repeat(Asked::Release { lease }).await.map(drop),
-            End::Revoke => process.ask(Asked::Revoke { key: key.clone(), token }).await.map(drop),
+            End::Release => process.repeat(Invocation::Release { lease }).await.map(drop),
+            End::Revoke => process.ask(Invocation::Revoke { key: key.clone(), token }).await.map(drop),
             End::Leave => Some(()),
         }
     }
@@ -164,23 +164,23 @@ impl Hold {
     /// The token, if it was granted. Who does not repeat after an unknown answer is never heard of again, and neither
     /// releases the lease.
     async fn acquire(&self, process: &mut Process) -> Option<Option<Token>> {
-        let mut came = process.ask_for(self.wish(), self.hangs_up_ms).await?;
-        if let Came::Unknown { .. } | Came::NotDone { .. } = came {
+        let mut conclusion = process.ask_for(self.wish(), self.hangs_up_ms).await?;
+        if let Conclusion::Unknown { .. } | Conclusion::NotDone { .. } = conclusion {
             let Some(pause_ms) = self.repeats_after_ms else { return Some(None) };
             process.rest(pause_ms).await?;
-            came = process.repeat(self.wish()).await?;
+            conclusion = process.repeat(self.wish()).await?;
         }
         for _ in 0..self.stays {
-            if !matches!(came, Came::Waiting { .. }) {
+            if !matches!(conclusion, Conclusion::Waiting { .. }) {
                 break;
             }
-            came = process.repeat(self.wish()).await?;
+            conclusion = process.repeat(self.wish()).await?;
         }
-        if let (Came::Waiting { .. }, End::Release) = (&came, self.end) {
-            process.repeat(Asked::Release { lease: self.lease }).await?;
+        if let (Conclusion::Waiting { .. }, End::Release) = (&conclusion, self.end) {
+            process.repeat(Invocation::Release { lease: self.lease }).await?;
         }
-        Some(match came {
-            Came::Granted { grant, .. } => Some(grant.token),
+        Some(match conclusion {
+            Conclusion::Granted { grant, .. } => Some(grant.token),
             _ => None,
         })
     }

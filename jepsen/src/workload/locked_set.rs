@@ -2,7 +2,7 @@
 //!
 //! A set is a chain of writes, each over the one before: who adds an element writes it over the last that was added.
 
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
@@ -32,14 +32,15 @@ impl Turn for Add {
 
     async fn take(self, process: &mut Process) -> Option<()> {
         let Self { lease, key, element, ttl_ms, pause_ms } = self;
-        let wish = Asked::Acquire { lease, keys: exclusive(&key), ttl_ms, wait_ms: 3_000, keep_place: false };
+        let wish =
+            Invocation::Acquire { lease, keys: exclusive(&key), ttl_ms, wait_ms: 3_000, keep_place: false };
         let Some((token, fence)) = held(process.repeat(wish).await?) else { return Some(()) };
-        let read = process.ask(Asked::Read { key: key.clone(), token, fence }).await?;
-        if let Came::Register { value: over } = read {
+        let read = process.ask(Invocation::Read { key: key.clone(), token, fence }).await?;
+        if let Conclusion::Register { value: over } = read {
             process.rest(pause_ms).await?;
-            process.ask(Asked::Write { key, token, fence, over, value: element }).await?;
+            process.ask(Invocation::Write { key, token, fence, over, value: element }).await?;
         }
-        process.repeat(Asked::Release { lease }).await?;
+        process.repeat(Invocation::Release { lease }).await?;
         Some(())
     }
 }

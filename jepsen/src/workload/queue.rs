@@ -1,7 +1,7 @@
 //! Many who wait for few keys, and hold them briefly: first come, first served.
 
 use futures_util::future::join_all;
-use ringfence_laws::history::{Asked, Came};
+use ringfence_laws::history::{Conclusion, Invocation};
 use ringfence_wire::{Key, LeaseId};
 
 use super::draws::Draws;
@@ -41,36 +41,36 @@ impl Turn for Stand {
 
     async fn take(self, process: &mut Process) -> Option<()> {
         let wish = self.wish(self.wait_ms, self.keep_place);
-        let came = match self.hangs_up_ms {
+        let conclusion = match self.hangs_up_ms {
             Some(_) => process.ask_for(wish, self.hangs_up_ms).await?,
             None => process.repeat(wish).await?,
         };
-        self.go_on(came, process).await
+        self.go_on(conclusion, process).await
     }
 }
 
 impl Stand {
-    fn wish(&self, wait_ms: u32, keep_place: bool) -> Asked {
+    fn wish(&self, wait_ms: u32, keep_place: bool) -> Invocation {
         let keys = exclusive(&self.key);
-        Asked::Acquire { lease: self.lease, keys, ttl_ms: self.ttl_ms, wait_ms, keep_place }
+        Invocation::Acquire { lease: self.lease, keys, ttl_ms: self.ttl_ms, wait_ms, keep_place }
     }
 
     /// What it does after its first answer.
-    async fn go_on(&self, mut came: Came, process: &mut Process) -> Option<()> {
+    async fn go_on(&self, mut conclusion: Conclusion, process: &mut Process) -> Option<()> {
         for _ in 0..self.stays {
-            if !matches!(came, Came::Waiting { .. }) {
+            if !matches!(conclusion, Conclusion::Waiting { .. }) {
                 break;
             }
-            came = process.repeat(self.wish(self.wait_ms, self.keep_place)).await?;
+            conclusion = process.repeat(self.wish(self.wait_ms, self.keep_place)).await?;
         }
-        match came {
-            Came::Granted { .. } => process.rest(self.hold_ms).await?,
+        match conclusion {
+            Conclusion::Granted { .. } => process.rest(self.hold_ms).await?,
             // It leaves the queue, or its place is taken from it after 5 s.
-            Came::Waiting { .. } => {}
+            Conclusion::Waiting { .. } => {}
             _ => return Some(()),
         }
         if self.releases {
-            process.repeat(Asked::Release { lease: self.lease }).await?;
+            process.repeat(Invocation::Release { lease: self.lease }).await?;
         }
         Some(())
     }
@@ -88,19 +88,21 @@ impl Turn for Crowd {
 
     async fn take(self, process: &mut Process) -> Option<()> {
         let Self(stands) = self;
-        let lanes: Vec<(Process, Asked)> =
+        let lanes: Vec<(Process, Invocation)> =
             (0..).zip(&stands).map(|(lane, stand)| (process.lane(lane), stand.wish(0, true))).collect();
-        let came = process.ask_together(&lanes).await?;
-        let waits = lanes.into_iter().zip(&stands).zip(came).map(async |(((mut lane, _), stand), came)| {
-            match came {
-                // It may have its place, or the lease: the PUT tells.
-                Came::Unknown { .. } => {
-                    let came = lane.repeat(stand.wish(stand.wait_ms, stand.keep_place)).await?;
-                    stand.go_on(came, &mut lane).await
+        let conclusion = process.ask_together(&lanes).await?;
+        let waits = lanes.into_iter().zip(&stands).zip(conclusion).map(
+            async |(((mut lane, _), stand), conclusion)| {
+                match conclusion {
+                    // It may have its place, or the lease: the PUT tells.
+                    Conclusion::Unknown { .. } => {
+                        let conclusion = lane.repeat(stand.wish(stand.wait_ms, stand.keep_place)).await?;
+                        stand.go_on(conclusion, &mut lane).await
+                    }
+                    conclusion => stand.go_on(conclusion, &mut lane).await,
                 }
-                came => stand.go_on(came, &mut lane).await,
-            }
-        });
+            },
+        );
         join_all(waits).await.into_iter().collect()
     }
 }

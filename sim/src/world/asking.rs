@@ -3,28 +3,28 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use ringfence_laws::history::Came;
+use ringfence_laws::history::Conclusion;
 use tokio::sync::oneshot;
 
 use super::World;
 use crate::serve::serve;
 
 /// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.
-pub(super) type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Came>, Option<Came>)>>>;
+pub(super) type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Conclusion>, Option<Conclusion>)>>>;
 
 /// A request that a node has not answered. If it is dropped, the connection breaks.
 ///
 /// A runtime that is dropped drops its tasks in an order that nobody fixes, so their ends take effect later, in order.
 pub(super) struct Asking {
     pub(super) number: u64,
-    pub(super) reply: Option<oneshot::Sender<Came>>,
-    pub(super) came: Option<Came>,
+    pub(super) reply: Option<oneshot::Sender<Conclusion>>,
+    pub(super) conclusion: Option<Conclusion>,
     pub(super) answers: Answers,
 }
 
 impl Asking {
-    pub(super) fn answer(mut self, came: Came) {
-        self.came = Some(came);
+    pub(super) fn answer(mut self, conclusion: Conclusion) {
+        self.conclusion = Some(conclusion);
     }
 
     /// Waits until the client does.
@@ -36,7 +36,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         let reply = self.reply.take().expect("nothing else takes it");
-        let answer = (reply, self.came.take());
+        let answer = (reply, self.conclusion.take());
         self.answers.lock().expect("nothing panics while the answers are locked").insert(self.number, answer);
     }
 }
@@ -55,23 +55,23 @@ impl World {
             let running = machine.and_then(|it| Some((it, it.process.as_ref()?, it.service()?)));
             let Some((machine, process, service)) = running else {
                 self.clients.wake(self.now);
-                let _ = request.reply.send(Came::NotDone { why: "the node does not run".to_owned() });
+                let _ = request.reply.send(Conclusion::NotDone { why: "the node does not run".to_owned() });
                 continue;
             };
             let is_on = Arc::clone(&machine.is_on);
-            let crate::clients::Request { asked, reply, .. } = request;
+            let crate::clients::Request { invocation, reply, .. } = request;
             let (number, answers, load) = (self.requests, Arc::clone(&self.answers), self.plan.load);
-            let mut asking = Asking { number, reply: Some(reply), came: None, answers };
+            let mut asking = Asking { number, reply: Some(reply), conclusion: None, answers };
             process.wake(self.now);
             process.spawn(async move {
-                let came = tokio::select! {
+                let conclusion = tokio::select! {
                     biased;
-                    came = serve(&service, asked, load) => came,
+                    conclusion = serve(&service, invocation, load) => conclusion,
                     () = asking.given_up() => return,
                 };
                 // A machine that has stopped between two operations says nothing more.
                 if is_on.load(std::sync::atomic::Ordering::Relaxed) {
-                    asking.answer(came);
+                    asking.answer(conclusion);
                 }
             });
         }
@@ -80,9 +80,9 @@ impl World {
         if !answers.is_empty() {
             self.clients.run_until(self.now);
         }
-        for (reply, came) in answers.into_values() {
+        for (reply, conclusion) in answers.into_values() {
             self.clients.wake(self.now);
-            came.map(|came| reply.send(came));
+            conclusion.map(|conclusion| reply.send(conclusion));
         }
         for machine in
             self.machines.values().filter(|machine| machine.fuse.is_some() && machine.disk.is_off())

@@ -22,7 +22,7 @@ use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, ProblemKind, Token
 use super::facts::{Facts, Life, at, is_local};
 use super::log::Line;
 use super::{Checker, Found, causes};
-use crate::history::{Asked, Call, Came, ChangeName};
+use crate::history::{Call, ChangeName, Conclusion, Invocation};
 
 /// No acknowledged grant is lost.
 pub const NO_GRANT_LOST: Checker = Checker {
@@ -76,7 +76,7 @@ fn linearizable_reads(facts: &Facts) -> Found {
 }
 
 fn is_read(call: &Call) -> bool {
-    matches!(call.asked, Asked::Key { .. } | Asked::Validate { .. } | Asked::Lease { .. })
+    matches!(call.invocation, Invocation::Key { .. } | Invocation::Validate { .. } | Invocation::Lease { .. })
 }
 
 fn grants_are_in_the_log(facts: &Facts, found: &mut Found) {
@@ -157,20 +157,22 @@ fn compare(facts: &Facts, call: &Call, found: &mut Found) {
 
 fn says<'h>(facts: &Facts, call: &'h Call) -> Option<Says<'h>> {
     use ProblemKind::{LeaseGone, NotGranted, UnknownLease, WaitTimeout};
-    Some(match (&call.asked, &call.came) {
-        (_, Came::Key { view }) => Says::Key(view),
-        (Asked::Validate { key, token, .. }, Came::Verdict { verdict }) => {
+    Some(match (&call.invocation, &call.conclusion) {
+        (_, Conclusion::Key { view }) => Says::Key(view),
+        (Invocation::Validate { key, token, .. }, Conclusion::Verdict { verdict }) => {
             Says::Verdict(key, *token, *verdict)
         }
-        (_, Came::Granted { grant, .. }) => Says::Granted(grant),
-        (_, Came::Waiting { .. }) | (_, Came::Refused { problem: NotGranted, .. }) => {
-            Says::Waiting(call.asked.lease()?)
+        (_, Conclusion::Granted { grant, .. }) => Says::Granted(grant),
+        (_, Conclusion::Waiting { .. }) | (_, Conclusion::Refused { problem: NotGranted, .. }) => {
+            Says::Waiting(call.invocation.lease()?)
         }
-        (Asked::Release { lease }, Came::Done) => Says::Over(*lease, None),
-        (Asked::Revoke { token, .. }, Came::Done) => Says::Over(*facts.by_token.get(token)?, None),
-        (_, Came::Refused { problem: LeaseGone, reason }) => Says::Over(call.asked.lease()?, *reason),
-        (_, Came::Refused { problem: WaitTimeout, .. }) => Says::Over(call.asked.lease()?, None),
-        (_, Came::Refused { problem: UnknownLease, .. }) => Says::Unknown(call.asked.lease()?),
+        (Invocation::Release { lease }, Conclusion::Done) => Says::Over(*lease, None),
+        (Invocation::Revoke { token, .. }, Conclusion::Done) => Says::Over(*facts.by_token.get(token)?, None),
+        (_, Conclusion::Refused { problem: LeaseGone, reason }) => {
+            Says::Over(call.invocation.lease()?, *reason)
+        }
+        (_, Conclusion::Refused { problem: WaitTimeout, .. }) => Says::Over(call.invocation.lease()?, None),
+        (_, Conclusion::Refused { problem: UnknownLease, .. }) => Says::Unknown(call.invocation.lease()?),
         _ => return None,
     })
 }

@@ -24,7 +24,7 @@ use ringfence_wire::{EndReason, Token};
 use super::facts::{Facts, Life, at, found_standing, is_local};
 use super::log::Stage;
 use super::{Checker, Found};
-use crate::history::{Asked, Call, Came, ChangeName};
+use crate::history::{Call, ChangeName, Conclusion, Invocation};
 
 /// No lease ends before its time.
 pub const NO_EARLY_END: Checker = Checker {
@@ -110,7 +110,8 @@ fn first_cause_us(facts: &Facts, life: &Life, token: Token, reason: EndReason) -
             revokes.iter().copied().filter(|call| call.may_be_done()).collect()
         }
         EndReason::Abandoned => {
-            let renewed = |call: &&Call| matches!(call.asked, Asked::Renew { .. }) && found_standing(call);
+            let renewed =
+                |call: &&Call| matches!(call.invocation, Invocation::Renew { .. }) && found_standing(call);
             let acquires = life.acquires().map(|acquire| acquire.call);
             let is_renewed = life.calls.iter().any(renewed);
             acquires.filter(|call| !is_renewed && !call.is_definite() && !is_older(life, call)).collect()
@@ -193,7 +194,7 @@ fn bounded_end(facts: &Facts) -> Found {
 fn due_us(life: &Life, waits: bool, healed_us: u64) -> Option<u64> {
     let acquired = life.possible_acquires().map(|acquire| {
         // It may be granted at the end of its wait, or of its place.
-        let is_open = waits || !matches!(acquire.call.came, Came::Granted { .. });
+        let is_open = waits || !matches!(acquire.call.conclusion, Conclusion::Granted { .. });
         let from_us = if waits { acquire.call.ended_us.max(healed_us) } else { acquire.call.ended_us };
         from_us + if is_open { acquire.place_ms() * 1_000 } else { 0 }
     });
@@ -201,8 +202,10 @@ fn due_us(life: &Life, waits: bool, healed_us: u64) -> Option<u64> {
     if waits {
         return Some(last_us? + LATE_US);
     }
-    let renewals =
-        life.calls.iter().filter(|call| matches!(call.asked, Asked::Renew { .. }) && call.may_be_done());
+    let renewals = life
+        .calls
+        .iter()
+        .filter(|call| matches!(call.invocation, Invocation::Renew { .. }) && call.may_be_done());
     let wanted_us = last_us.into_iter().chain(renewals.map(|call| call.ended_us)).max().unwrap_or(0);
     Some(wanted_us.max(healed_us) + life.ttls_ms().max()? * 1_000 + LATE_US)
 }

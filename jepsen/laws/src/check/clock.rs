@@ -14,7 +14,7 @@ use std::collections::HashMap;
 
 use super::facts::Facts;
 use super::{Checker, Found};
-use crate::history::{Asked, Came, ChangeName, History};
+use crate::history::{ChangeName, Conclusion, History, Invocation};
 
 /// Cluster time is never faster than real time, and never runs backwards.
 pub const CLUSTER_TIME: Checker = Checker {
@@ -59,20 +59,20 @@ fn never_faster(history: &History, found: &mut Found) {
     let grants = history.end.changes.iter().filter(|change| change.change == ChangeName::Granted);
     let stamped_ms: HashMap<_, _> =
         grants.clone().filter_map(|change| Some((change.token?, change.at_ms))).collect();
-    let mut asked = HashMap::new();
+    let mut acquires = HashMap::new();
     for call in &history.calls {
-        if let Asked::Acquire { lease, .. } = &call.asked {
-            asked.entry(*lease).or_insert(call);
+        if let Invocation::Acquire { lease, .. } = &call.invocation {
+            acquires.entry(*lease).or_insert(call);
         }
     }
     // From above: when an acquire was sent, and the stamp of its grant.
     let mut above: Vec<_> = grants
-        .filter_map(|change| asked.get(&change.lease_id).map(|call| (call.sent_us, change.at_ms, call.id)))
+        .filter_map(|change| acquires.get(&change.lease_id).map(|call| (call.sent_us, change.at_ms, call.id)))
         .collect();
     above.sort_unstable();
     // From below: when a stamp was seen.
     let told = history.calls.iter().filter_map(|call| {
-        let Came::Granted { grant, .. } = &call.came else { return None };
+        let Conclusion::Granted { grant, .. } = &call.conclusion else { return None };
         Some((call.ended_us, *stamped_ms.get(&grant.token)?, Some(call.id)))
     });
     let seen = history.sights.iter().map(|sight| (sight.ended_us, sight.at_ms, None));

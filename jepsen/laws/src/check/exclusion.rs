@@ -13,7 +13,7 @@ use ringfence_wire::{Key, Mode, Token, VerdictName};
 use super::facts::{Facts, is_local};
 use super::tally::{Tally, mode};
 use super::{Checker, Found};
-use crate::history::{Asked, Call, Came};
+use crate::history::{Call, Conclusion, Invocation};
 
 /// Live holders of a key are always compatible.
 pub const EXCLUSION: Checker = Checker {
@@ -65,9 +65,9 @@ fn holds<'h>(facts: &Facts<'h>) -> BTreeMap<&'h Key, Vec<(Hold, Mode)>> {
         if is_local(call) { 0 } else { facts.told.floor(call.sent_us).map_or(0, |it| it.number) }
     };
     for call in &facts.history.calls {
-        match (&call.came, &call.asked) {
-            (Came::Granted { grant, .. }, _) => sign(grant.token, since(call), Some(call.id)),
-            (Came::Verdict { verdict }, Asked::Validate { token, .. })
+        match (&call.conclusion, &call.invocation) {
+            (Conclusion::Granted { grant, .. }, _) => sign(grant.token, since(call), Some(call.id)),
+            (Conclusion::Verdict { verdict }, Invocation::Validate { token, .. })
                 if verdict.verdict == VerdictName::Live && facts.by_token.contains_key(token) =>
             {
                 sign(*token, since(call), Some(call.id));

@@ -11,7 +11,7 @@ use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind,
 use super::bounds::{Bound, Bounds};
 use super::log::{Log, REMEMBERED_MS, Stage};
 use super::tally::mode;
-use crate::history::{Asked, Call, Came, ChangeName, History};
+use crate::history::{Call, ChangeName, Conclusion, History, Invocation};
 
 /// A history and what follows from it.
 pub struct Facts<'h> {
@@ -52,13 +52,13 @@ impl<'h> Facts<'h> {
         let mut revokes: BTreeMap<Token, Vec<&Call>> = BTreeMap::new();
         let mut fences: BTreeMap<&Key, Vec<Bound>> = BTreeMap::new();
         for call in &history.calls {
-            if let Some(lease) = call.asked.lease() {
+            if let Some(lease) = call.invocation.lease() {
                 let life = lives.entry(lease).or_default();
                 life.calls.push(call);
-                if let Came::Granted { grant, .. } = &call.came {
+                if let Conclusion::Granted { grant, .. } = &call.conclusion {
                     life.grants.push((call, grant));
                 }
-            } else if let Asked::Revoke { token, .. } = &call.asked {
+            } else if let Invocation::Revoke { token, .. } = &call.invocation {
                 revokes.entry(*token).or_default().push(call);
             }
             for (key, fence) in fences_of(call) {
@@ -103,8 +103,10 @@ impl<'h> Facts<'h> {
         for change in &end.changes {
             let Some(life) = self.lives.get(&change.lease_id) else { continue };
             let cause = life.calls.iter().find(|call| match (change.change, change.reason) {
-                (ChangeName::Granted | ChangeName::Queued, _) => matches!(call.asked, Asked::Acquire { .. }),
-                (_, Some(EndReason::Released)) => matches!(call.asked, Asked::Release { .. }),
+                (ChangeName::Granted | ChangeName::Queued, _) => {
+                    matches!(call.invocation, Invocation::Acquire { .. })
+                }
+                (_, Some(EndReason::Released)) => matches!(call.invocation, Invocation::Release { .. }),
                 _ => false,
             });
             ceilings.extend(cause.map(|call| at_most(call, change.revision.0.saturating_sub(1))));
@@ -115,18 +117,18 @@ impl<'h> Facts<'h> {
     fn ends_seen(&self) -> Vec<Bound> {
         let mut seen = Vec::new();
         for call in &self.history.calls {
-            let over = match (&call.asked, &call.came) {
-                (Asked::Validate { token, .. }, Came::Verdict { verdict })
+            let over = match (&call.invocation, &call.conclusion) {
+                (Invocation::Validate { token, .. }, Conclusion::Verdict { verdict })
                     if verdict.verdict == VerdictName::Stale =>
                 {
                     self.by_token.get(token).map(|lease| (*lease, Some(*token)))
                 }
-                (Asked::Revoke { token, .. }, Came::Done) => {
+                (Invocation::Revoke { token, .. }, Conclusion::Done) => {
                     self.by_token.get(token).map(|lease| (*lease, Some(*token)))
                 }
-                (Asked::Release { lease }, Came::Done) => Some((*lease, None)),
+                (Invocation::Release { lease }, Conclusion::Done) => Some((*lease, None)),
                 _ => call
-                    .asked
+                    .invocation
                     .lease()
                     .filter(|_| problem(call) == Some(ProblemKind::LeaseGone))
                     .map(|lease| (lease, None)),
@@ -162,8 +164,8 @@ impl<'h> Facts<'h> {
 
     /// All views of keys, and the calls that returned them; the final reads have none.
     pub(crate) fn views(&self) -> impl Iterator<Item = (Option<&'h Call>, &'h KeyView)> {
-        let calls = self.history.calls.iter().filter_map(|call| match &call.came {
-            Came::Key { view } => Some((Some(call), view)),
+        let calls = self.history.calls.iter().filter_map(|call| match &call.conclusion {
+            Conclusion::Key { view } => Some((Some(call), view)),
             _ => None,
         });
         calls.chain(self.history.end.keys.iter().map(|view| (None, view)))
@@ -177,8 +179,8 @@ impl<'h> Life<'h> {
     }
 
     pub(crate) fn acquires(&self) -> impl Iterator<Item = Acquire<'h>> {
-        self.calls.iter().filter_map(|&call| match call.asked {
-            Asked::Acquire { ttl_ms, wait_ms, keep_place, .. } => {
+        self.calls.iter().filter_map(|&call| match call.invocation {
+            Invocation::Acquire { ttl_ms, wait_ms, keep_place, .. } => {
                 Some(Acquire { call, ttl_ms: ttl_ms.into(), wait_ms: wait_ms.into(), keep_place })
             }
             _ => None,
@@ -191,7 +193,7 @@ impl<'h> Life<'h> {
     }
 
     pub(crate) fn releases(&self) -> impl Iterator<Item = &'h Call> {
-        self.calls.iter().copied().filter(|call| matches!(call.asked, Asked::Release { .. }))
+        self.calls.iter().copied().filter(|call| matches!(call.invocation, Invocation::Release { .. }))
     }
 
     /// When somebody first asked for it.
@@ -201,8 +203,8 @@ impl<'h> Life<'h> {
 
     /// All time-to-lives that anybody asked for.
     pub(crate) fn ttls_ms(&self) -> impl Iterator<Item = u64> {
-        let renewed = self.calls.iter().filter_map(|call| match &call.asked {
-            Asked::Renew { ttl_ms, .. } => ttl_ms.map(u64::from),
+        let renewed = self.calls.iter().filter_map(|call| match &call.invocation {
+            Invocation::Renew { ttl_ms, .. } => ttl_ms.map(u64::from),
             _ => None,
         });
         self.acquires().map(|acquire| acquire.ttl_ms).chain(renewed)
@@ -236,20 +238,20 @@ impl Acquire<'_> {
 fn shown(history: &History) -> (Vec<Bound>, Vec<Bound>) {
     let (mut floors, mut ceilings) = (Vec::new(), Vec::new());
     for call in &history.calls {
-        let shown = match (&call.came, &call.asked) {
-            (Came::Granted { grant, standing, .. }, asked) => {
-                if !standing && matches!(asked, Asked::Acquire { .. }) {
+        let shown = match (&call.conclusion, &call.invocation) {
+            (Conclusion::Granted { grant, standing, .. }, invocation) => {
+                if !standing && matches!(invocation, Invocation::Acquire { .. }) {
                     ceilings.push(at_most(call, grant.token.0.saturating_sub(1)));
                 }
                 Some(grant.token.0)
             }
-            (Came::Key { view }, _) => {
+            (Conclusion::Key { view }, _) => {
                 if !is_local(call) {
                     ceilings.push(at_most(call, view.revision.0));
                 }
                 Some(view.revision.0)
             }
-            (Came::Verdict { verdict }, Asked::Validate { token, .. })
+            (Conclusion::Verdict { verdict }, Invocation::Validate { token, .. })
                 if verdict.verdict == VerdictName::Live =>
             {
                 Some(token.0)
@@ -275,13 +277,13 @@ fn at_most(call: &Call, number: u64) -> Bound {
 
 /// Whether it asked for the state of a single node, which may lag.
 pub(crate) fn is_local(call: &Call) -> bool {
-    call.asked.is_local()
+    call.invocation.is_local()
 }
 
 /// The problem of a call that was definitely refused.
 pub(crate) fn problem(call: &Call) -> Option<ProblemKind> {
-    match &call.came {
-        Came::Refused { problem, .. } => Some(*problem),
+    match &call.conclusion {
+        Conclusion::Refused { problem, .. } => Some(*problem),
         _ => None,
     }
 }
@@ -294,25 +296,27 @@ pub(crate) fn did_nothing(call: &Call) -> bool {
     };
     let harmless =
         [Forbidden, Held, InvalidRequest, LeaseMismatch, MethodNotAllowed, NotFound, Overloaded, TooLarge];
-    matches!(call.came, Came::NotDone { .. })
+    matches!(call.conclusion, Conclusion::NotDone { .. })
         || problem(call).is_some_and(|problem| harmless.contains(&problem))
 }
 
 /// Whether another call had made the grant that this acquire or renewal was answered with.
 pub(crate) fn found_standing(call: &Call) -> bool {
-    match (&call.asked, &call.came) {
-        (Asked::Acquire { .. }, Came::Granted { standing, .. }) => *standing,
-        (Asked::Renew { .. }, Came::Granted { .. }) => true,
+    match (&call.invocation, &call.conclusion) {
+        (Invocation::Acquire { .. }, Conclusion::Granted { standing, .. }) => *standing,
+        (Invocation::Renew { .. }, Conclusion::Granted { .. }) => true,
         _ => false,
     }
 }
 
 /// The fences that a call was answered with.
 pub(crate) fn fences_of(call: &Call) -> Vec<(&Key, Token)> {
-    match (&call.came, &call.asked) {
-        (Came::Granted { grant, .. }, _) => grant.keys.iter().map(|held| (&held.key, held.fence)).collect(),
-        (Came::Key { view }, _) => vec![(&view.key, view.fence)],
-        (Came::Verdict { verdict }, Asked::Validate { key, .. }) => vec![(key, verdict.fence)],
+    match (&call.conclusion, &call.invocation) {
+        (Conclusion::Granted { grant, .. }, _) => {
+            grant.keys.iter().map(|held| (&held.key, held.fence)).collect()
+        }
+        (Conclusion::Key { view }, _) => vec![(&view.key, view.fence)],
+        (Conclusion::Verdict { verdict }, Invocation::Validate { key, .. }) => vec![(key, verdict.fence)],
         _ => Vec::new(),
     }
 }

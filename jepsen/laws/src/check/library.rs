@@ -9,7 +9,7 @@ use ringfence_wire::ProblemKind;
 
 use super::facts::{Facts, problem};
 use super::{Checker, Found};
-use crate::history::{Call, Came};
+use crate::history::{Call, Conclusion};
 
 /// The name of the fault from which on the next rules decide.
 pub const RAISED: &str = "raised";
@@ -27,8 +27,11 @@ fn check(facts: &Facts) -> Found {
     let raised_us = raised.map_or(u64::MAX, |fault| fault.from_us);
     for call in facts.history.calls.iter().filter(|call| call.is_of_library()) {
         found.saw("calls of the client library");
-        let why = match (&call.came, problem(call)) {
-            (Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why }, _) => why.clone(),
+        let why = match (&call.conclusion, problem(call)) {
+            (
+                Conclusion::NotDone { why } | Conclusion::Unknown { why } | Conclusion::Malformed { why },
+                _,
+            ) => why.clone(),
             (_, Some(problem)) if !says_no(problem, call, raised_us) => format!("{problem:?}"),
             _ => continue,
         };

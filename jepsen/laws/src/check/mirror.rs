@@ -21,7 +21,7 @@ use ringfence_wire::{Key, LeaseId};
 
 use super::facts::{Facts, at};
 use super::{Checker, Found};
-use crate::history::{Asked, Came, Fault, History, MirrorEntry, MirrorSight};
+use crate::history::{Conclusion, Fault, History, Invocation, MirrorEntry, MirrorSight};
 
 /// The mirror is never ahead of the table.
 pub const MIRROR_NEVER_AHEAD: Checker = Checker {
@@ -99,9 +99,11 @@ fn before_answer(facts: &Facts) -> Found {
     let mut first_sent_us: HashMap<LeaseId, u64> = HashMap::new();
     let mut answered: HashMap<&Key, Vec<Written>> = HashMap::new();
     for call in &facts.history.calls {
-        let Asked::Acquire { lease, wait_ms, .. } = call.asked else { continue };
+        let Invocation::Acquire { lease, wait_ms, .. } = call.invocation else { continue };
         let first_sent_us = *first_sent_us.entry(lease).or_insert(call.sent_us);
-        let Came::Granted { grant, standing, mirrored: Some(mirrored) } = &call.came else { continue };
+        let Conclusion::Granted { grant, standing, mirrored: Some(mirrored) } = &call.conclusion else {
+            continue;
+        };
         if !mirrored {
             found.saw("grants answered before they were mirrored");
             continue;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::facts::Facts;
 use super::{Checker, Found};
-use crate::history::{Came, History};
+use crate::history::{Conclusion, History};
 
 /// Nodes that applied the same entries have the same state, to the bit.
 pub const EQUAL_STATES: Checker = Checker {
@@ -82,7 +82,7 @@ fn nothing_malformed(facts: &Facts) -> Found {
     let mut found = Found::default();
     for call in &facts.history.calls {
         found.saw("answers");
-        if let Came::Malformed { why } = &call.came {
+        if let Conclusion::Malformed { why } = &call.conclusion {
             found.breach(format!("Call {} was answered against the contract: {why}", call.id), [call.id]);
         }
     }

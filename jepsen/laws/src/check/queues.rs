@@ -18,7 +18,7 @@ use ringfence_wire::ProblemKind;
 
 use super::facts::{Facts, Life, at, problem};
 use super::{Checker, Found};
-use crate::history::{Call, Came, Change, ChangeName};
+use crate::history::{Call, Change, ChangeName, Conclusion};
 
 /// First come, first served.
 pub const QUEUE_ORDER: Checker = Checker {
@@ -114,7 +114,9 @@ fn within_its_waits(name: &str, life: &Life, found: &mut Found) {
 }
 
 fn answered_in_time(name: &str, life: &Life, facts: &Facts, found: &mut Found) {
-    let granted = life.acquires().filter(|it| it.wait_ms > 0 && matches!(it.call.came, Came::Granted { .. }));
+    let granted = life
+        .acquires()
+        .filter(|it| it.wait_ms > 0 && matches!(it.call.conclusion, Conclusion::Granted { .. }));
     for acquire in granted {
         found.saw("waits answered with a grant");
         let (call, wait_ms) = (acquire.call, acquire.wait_ms);
@@ -135,7 +137,9 @@ fn batch_places(facts: &Facts) -> Found {
     let mut batches: BTreeMap<u64, Vec<(&Call, &Life)>> = BTreeMap::new();
     for life in facts.lives.values() {
         for call in &life.calls {
-            if let (Some(batch), Came::Waiting { .. } | Came::Granted { .. }) = (call.batch, &call.came) {
+            if let (Some(batch), Conclusion::Waiting { .. } | Conclusion::Granted { .. }) =
+                (call.batch, &call.conclusion)
+            {
                 batches.entry(batch).or_default().push((call, life));
             }
         }
@@ -154,7 +158,7 @@ fn batch_places(facts: &Facts) -> Found {
 fn in_one_entry(batch: &[(&Call, &Life)], facts: &Facts, found: &mut Found) {
     let mut before: Option<(&Call, &Change)> = None;
     for (call, life) in batch {
-        let waits = matches!(call.came, Came::Waiting { .. });
+        let waits = matches!(call.conclusion, Conclusion::Waiting { .. });
         let expected = if waits { ChangeName::Queued } else { ChangeName::Granted };
         let first =
             life.stages.first().and_then(|stage| stage.begun).filter(|change| change.change == expected);

@@ -20,7 +20,7 @@ use ringfence_wire::Key;
 use super::bounds::{Bound, Bounds};
 use super::facts::Facts;
 use super::{Checker, Found};
-use crate::history::{Asked, Call, Came};
+use crate::history::{Call, Conclusion, Invocation};
 
 /// A guarded register accepts no stale write, loses no update, and has rejected some.
 pub const FENCED_REGISTER: Checker = Checker {
@@ -67,7 +67,7 @@ fn locked_set(facts: &Facts) -> Found {
     let mut found = Found::default();
     for (key, register) in &registers(facts) {
         never_back(key, register, &mut found);
-        let is_addition = |it: &Accepted| matches!(it.call.asked, Asked::Write { .. });
+        let is_addition = |it: &Accepted| matches!(it.call.invocation, Invocation::Write { .. });
         let (additions, reads): (Vec<_>, Vec<_>) = register.accepted().partition(is_addition);
         additions.iter().for_each(|_| found.saw("elements added"));
         if let Some(last_us) = additions.iter().map(|it| it.call.ended_us).max() {
@@ -85,10 +85,10 @@ fn locked_set(facts: &Facts) -> Found {
 fn registers<'h>(facts: &Facts<'h>) -> BTreeMap<&'h Key, Register<'h>> {
     let mut registers: BTreeMap<&Key, Register<'_>> = BTreeMap::new();
     for call in &facts.history.calls {
-        if let Asked::Read { key, .. } | Asked::Write { key, .. } = &call.asked {
+        if let Invocation::Read { key, .. } | Invocation::Write { key, .. } = &call.invocation {
             registers.entry(key).or_default().calls.push(call);
         }
-        if let Asked::Write { key, over, value, .. } = &call.asked {
+        if let Invocation::Write { key, over, value, .. } = &call.invocation {
             registers.entry(key).or_default().writes.insert(*value, (call, *over));
         }
     }
@@ -97,9 +97,9 @@ fn registers<'h>(facts: &Facts<'h>) -> BTreeMap<&'h Key, Register<'h>> {
 
 impl<'h> Register<'h> {
     fn accepted(&self) -> impl Iterator<Item = Accepted<'h>> {
-        self.calls.iter().filter_map(|&call| match (&call.asked, &call.came) {
-            (Asked::Write { token, fence, value, .. }, Came::Register { .. })
-            | (Asked::Read { token, fence, .. }, Came::Register { value }) => {
+        self.calls.iter().filter_map(|&call| match (&call.invocation, &call.conclusion) {
+            (Invocation::Write { token, fence, value, .. }, Conclusion::Register { .. })
+            | (Invocation::Read { token, fence, .. }, Conclusion::Register { value }) => {
                 Some(Accepted { call, value: *value, token: token.0, fence: fence.0 })
             }
             _ => None,
@@ -156,7 +156,7 @@ impl<'h> Register<'h> {
 fn nothing_stale(key: &Key, register: &Register<'_>, found: &mut Found) {
     let fences = register.most(|it| Some(it.fence));
     for Accepted { call, token, .. } in register.accepted() {
-        let verb = if matches!(call.asked, Asked::Write { .. }) { "write" } else { "read" };
+        let verb = if matches!(call.invocation, Invocation::Write { .. }) { "write" } else { "read" };
         found.saw(&format!("{verb}s accepted"));
         if let Some(known) = fences.floor(call.sent_us).filter(|known| known.number > token) {
             let what = format!(
@@ -167,8 +167,8 @@ fn nothing_stale(key: &Key, register: &Register<'_>, found: &mut Found) {
         }
     }
     for call in &register.calls {
-        let (Asked::Read { token, .. } | Asked::Write { token, .. }, Came::Stale { high }) =
-            (&call.asked, &call.came)
+        let (Invocation::Read { token, .. } | Invocation::Write { token, .. }, Conclusion::Stale { high }) =
+            (&call.invocation, &call.conclusion)
         else {
             continue;
         };

@@ -7,7 +7,7 @@
 use super::facts::{Facts, Life, at};
 use super::log::REMEMBERED_MS;
 use super::{Checker, Found};
-use crate::history::{Asked, Came};
+use crate::history::{Conclusion, Invocation};
 
 /// One lease_id, one token.
 pub const ONE_GRANT_PER_LEASE: Checker = Checker {
@@ -49,8 +49,8 @@ fn one_token(name: &str, life: &Life, found: &mut Found) {
 fn one_created(name: &str, life: &Life, found: &mut Found) {
     for (call, grant) in &life.grants {
         let created = matches!(
-            (&call.asked, &call.came),
-            (Asked::Acquire { .. }, Came::Granted { standing: false, .. })
+            (&call.invocation, &call.conclusion),
+            (Invocation::Acquire { .. }, Conclusion::Granted { standing: false, .. })
         );
         let mut told = life.grants.iter().filter(|(_, other)| other.token == grant.token);
         let before = told.find(|(other, _)| created && other.ended_us < call.sent_us);
@@ -64,12 +64,13 @@ fn one_created(name: &str, life: &Life, found: &mut Found) {
 
 /// A DELETE is remembered, for an id never seen as well.
 fn none_after_a_release(name: &str, life: &Life, found: &mut Found) {
-    let released = life.releases().filter(|call| call.came == Came::Done);
+    let released = life.releases().filter(|call| call.conclusion == Conclusion::Done);
     let Some(release) = released.min_by_key(|call| call.ended_us) else { return };
     found.saw("releases");
     for (call, grant) in &life.grants {
-        let asked = matches!(call.asked, Asked::Acquire { .. }) && call.sent_us > release.ended_us;
-        if asked && call.ended_us < release.sent_us + REMEMBERED_MS * 1_000 {
+        let is_later =
+            matches!(call.invocation, Invocation::Acquire { .. }) && call.sent_us > release.ended_us;
+        if is_later && call.ended_us < release.sent_us + REMEMBERED_MS * 1_000 {
             let what = format!(
                 "lease {name} was released by {}, and an acquire sent after that was granted with token {}",
                 at(release.ended_us),

@@ -20,7 +20,8 @@ use super::repeats::ONE_GRANT_PER_LEASE;
 use super::tokens::{GRANTED_TOKENS, TOKENS};
 use super::{Checker, Facts, Found, Verdict};
 use crate::history::{
-    Asked, Call, Came, Change, ChangeName, Fault, History, LagSight, MirrorEntry, MirrorSight, NodeEnd, Sight,
+    Call, Change, ChangeName, Conclusion, Fault, History, Invocation, LagSight, MirrorEntry, MirrorSight,
+    NodeEnd, Sight,
 };
 
 mod answers;

@@ -15,7 +15,7 @@ use ringfence_wire::{KeyView, ModeName, Token, VerdictName};
 
 use super::facts::{Facts, fences_of, is_local};
 use super::{Checker, Found};
-use crate::history::{Asked, Came};
+use crate::history::{Conclusion, Invocation};
 
 /// Tokens and fences only rise.
 pub const TOKENS: Checker = Checker {
@@ -88,8 +88,8 @@ fn fences_never_fall(facts: &Facts, found: &mut Found) {
 
 fn answers_agree_with_themselves(facts: &Facts, found: &mut Found) {
     for call in &facts.history.calls {
-        match (&call.came, &call.asked) {
-            (Came::Granted { grant, .. }, _) => {
+        match (&call.conclusion, &call.invocation) {
+            (Conclusion::Granted { grant, .. }, _) => {
                 for held in &grant.keys {
                     let (token, fence, key) = (grant.token, held.fence, &held.key);
                     if fence > token || held.mode == ModeName::Exclusive && fence < token {
@@ -100,7 +100,7 @@ fn answers_agree_with_themselves(facts: &Facts, found: &mut Found) {
                     }
                 }
             }
-            (Came::Verdict { verdict }, Asked::Validate { key, token, .. })
+            (Conclusion::Verdict { verdict }, Invocation::Validate { key, token, .. })
                 if verdict.verdict == VerdictName::Live && *token < verdict.fence =>
             {
                 let fence = verdict.fence;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ringfence_wire::{Key, LeaseId, Token};
 use serde::Serialize;
 
-use crate::history::{Asked, Call, Came, History, reason_name};
+use crate::history::{Call, Conclusion, History, Invocation, reason_name};
 
 /// The longest note on a call that the page shows.
 const NOTE_CHARS: usize = 300;
@@ -32,13 +32,13 @@ pub(super) struct Columns<'a> {
     /// In `fs`.
     f: Vec<usize>,
     /// In `cames`.
-    came: Vec<usize>,
+    conclusion: Vec<usize>,
     /// In `notes`, from 1.
     note: Vec<usize>,
     key: Vec<KeyPlaces>,
     token: Vec<u64>,
     fs: Vec<&'a str>,
-    cames: Vec<&'a str>,
+    conclusions: Vec<&'a str>,
     notes: Vec<String>,
 }
 
@@ -58,8 +58,8 @@ impl<'a> Order<'a> {
         let places = calls.iter().enumerate().map(|(place, call)| (call.id, place)).collect();
         let mut leases = HashMap::new();
         for call in &calls {
-            if let Asked::Acquire { lease, .. } = &call.asked {
-                leases.entry(*lease).or_insert_with(|| call.asked.keys());
+            if let Invocation::Acquire { lease, .. } = &call.invocation {
+                leases.entry(*lease).or_insert_with(|| call.invocation.keys());
             }
         }
         Self { calls, places, leases }
@@ -71,16 +71,16 @@ impl<'a> Order<'a> {
     }
 
     fn keys(&self, call: &'a Call) -> Vec<&'a Key> {
-        let of_lease = || self.leases.get(&call.asked.lease()?).cloned();
-        Some(call.asked.keys()).filter(|keys| !keys.is_empty()).or_else(of_lease).unwrap_or_default()
+        let of_lease = || self.leases.get(&call.invocation.lease()?).cloned();
+        Some(call.invocation.keys()).filter(|keys| !keys.is_empty()).or_else(of_lease).unwrap_or_default()
     }
 }
 
 /// All keys that anybody asked for, or that changed.
 pub(super) fn keys(history: &History) -> Keys<'_> {
-    let asked = history.calls.iter().flat_map(|call| call.asked.keys());
+    let invocation = history.calls.iter().flat_map(|call| call.invocation.keys());
     let changed = history.end.changes.iter().flat_map(|change| &change.keys).map(|changed| &changed.key);
-    let mut keys: Keys<'_> = asked.chain(changed).map(|key| (key.as_str(), 0)).collect();
+    let mut keys: Keys<'_> = invocation.chain(changed).map(|key| (key.as_str(), 0)).collect();
     for (place, (_, key)) in keys.iter_mut().enumerate() {
         *key = place;
     }
@@ -90,15 +90,19 @@ pub(super) fn keys(history: &History) -> Keys<'_> {
 /// The columns of all calls.
 pub(super) fn columns<'a>(order: &Order<'a>, keys: &Keys<'a>) -> Columns<'a> {
     let mut columns = Columns::default();
-    let (mut fs, mut cames, mut notes) = (HashMap::new(), HashMap::new(), HashMap::new());
+    let (mut fs, mut conclusions, mut notes) = (HashMap::new(), HashMap::new(), HashMap::new());
     for &call in &order.calls {
         columns.id.push(call.id);
         columns.sent.push(call.sent_us);
         columns.took.push(call.ended_us.saturating_sub(call.sent_us));
         columns.process.push(call.process);
         columns.node.push(call.node.unwrap_or(0));
-        columns.f.push(place_of(f(&call.asked), &mut fs, &mut columns.fs));
-        columns.came.push(place_of(came(&call.came), &mut cames, &mut columns.cames));
+        columns.f.push(place_of(f(&call.invocation), &mut fs, &mut columns.fs));
+        columns.conclusion.push(place_of(
+            conclusion(&call.conclusion),
+            &mut conclusions,
+            &mut columns.conclusions,
+        ));
         let note = note(call).map(|note| 1 + place_of(note, &mut notes, &mut columns.notes));
         columns.note.push(note.unwrap_or(0));
         let mut places: Vec<usize> =
@@ -125,61 +129,61 @@ fn place_of<T: Clone + Eq + std::hash::Hash>(
 }
 
 /// A wait is named apart: how long it takes says nothing of how fast the cluster is.
-fn f(asked: &Asked) -> &'static str {
-    match asked {
-        Asked::Acquire { wait_ms: 0, .. } => "acquire",
-        Asked::Acquire { .. } => "wait",
-        Asked::Renew { .. } => "renew",
-        Asked::Release { .. } => "release",
-        Asked::Lease { .. } => "lease",
-        Asked::Key { .. } => "key",
-        Asked::Validate { .. } => "validate",
-        Asked::Revoke { .. } => "revoke",
-        Asked::Transfer { .. } => "transfer",
-        Asked::Read { .. } => "read",
-        Asked::Write { .. } => "write",
+fn f(invocation: &Invocation) -> &'static str {
+    match invocation {
+        Invocation::Acquire { wait_ms: 0, .. } => "acquire",
+        Invocation::Acquire { .. } => "wait",
+        Invocation::Renew { .. } => "renew",
+        Invocation::Release { .. } => "release",
+        Invocation::Lease { .. } => "lease",
+        Invocation::Key { .. } => "key",
+        Invocation::Validate { .. } => "validate",
+        Invocation::Revoke { .. } => "revoke",
+        Invocation::Transfer { .. } => "transfer",
+        Invocation::Read { .. } => "read",
+        Invocation::Write { .. } => "write",
     }
 }
 
-fn came(came: &Came) -> &'static str {
-    match came {
-        Came::Granted { .. }
-        | Came::Waiting { .. }
-        | Came::Done
-        | Came::Key { .. }
-        | Came::Verdict { .. }
-        | Came::Register { .. } => "done",
-        Came::Stale { .. } => "stale",
-        Came::Refused { .. } => "refused",
-        Came::NotDone { .. } => "not done",
-        Came::Unknown { .. } => "unknown",
-        Came::Malformed { .. } => "malformed",
+fn conclusion(conclusion: &Conclusion) -> &'static str {
+    match conclusion {
+        Conclusion::Granted { .. }
+        | Conclusion::Waiting { .. }
+        | Conclusion::Done
+        | Conclusion::Key { .. }
+        | Conclusion::Verdict { .. }
+        | Conclusion::Register { .. } => "done",
+        Conclusion::Stale { .. } => "stale",
+        Conclusion::Refused { .. } => "refused",
+        Conclusion::NotDone { .. } => "not done",
+        Conclusion::Unknown { .. } => "unknown",
+        Conclusion::Malformed { .. } => "malformed",
     }
 }
 
 /// What there is to say of a call beside its outcome.
 fn note(call: &Call) -> Option<String> {
-    let text = match &call.came {
-        Came::Refused { problem, reason } => {
+    let text = match &call.conclusion {
+        Conclusion::Refused { problem, reason } => {
             let name = problem.urn().rsplit(':').next().unwrap_or_default();
             reason.map_or(name.to_owned(), |reason| format!("{name}: {}", reason_name(reason)))
         }
-        Came::NotDone { why } | Came::Unknown { why } | Came::Malformed { why } => {
+        Conclusion::NotDone { why } | Conclusion::Unknown { why } | Conclusion::Malformed { why } => {
             why.chars().take(NOTE_CHARS).collect()
         }
-        Came::Waiting { .. } => "still waits".to_owned(),
-        Came::Granted { standing: true, .. } => "had been granted before".to_owned(),
-        Came::Verdict { verdict } => format!("{:?}", verdict.verdict).to_lowercase(),
+        Conclusion::Waiting { .. } => "still waits".to_owned(),
+        Conclusion::Granted { standing: true, .. } => "had been granted before".to_owned(),
+        Conclusion::Verdict { verdict } => format!("{:?}", verdict.verdict).to_lowercase(),
         _ => String::new(),
     };
-    let local = call.asked.is_local().then(|| "local".to_owned());
+    let local = call.invocation.is_local().then(|| "local".to_owned());
     let words: Vec<String> = local.into_iter().chain(Some(text).filter(|text| !text.is_empty())).collect();
     (!words.is_empty()).then(|| words.join("; "))
 }
 
 fn token(call: &Call) -> Option<Token> {
-    match &call.came {
-        Came::Granted { grant, .. } => Some(grant.token),
-        _ => call.asked.token(),
+    match &call.conclusion {
+        Conclusion::Granted { grant, .. } => Some(grant.token),
+        _ => call.invocation.token(),
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::calls::{Keys, Order};
 use crate::check::facts::{Facts, problem};
-use crate::history::{Asked, Call, Came, History, reason_name};
+use crate::history::{Call, Conclusion, History, Invocation, reason_name};
 
 /// One token, while it was held.
 #[derive(Serialize)]
@@ -61,11 +61,14 @@ fn hold<'a>(
     let sure = counted.max().map_or(from, |counted_us| counted_us.min(asked_us)).max(from);
 
     let answered = ends.iter().filter(|call| call.is_definite()).map(|call| {
-        (call.ended_us, if matches!(call.asked, Asked::Revoke { .. }) { "revoked" } else { "released" })
+        (
+            call.ended_us,
+            if matches!(call.invocation, Invocation::Revoke { .. }) { "revoked" } else { "released" },
+        )
     });
     let gone = life.calls.iter().filter(|call| problem(call) == Some(ProblemKind::LeaseGone));
-    let gone = gone.map(|call| match call.came {
-        Came::Refused { reason: Some(reason), .. } => (call.ended_us, reason_name(reason)),
+    let gone = gone.map(|call| match call.conclusion {
+        Conclusion::Refused { reason: Some(reason), .. } => (call.ended_us, reason_name(reason)),
         _ => (call.ended_us, "gone"),
     });
     let logged = life.held(token).and_then(|stage| stage.ended);
@@ -80,7 +83,7 @@ fn hold<'a>(
         lease: lease.to_string().chars().take(8).collect(),
         process: Some(acquire.process),
         holder: grants().next_back().and_then(|(_, grant)| Some(grant.holder.as_ref()?.as_str())),
-        keys: acquire.asked.keys().iter().filter_map(|key| keys.get(key.as_str()).copied()).collect(),
+        keys: acquire.invocation.keys().iter().filter_map(|key| keys.get(key.as_str()).copied()).collect(),
         from,
         sure,
         to: sign.max(sure),

@@ -8,7 +8,7 @@ const COUNT = calls.sent.length;
 const sent = Float64Array.from(calls.sent);
 const took = Float64Array.from(calls.took);
 const nameOf = i => calls.fs[calls.f[i]];
-const outcomeOf = i => calls.cames[calls.came[i]];
+const outcomeOf = i => calls.conclusions[calls.conclusion[i]];
 const keysOf = i => Array.isArray(calls.key[i]) ? calls.key[i] : [calls.key[i]];
 const number = n => n.toLocaleString('en');
 const plural = (n, word) => `${number(n)} ${word}${n === 1 ? '' : 's'}`;

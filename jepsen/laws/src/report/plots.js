@@ -1,9 +1,9 @@
 // The strip over all time, the axis, faults, leaders, latency and rate.
 
 const KINDS = ['done', 'refused', 'not done', 'unknown'];
-const kindOf = calls.cames.map(came => came === 'stale' ? 1 : came === 'malformed' ? 3 : KINDS.indexOf(came));
+const kindOf = calls.conclusions.map(conclusion => conclusion === 'stale' ? 1 : conclusion === 'malformed' ? 3 : KINDS.indexOf(conclusion));
 // A wait takes as long as it waits, an unknown answer as long as its client's patience: neither says how fast the cluster is.
-const isTimed = i => calls.node[i] > 0 && nameOf(i) !== 'wait' && kindOf[calls.came[i]] < 2;
+const isTimed = i => calls.node[i] > 0 && nameOf(i) !== 'wait' && kindOf[calls.conclusion[i]] < 2;
 const kindColour = kind => [colours.good, colours.link, colours.soft, colours.doubt][kind];
 
 /** Calls of each stretch of `width` microseconds from `first` on, `count` stretches. */
@@ -13,7 +13,7 @@ function buckets(first, width, count) {
   for (let i = begin; i < COUNT; i++) {
     const bucket = all[Math.floor(sent[i] / width) - first];
     if (!bucket) break;
-    bucket.counts[kindOf[calls.came[i]]]++;
+    bucket.counts[kindOf[calls.conclusion[i]]]++;
     if (isTimed(i)) bucket.times.push(took[i]);
   }
   for (const bucket of all) {
@@ -166,7 +166,7 @@ function drawLatency(top, height, shown) {
   }
   plots.clip(() => {
     if (each) {
-      for (let i = begin; i < end; i++) if (isTimed(i)) dot(i, y(took[i]), kindColour(kindOf[calls.came[i]]), 2.2);
+      for (let i = begin; i < end; i++) if (isTimed(i)) dot(i, y(took[i]), kindColour(kindOf[calls.conclusion[i]]), 2.2);
     } else {
       [2, 1, 0].forEach(p => {
         g.beginPath(); g.strokeStyle = colours.link; g.globalAlpha = [.95, .6, .35][p]; g.lineWidth = 1.4;
@@ -190,7 +190,7 @@ function drawLatency(top, height, shown) {
       }
     }
     // Rare and telling: these are always drawn.
-    for (let i = begin; i < end; i++) if (kindOf[calls.came[i]] === 3) dot(i, top + 3, colours.doubt, 2);
+    for (let i = begin; i < end; i++) if (kindOf[calls.conclusion[i]] === 3) dot(i, top + 3, colours.doubt, 2);
   });
   g.font = '12px system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", sans-serif';
 }

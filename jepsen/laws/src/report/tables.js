@@ -82,9 +82,9 @@ function writeTables() {
     const name = make('span', { title: law.verdict }, make('i', { className: `dot ${law.verdict}` }), law.name);
     laws.append(row('td', [[name, 'name'], [says], [seen, 'counts'], [number(law.found), 'n']]));
   }
-  const counts = calls.fs.map(() => calls.cames.map(() => 0));
-  for (let i = 0; i < COUNT; i++) counts[calls.f[i]][calls.came[i]]++;
-  byId('calls').append(row('th', [['call'], ...calls.cames.map(came => [came, 'n'])]));
+  const counts = calls.fs.map(() => calls.conclusions.map(() => 0));
+  for (let i = 0; i < COUNT; i++) counts[calls.f[i]][calls.conclusion[i]]++;
+  byId('calls').append(row('th', [['call'], ...calls.conclusions.map(conclusion => [conclusion, 'n'])]));
   calls.fs.forEach((f, n) => byId('calls').append(row('td', [[VERBS[f] ?? f], ...counts[n].map(count => [count ? number(count) : '·', 'n'])])));
   const lines = data.nodes.flatMap(node => [
     [`Node ${node.id} ${node.serves ? 'is back and serves' : 'does not serve'}.`, !node.serves],

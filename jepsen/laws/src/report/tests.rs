@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use super::{data, write};
 use crate::check::Results;
-use crate::history::{Asked, Call, Came, History};
+use crate::history::{Call, Conclusion, History, Invocation};
 
 fn page(history: &History, results: &Results) -> String {
     let mut out = Vec::new();
@@ -41,7 +41,7 @@ fn open_in(browser: &str, folder: &Path, page: &str) -> String {
 #[test]
 fn what_stands_in_keys_labels_and_errors_cannot_end_the_script() {
     let mut history = invented::history(5, 500);
-    history.calls[3].came = Came::Unknown { why: invented::EVIL.to_owned() };
+    history.calls[3].conclusion = Conclusion::Unknown { why: invented::EVIL.to_owned() };
     history.about.command = invented::EVIL.to_owned();
     let results = invented::broken(&mut history);
     let page = page(&history, &results);
@@ -94,19 +94,26 @@ fn a_hold_is_sure_as_long_as_its_client_counts() {
 #[test]
 fn a_grant_that_no_client_was_told_of_is_never_sure_and_begins_when_its_revision_was_known() {
     let mut history = invented::history(5, 500);
-    let told =
-        |call: &&mut Call| matches!((&call.asked, &call.came), (Asked::Acquire { .. }, Came::Granted { .. }));
+    let told = |call: &&mut Call| {
+        matches!(
+            (&call.invocation, &call.conclusion),
+            (Invocation::Acquire { .. }, Conclusion::Granted { .. })
+        )
+    };
     let call = history.calls.iter_mut().find(told).unwrap();
-    let Came::Granted { grant, .. } = std::mem::replace(&mut call.came, Came::Unknown { why: String::new() })
+    let Conclusion::Granted { grant, .. } =
+        std::mem::replace(&mut call.conclusion, Conclusion::Unknown { why: String::new() })
     else {
         unreachable!("it was granted")
     };
     let (asked_us, lease) = (call.sent_us, grant.lease_id);
     // Its renewals would tell of it as well.
-    history.calls.retain(|call| !matches!(call.asked, Asked::Renew { lease: of, .. } if of == lease));
+    history
+        .calls
+        .retain(|call| !matches!(call.invocation, Invocation::Renew { lease: of, .. } if of == lease));
     let sights = history.sights.iter().map(|sight| (sight.revision.0, sight.ended_us));
-    let others = history.calls.iter().filter_map(|call| match &call.came {
-        Came::Granted { grant, .. } => Some((grant.token.0, call.ended_us)),
+    let others = history.calls.iter().filter_map(|call| match &call.conclusion {
+        Conclusion::Granted { grant, .. } => Some((grant.token.0, call.ended_us)),
         _ => None,
     });
     let seen = sights.chain(others).filter(|(revision, _)| *revision >= grant.token.0);

@@ -67,7 +67,7 @@ fn a_view_that_lacks_a_holder_is_found_at_the_end_and_at_any_time() {
     story.history.end.keys[1].holders.remove(1);
     story.breaks(&NO_GRANT_LOST, "the final view of b at revision 104 lacks token 104");
     let mut story = fair();
-    let Came::Key { view } = &mut story.history.calls[1].came else { panic!() };
+    let Conclusion::Key { view } = &mut story.history.calls[1].conclusion else { panic!() };
     view.holders.clear();
     story.breaks(&LINEARIZABLE_READS, "of a at revision 101 lacks token 101");
 }
@@ -79,7 +79,7 @@ fn a_view_with_a_holder_that_is_none_is_found() {
     view.holders = story.view("c").holders;
     view.holders[0].token = Token(101);
     view.fence = Token(101);
-    let seen = story.call(90..91, story::look("a"), Came::Key { view });
+    let seen = story.call(90..91, story::look("a"), Conclusion::Key { view });
     story.breaks(&LINEARIZABLE_READS, "lists token 101, which does not live");
     story.history.calls.truncate(seen as usize);
     story.keeps(&NO_GRANT_LOST);
@@ -88,17 +88,17 @@ fn a_view_with_a_holder_that_is_none_is_found() {
 #[test]
 fn a_later_answer_that_denies_a_grant_is_found() {
     use ProblemKind::{NotGranted, UnknownLease, WaitTimeout};
-    for (asked, came, says) in [
+    for (invocation, conclusion, says) in [
         (renew(2), refused(UnknownLease), "was called unknown"),
         (renew(2), refused(NotGranted), "was called waiting"),
         (acquire(2, "b:s c"), refused(WaitTimeout), "was called over"),
-        (acquire(2, "b:s c"), Came::Waiting { ahead: 0 }, "was called waiting"),
+        (acquire(2, "b:s c"), Conclusion::Waiting { ahead: 0 }, "was called waiting"),
         (renew(2), gone(EndReason::Expired), "was called over, Expired"),
         (renew(1), gone(EndReason::Expired), "was called over, Expired; by the log it ended as Released"),
         (renew(1), refused(UnknownLease), "was called unknown"),
     ] {
         let mut story = fair();
-        story.call(90..91, asked, came);
+        story.call(90..91, invocation, conclusion);
         story.breaks(&NO_GRANT_LOST, says);
     }
     // What was under way when the grant was told may have come before it.
@@ -121,11 +121,11 @@ fn an_id_may_be_forgotten_after_its_end() {
 #[test]
 fn a_release_that_ended_nothing_is_found() {
     let mut story = fair();
-    story.call(80..81, release(2), Came::Done);
+    story.call(80..81, release(2), Conclusion::Done);
     story.breaks(&NO_GRANT_LOST, "was called over");
     let mut story = fair();
     let token = story.token(3);
-    story.call(80..81, Asked::Revoke { key: story::key("b"), token }, Came::Done);
+    story.call(80..81, Invocation::Revoke { key: story::key("b"), token }, Conclusion::Done);
     story.breaks(&NO_GRANT_LOST, "was called over");
     let mut story = fair();
     story.call(80..81, release(2), unknown());
@@ -137,8 +137,8 @@ fn a_release_that_ended_nothing_is_found() {
 fn a_lease_that_is_alive_after_a_call_that_called_it_over_is_found() {
     use EndReason::{Abandoned, Released};
     let token = fair().token(2);
-    for (asked, came, reason) in [
-        (release(2), Came::Done, Released),
+    for (invocation, conclusion, reason) in [
+        (release(2), Conclusion::Done, Released),
         (renew(2), gone(Abandoned), Abandoned),
         (validate("b", token), verdict(VerdictName::Stale, 104), Abandoned),
         (validate("c", Token(1)), verdict(VerdictName::Stale, 106), Abandoned),
@@ -146,7 +146,7 @@ fn a_lease_that_is_alive_after_a_call_that_called_it_over_is_found() {
         let mut story = fair();
         let alive = story.granted(2);
         story.log(85, 2, ChangeName::Ended, Some(reason));
-        story.call(80..90, asked, came);
+        story.call(80..90, invocation, conclusion);
         story.end(100, 200);
         // It may be older.
         story.call(90..91, renew(2), alive.clone());
@@ -196,12 +196,12 @@ fn a_lease_that_stands_before_anybody_can_have_made_it_is_found() {
     story.call(80..81, acquire(5, "z"), not_done());
     story.lease(5, "z");
     story.log(80, 5, ChangeName::Granted, None);
-    let Came::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
-    let repeat = story.call(83..84, acquire(5, "z"), Came::Granted { grant, standing: true, mirrored });
+    let Conclusion::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
+    let repeat = story.call(83..84, acquire(5, "z"), Conclusion::Granted { grant, standing: true, mirrored });
     story.end(100, 200).breaks(&NO_GRANT_LOST, "and no call can have done that");
     // It was open, or another was still under way.
     let before = story.history.calls[repeat as usize - 1].clone();
-    story.history.calls[repeat as usize - 1].came = unknown();
+    story.history.calls[repeat as usize - 1].conclusion = unknown();
     story.keeps(&NO_GRANT_LOST);
     story.history.calls[repeat as usize - 1] = before;
     story.call(84..85, acquire(5, "z"), unknown());
@@ -214,7 +214,7 @@ fn a_change_that_was_known_before_its_cause_is_found() {
     story.call(80..81, release(3), not_done());
     story.log(80, 3, ChangeName::Ended, Some(EndReason::Released));
     let seen = story.looks("a", 82..84) as usize;
-    let again = story.call(85..86, release(3), Came::Done);
+    let again = story.call(85..86, release(3), Conclusion::Done);
     story.end(100, 200).breaks(
         &NO_GRANT_LOST,
         "known at 0.084 s, before the first call that can have done that was sent at 0.085 s",

@@ -12,7 +12,7 @@ fn fair() -> Story {
     story.acquires(2, "a", 40..50);
     let token = story.token(2);
     story.log(60, 2, ChangeName::Ended, Some(EndReason::Revoked));
-    story.call(60..70, Asked::Revoke { key: story::key("a"), token }, Came::Done);
+    story.call(60..70, Invocation::Revoke { key: story::key("a"), token }, Conclusion::Done);
     story.acquires(3, "a", 80..90);
     story.expires(3, 10_081);
     story.call(10_100..10_101, release(3), gone(EndReason::Expired));
@@ -45,21 +45,23 @@ fn an_end_that_is_known_before_the_clients_time_is_found() {
         story.acquires(5, "x y", 30_000..30_010);
         story.token(5)
     };
-    type Sign = fn(&Story) -> Came;
-    let signs: [(Asked, Sign); 5] = [
+    type Sign = fn(&Story) -> Conclusion;
+    let signs: [(Invocation, Sign); 5] = [
         (story::renew(5), |_| gone(EndReason::Expired)),
         (validate("x", token), |story| verdict(VerdictName::Stale, story.view("x").fence.0)),
         (validate("y", Token(1)), |story| verdict(VerdictName::Stale, story.view("y").fence.0)),
-        (story::look("y"), |story| Came::Key { view: story.view("y") }),
-        (Asked::Key { key: story::key("y"), local: true }, |story| Came::Key { view: story.view("y") }),
+        (story::look("y"), |story| Conclusion::Key { view: story.view("y") }),
+        (Invocation::Key { key: story::key("y"), local: true }, |story| Conclusion::Key {
+            view: story.view("y"),
+        }),
     ];
-    for (asked, came) in signs {
+    for (invocation, conclusion) in signs {
         let mut story = fair();
         story.acquires(5, "x y", 30_000..30_010);
         story.expires(5, 40_001);
         // Its client counts from when it sent the request.
-        let came = came(&story);
-        let told = story.call(39_990..40_000, asked, came);
+        let conclusion = conclusion(&story);
+        let told = story.call(39_990..40_000, invocation, conclusion);
         story.keeps(&NO_EARLY_END);
         story.history.calls[told as usize].ended_us -= 1;
         story.breaks(&NO_EARLY_END, "and was to live until 40.000 s");
@@ -79,10 +81,10 @@ fn a_renewal_moves_the_time() {
 
 #[test]
 fn a_call_that_asked_for_the_end_excuses_it_from_then_on() {
-    type Excuse = fn(Token) -> Asked;
+    type Excuse = fn(Token) -> Invocation;
     let excuses: [(EndReason, Excuse); 3] = [
         (EndReason::Released, |_| release(5)),
-        (EndReason::Revoked, |token| Asked::Revoke { key: story::key("x"), token }),
+        (EndReason::Revoked, |token| Invocation::Revoke { key: story::key("x"), token }),
         (EndReason::Abandoned, |_| acquire(5, "x")),
     ];
     for (reason, excuse) in excuses {
@@ -91,16 +93,16 @@ fn a_call_that_asked_for_the_end_excuses_it_from_then_on() {
         story.log(35_000, 5, ChangeName::Ended, Some(reason));
         story.looks("x", 35_000..35_010);
         story.breaks(&NO_EARLY_END, "which no call asked for");
-        let asked = excuse(story.token(5));
-        let by = story.call(35_005..36_000, asked, unknown()) as usize;
+        let invocation = excuse(story.token(5));
+        let by = story.call(35_005..36_000, invocation, unknown()) as usize;
         story.keeps(&NO_EARLY_END);
         // Sent too late, or certainly not done, it does not.
         story.history.calls[by].sent_us = 35_010 * MS + 1;
         story.breaks(&NO_EARLY_END, "and was to live until 35.010 s");
         story.history.calls[by].sent_us = 35_005 * MS;
-        story.history.calls[by].came = not_done();
+        story.history.calls[by].conclusion = not_done();
         story.breaks(&NO_EARLY_END, "which no call asked for");
-        story.history.calls[by].came = unknown();
+        story.history.calls[by].conclusion = unknown();
         // Nor if the log says that its time ran out.
         story.history.end.changes.last_mut().unwrap().reason = Some(EndReason::Expired);
         story.breaks(&NO_EARLY_END, "and was to live until 40.000 s");
@@ -131,9 +133,9 @@ fn hung_up(newer: impl FnOnce(&mut Story)) -> Story {
     story
 }
 
-fn standing(story: &Story) -> Came {
-    let Came::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
-    Came::Granted { grant, standing: true, mirrored }
+fn standing(story: &Story) -> Conclusion {
+    let Conclusion::Granted { grant, mirrored, .. } = story.granted(5) else { panic!() };
+    Conclusion::Granted { grant, standing: true, mirrored }
 }
 
 #[test]
@@ -148,13 +150,15 @@ fn a_connection_that_closed_means_nothing_after_a_repeat_or_a_renewal() {
             story.call(30_025..30_040, acquire(5, "x"), unknown());
         });
         match newer {
-            Asked::Renew { .. } => again.breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for"),
+            Invocation::Renew { .. } => {
+                again.breaks(&NO_EARLY_END, "ended as Abandoned, which no call asked for")
+            }
             // Who hung up again, even at the same time, may have been the last.
             _ => again.keeps(&NO_EARLY_END),
         }
     }
     // Only to look at it does not keep it.
-    let looks = Asked::Lease { lease: story::id(5), local: false };
+    let looks = Invocation::Lease { lease: story::id(5), local: false };
     hung_up(|story| {
         story.call(30_020..30_030, looks, standing(story));
     })
@@ -188,16 +192,16 @@ fn an_expiry_within_the_time_to_live_is_found_in_the_log() {
     let mut story = fair();
     story.acquires(5, "x", 30_000..30_010);
     story.expires(5, 40_000);
-    story.history.calls.last_mut().unwrap().came = unknown();
+    story.history.calls.last_mut().unwrap().conclusion = unknown();
     story.breaks(&NO_EARLY_END, "expired at 40000 ms");
     story.history.end.changes.last_mut().unwrap().at_ms += 1;
     story.keeps(&NO_EARLY_END);
     let mut story = fair();
     story.acquires(5, "x", 30_000..30_010);
     story.expires(5, 35_000);
-    story.history.calls.last_mut().unwrap().came = unknown();
+    story.history.calls.last_mut().unwrap().conclusion = unknown();
     story.breaks(&NO_EARLY_END, "expired at 35000 ms");
-    story.call(30_020..30_030, Asked::Renew { lease: story::id(5), ttl_ms: Some(100) }, unknown());
+    story.call(30_020..30_030, Invocation::Renew { lease: story::id(5), ttl_ms: Some(100) }, unknown());
     story.keeps(&NO_EARLY_END);
 }
 
@@ -212,7 +216,7 @@ fn a_lease_that_outlives_everybody_s_wish_is_found() {
     let renewed = story.call(24_000..25_000, story::renew(5), unknown()) as usize;
     story.end(20_000, 45_000).keeps(&BOUNDED_END);
     story.end(20_000, 45_001).breaks(&BOUNDED_END, "and had to end by 45.000 s");
-    story.history.calls[renewed].came = not_done();
+    story.history.calls[renewed].conclusion = not_done();
     story.end(20_000, 45_000).breaks(&BOUNDED_END, "and had to end by 40.000 s");
     // Or it was granted at the end of a wait that nobody knows of.
     story.call(24_000..25_000, wait(5, "x", 3_000), unknown());

@@ -70,7 +70,7 @@ fn a_view_with_too_many_holders_is_found() {
     let mut view = story.view("c");
     view.holders[0].limit = std::num::NonZeroU32::new(1);
     story.history.end.changes.clear();
-    let seen = story.call(90..91, look("c"), Came::Key { view });
+    let seen = story.call(90..91, look("c"), Conclusion::Key { view });
     story.breaks(&EXCLUSION, "lists holders [104, 105]");
     story.history.calls.truncate(seen as usize);
     story.keeps(&EXCLUSION);

@@ -7,7 +7,7 @@ fn of_library(call: Call) -> Call {
 }
 
 fn refused(problem: ProblemKind) -> Call {
-    of_library(call(0, 1, acquire(1), Came::Refused { problem, reason: None }))
+    of_library(call(0, 1, acquire(1), Conclusion::Refused { problem, reason: None }))
 }
 
 #[test]
@@ -19,10 +19,10 @@ fn a_call_of_the_library_fails_if_its_outcome_is_unknown_or_its_lease_is_lost() 
     ];
     let found = judge(&LIBRARY, &numbered(fine.clone()));
     assert_eq!((found.verdict(), found.counts["calls of the client library"]), (Verdict::Valid, 3));
-    let not_done = Came::NotDone { why: "no leader".to_owned() };
+    let not_done = Conclusion::NotDone { why: "no leader".to_owned() };
     for failed in [
         unknown(fine[0].clone()),
-        Call { came: not_done, ..fine[0].clone() },
+        Call { conclusion: not_done, ..fine[0].clone() },
         refused(ProblemKind::LeaseGone),
         refused(ProblemKind::UnknownLease),
         refused(ProblemKind::Overloaded),
@@ -50,6 +50,6 @@ fn few_may_wait_once_the_rules_are_raised_and_not_before() {
 
 #[test]
 fn other_calls_may_fail() {
-    let others = [unknown(call(0, 1, look(1), Came::Done)), of_library(unknown(read(0, 1, 1, 0)))];
+    let others = [unknown(call(0, 1, look(1), Conclusion::Done)), of_library(unknown(read(0, 1, 1, 0)))];
     assert_eq!(judge(&LIBRARY, &numbered(others)).verdict(), Verdict::Unknown);
 }

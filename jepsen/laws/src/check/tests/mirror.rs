@@ -63,8 +63,8 @@ fn a_hash_that_is_no_state_of_its_revision_is_found() {
 
 #[test]
 fn a_revision_that_the_table_had_not_reached_is_found() {
-    let asked = Asked::Key { key: key(), local: false };
-    let mut history = numbered([call(30, 31, asked, Came::Key { view: view(4, 5, &[], 0) })]);
+    let invocation = Invocation::Key { key: key(), local: false };
+    let mut history = numbered([call(30, 31, invocation, Conclusion::Key { view: view(4, 5, &[], 0) })]);
     history.mirror = vec![sight(20, entry(8, 8, 8))];
     assert!(only(judge(&MIRROR_NEVER_AHEAD, &history)).contains("the table had 4 or less"));
     history.mirror = vec![sight(30, entry(8, 8, 8))];
@@ -151,8 +151,8 @@ fn a_free_key_keeps_the_fence_it_was_freed_at() {
 #[test]
 fn a_mirrored_grant_is_seen_by_whoever_reads_afterwards() {
     let answered = |mirrored| {
-        let Came::Granted { grant, standing, .. } = granted(2, 8, 8) else { unreachable!() };
-        call(5, 9, acquire(2), Came::Granted { grant, standing, mirrored: Some(mirrored) })
+        let Conclusion::Granted { grant, standing, .. } = granted(2, 8, 8) else { unreachable!() };
+        call(5, 9, acquire(2), Conclusion::Granted { grant, standing, mirrored: Some(mirrored) })
     };
     let with = |mirrored, sight| History { mirror: vec![sight], ..numbered([answered(mirrored)]) };
     assert_eq!(judge(&BEFORE_ANSWER, &with(true, sight(10, entry(8, 8, 8)))).verdict(), Verdict::Valid);
@@ -169,8 +169,8 @@ fn a_mirrored_grant_is_seen_by_whoever_reads_afterwards() {
 #[test]
 fn a_repeat_may_be_told_of_what_redis_has_lost_since_its_lease_was_first_asked_for() {
     let answered = |when: (u64, u64), now: bool| {
-        let Came::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
-        call(when.0, when.1, acquire(2), Came::Granted { grant, standing: !now, mirrored: Some(true) })
+        let Conclusion::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
+        call(when.0, when.1, acquire(2), Conclusion::Granted { grant, standing: !now, mirrored: Some(true) })
     };
     let told = |first, again| numbered([answered((5, 9), first), answered((30, 35), again)]);
     let lost = |history: History, from, to| History {
@@ -189,10 +189,12 @@ fn a_repeat_may_be_told_of_what_redis_has_lost_since_its_lease_was_first_asked_f
 #[test]
 fn a_fence_that_rose_after_the_grant_may_be_on_its_way() {
     let shown = |standing, wait_ms| {
-        let Came::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
-        let came = Came::Granted { grant, standing, mirrored: Some(true) };
-        let mut history = numbered([call(5, 9, acquire(2), came)]);
-        let Asked::Acquire { wait_ms: waits, .. } = &mut history.calls[0].asked else { unreachable!() };
+        let Conclusion::Granted { grant, .. } = granted(2, 8, 8) else { unreachable!() };
+        let conclusion = Conclusion::Granted { grant, standing, mirrored: Some(true) };
+        let mut history = numbered([call(5, 9, acquire(2), conclusion)]);
+        let Invocation::Acquire { wait_ms: waits, .. } = &mut history.calls[0].invocation else {
+            unreachable!()
+        };
         *waits = wait_ms;
         history.mirror = vec![sight(10, entry(8, 6, 8))];
         judge(&BEFORE_ANSWER, &history)

@@ -42,8 +42,8 @@ fn every_node_must_serve_and_none_may_have_panicked() {
 #[test]
 fn an_answer_against_the_contract_is_found() {
     assert_eq!(judge(&NOTHING_MALFORMED, &History::default()).verdict(), Verdict::Unknown);
-    let mut run = numbered([call(0, 1, look(1), Came::Done)]);
+    let mut run = numbered([call(0, 1, look(1), Conclusion::Done)]);
     assert_eq!(judge(&NOTHING_MALFORMED, &run).verdict(), Verdict::Valid);
-    run.calls[0].came = Came::Malformed { why: "status 418".to_owned() };
+    run.calls[0].conclusion = Conclusion::Malformed { why: "status 418".to_owned() };
     assert_eq!(judge(&NOTHING_MALFORMED, &run).breaches[0].calls, [0]);
 }

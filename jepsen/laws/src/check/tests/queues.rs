@@ -199,11 +199,11 @@ fn a_place_that_is_kept_may_be_granted_for_5_s_more() {
     let mut story = fair();
     story.lease(6, "z");
     story.log(5_000, 6, ChangeName::Queued, None);
-    let mut asked = wait(6, "z", 100);
-    if let Asked::Acquire { keep_place, .. } = &mut asked {
+    let mut invocation = wait(6, "z", 100);
+    if let Invocation::Acquire { keep_place, .. } = &mut invocation {
         *keep_place = true;
     }
-    story.call(5_000..5_100, asked, Came::Waiting { ahead: 0 });
+    story.call(5_000..5_100, invocation, Conclusion::Waiting { ahead: 0 });
     story.log(10_100, 6, ChangeName::Granted, None);
     story.keeps(&NO_LATE_WAITER);
     story.history.end.changes.last_mut().unwrap().at_ms += 1;
@@ -215,12 +215,12 @@ fn a_repeat_keeps_a_place_that_another_keeps_for_5_s_more() {
     let mut story = fair();
     story.lease(6, "z");
     story.log(5_000, 6, ChangeName::Queued, None);
-    let mut asked = wait(6, "z", 0);
-    if let Asked::Acquire { keep_place, .. } = &mut asked {
+    let mut invocation = wait(6, "z", 0);
+    if let Invocation::Acquire { keep_place, .. } = &mut invocation {
         *keep_place = true;
     }
-    story.call(5_000..5_010, asked, Came::Waiting { ahead: 0 });
-    story.call(5_020..5_120, wait(6, "z", 100), Came::Waiting { ahead: 0 });
+    story.call(5_000..5_010, invocation, Conclusion::Waiting { ahead: 0 });
+    story.call(5_020..5_120, wait(6, "z", 100), Conclusion::Waiting { ahead: 0 });
     story.log(15_100, 6, ChangeName::Granted, None);
     story.keeps(&NO_LATE_WAITER);
     story.history.end.changes.last_mut().unwrap().at_ms += 1;
@@ -248,11 +248,11 @@ fn batch() -> Story {
     for lease in [2, 3] {
         story.lease(lease, "a");
         story.log(20, lease, ChangeName::Queued, None);
-        let mut asked = wait(lease, "a", 0);
-        if let Asked::Acquire { keep_place, .. } = &mut asked {
+        let mut invocation = wait(lease, "a", 0);
+        if let Invocation::Acquire { keep_place, .. } = &mut invocation {
             *keep_place = true;
         }
-        story.call(20..30, asked, Came::Waiting { ahead: 1 });
+        story.call(20..30, invocation, Conclusion::Waiting { ahead: 1 });
         story.history.calls.last_mut().unwrap().batch = Some(7);
     }
     story.together();

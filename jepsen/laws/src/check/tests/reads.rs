@@ -3,27 +3,32 @@ use super::*;
 use ChangeName::{Ended, Granted, Queued};
 
 fn get(sent_us: u64, ended_us: u64, view: KeyView) -> Call {
-    call(sent_us, ended_us, Asked::Key { key: key(), local: false }, Came::Key { view })
+    call(sent_us, ended_us, Invocation::Key { key: key(), local: false }, Conclusion::Key { view })
 }
 
 fn validate(sent_us: u64, ended_us: u64, token: u64, verdict: VerdictName, fence: u64) -> Call {
-    let came = Came::Verdict { verdict: TokenVerdict { verdict, fence: Token(fence) } };
-    call(sent_us, ended_us, Asked::Validate { key: key(), token: Token(token), local: false }, came)
+    let conclusion = Conclusion::Verdict { verdict: TokenVerdict { verdict, fence: Token(fence) } };
+    call(
+        sent_us,
+        ended_us,
+        Invocation::Validate { key: key(), token: Token(token), local: false },
+        conclusion,
+    )
 }
 
 /// The same call, for the node's own state.
 fn local(mut call: Call) -> Call {
-    match &mut call.asked {
-        Asked::Key { local, .. } | Asked::Validate { local, .. } | Asked::Lease { local, .. } => {
-            *local = true
-        }
+    match &mut call.invocation {
+        Invocation::Key { local, .. }
+        | Invocation::Validate { local, .. }
+        | Invocation::Lease { local, .. } => *local = true,
         _ => {}
     }
     call
 }
 
 fn release(sent_us: u64, ended_us: u64, n: u64) -> Call {
-    call(sent_us, ended_us, Asked::Release { lease: lease(n) }, Came::Done)
+    call(sent_us, ended_us, Invocation::Release { lease: lease(n) }, Conclusion::Done)
 }
 
 /// Lease 1 is granted at 1 (10 to 20 us), lease 2 waits from 2 on (25 to 60 us); the release of lease 1 (40 to 50 us)
@@ -72,8 +77,8 @@ fn answers_that_are_the_table_at_one_instant_are_valid() {
         validate(70, 71, 1, Stale, 4),
         validate(70, 71, 4, Live, 4),
         call(70, 71, look(2), granted(2, 4, 4)),
-        call(41, 42, look(2), Came::Waiting { ahead: 0 }),
-        call(70, 71, look(1), Came::Refused { problem: ProblemKind::LeaseGone, reason: None }),
+        call(41, 42, look(2), Conclusion::Waiting { ahead: 0 }),
+        call(70, 71, look(1), Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: None }),
         // They lag.
         local(get(70, 71, view(1, 1, &[1], 0))),
         local(validate(70, 71, 1, Unknown, 1)),
@@ -113,9 +118,9 @@ fn each_answer_that_the_table_never_had_then_is_found() {
         call(70, 71, look(1), granted(1, 1, 1)),
         call(70, 71, look(2), granted(2, 3, 3)),
         call(70, 71, look(2), granted(2, 4, 3)),
-        call(70, 71, look(2), Came::Waiting { ahead: 0 }),
-        call(70, 71, look(2), Came::Refused { problem: ProblemKind::LeaseGone, reason: None }),
-        call(30, 31, look(1), Came::Refused { problem: ProblemKind::LeaseGone, reason: None }),
+        call(70, 71, look(2), Conclusion::Waiting { ahead: 0 }),
+        call(70, 71, look(2), Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: None }),
+        call(30, 31, look(1), Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: None }),
         local(call(15, 16, look(2), granted(2, 4, 4))),
     ] {
         let found = check([wrong.clone()]);

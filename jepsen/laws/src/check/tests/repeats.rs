@@ -7,8 +7,8 @@ fn repeated() -> Story {
     story.lease(1, "a");
     story.log(5, 1, ChangeName::Granted, None);
     story.call(0..10, acquire(1, "a"), unknown());
-    let Came::Granted { grant, .. } = story.granted(1) else { panic!() };
-    let again = Came::Granted { grant, standing: true, mirrored: None };
+    let Conclusion::Granted { grant, .. } = story.granted(1) else { panic!() };
+    let again = Conclusion::Granted { grant, standing: true, mirrored: None };
     story.call(11..20, acquire(1, "a"), again.clone());
     story.call(21..30, renew(1), again);
     story.releases(1, 40..50);
@@ -34,7 +34,7 @@ fn a_second_token_is_found_unless_the_lease_was_forgotten() {
     story.history.end.changes.clear();
     let mut grant = story.grant(1);
     grant.token.0 += 9;
-    let twice = Came::Granted { grant, standing: false, mirrored: None };
+    let twice = Conclusion::Granted { grant, standing: false, mirrored: None };
     story.call(59_998..59_999, acquire(1, "a"), twice.clone());
     story.breaks(&ONE_GRANT_PER_LEASE, "granted more than once");
     story.history.calls.pop();
@@ -61,8 +61,8 @@ fn a_second_life_is_found_in_the_log() {
 #[test]
 fn a_repeat_that_is_told_of_a_new_grant_is_found() {
     let mut story = repeated();
-    let Came::Granted { grant, .. } = story.history.calls[1].came.clone() else { panic!() };
-    let created = Came::Granted { grant, standing: false, mirrored: None };
+    let Conclusion::Granted { grant, .. } = story.history.calls[1].conclusion.clone() else { panic!() };
+    let created = Conclusion::Granted { grant, standing: false, mirrored: None };
     let together = story.call(15..25, acquire(1, "a"), created.clone());
     story.keeps(&ONE_GRANT_PER_LEASE);
     story.history.calls.truncate(together as usize);
@@ -82,10 +82,10 @@ fn an_answer_about_another_lease_is_found() {
 #[test]
 fn a_grant_after_a_release_is_found_for_an_id_never_seen() {
     let mut story = repeated();
-    story.call(300..310, release(2), Came::Done);
+    story.call(300..310, release(2), Conclusion::Done);
     story.acquires(2, "b", 305..320);
     story.keeps(&ONE_GRANT_PER_LEASE);
-    story.call(300..310, release(3), Came::Done);
+    story.call(300..310, release(3), Conclusion::Done);
     story.acquires(3, "b", 311..320);
     story.breaks(&ONE_GRANT_PER_LEASE, "an acquire sent after that was granted");
 }

@@ -5,7 +5,7 @@ use ringfence_wire::{
     Token, WaiterView, WantedKey,
 };
 
-use crate::history::{Asked, Call, Came, Change, ChangeName, ChangedKey, History};
+use crate::history::{Call, Change, ChangeName, ChangedKey, Conclusion, History, Invocation};
 
 /// The only key of most scenes.
 pub(crate) fn key() -> Key {
@@ -17,8 +17,8 @@ pub(crate) fn lease(n: u64) -> LeaseId {
 }
 
 /// A call; [`numbered`] gives it its id, and a process of its own.
-pub(crate) fn call(sent_us: u64, ended_us: u64, asked: Asked, came: Came) -> Call {
-    Call { id: 0, process: 0, node: Some(1), batch: None, sent_us, ended_us, asked, came }
+pub(crate) fn call(sent_us: u64, ended_us: u64, invocation: Invocation, conclusion: Conclusion) -> Call {
+    Call { id: 0, process: 0, node: Some(1), batch: None, sent_us, ended_us, invocation, conclusion }
 }
 
 /// A history of `calls`, in the order they were sent, with their ids.
@@ -32,16 +32,16 @@ pub(crate) fn numbered(calls: impl IntoIterator<Item = Call>) -> History {
     History { calls, ..History::default() }
 }
 
-pub(crate) fn acquire(n: u64) -> Asked {
+pub(crate) fn acquire(n: u64) -> Invocation {
     let keys = vec![WantedKey { key: key(), mode: Mode::Exclusive }];
-    Asked::Acquire { lease: lease(n), keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }
+    Invocation::Acquire { lease: lease(n), keys, ttl_ms: 1_000, wait_ms: 0, keep_place: false }
 }
 
-pub(crate) fn look(n: u64) -> Asked {
-    Asked::Lease { lease: lease(n), local: false }
+pub(crate) fn look(n: u64) -> Invocation {
+    Invocation::Lease { lease: lease(n), local: false }
 }
 
-pub(crate) fn granted(n: u64, token: u64, fence: u64) -> Came {
+pub(crate) fn granted(n: u64, token: u64, fence: u64) -> Conclusion {
     let keys = vec![GrantedKey { key: key(), mode: ModeName::Exclusive, limit: None, fence: Token(fence) }];
     let grant = Grant {
         lease_id: lease(n),
@@ -52,7 +52,7 @@ pub(crate) fn granted(n: u64, token: u64, fence: u64) -> Came {
         expires_in_ms: Some(1_000),
         keys,
     };
-    Came::Granted { grant, standing: false, mirrored: None }
+    Conclusion::Granted { grant, standing: false, mirrored: None }
 }
 
 pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -> KeyView {
@@ -94,22 +94,22 @@ pub(crate) fn change(revision: u64, n: u64, change: ChangeName, token: Option<u6
 
 /// An accepted read of the register of [`key`], with a fence that is the token.
 pub(crate) fn read(sent_us: u64, ended_us: u64, token: u64, value: u64) -> Call {
-    let asked = Asked::Read { key: key(), token: Token(token), fence: Token(token) };
-    call(sent_us, ended_us, asked, Came::Register { value })
+    let invocation = Invocation::Read { key: key(), token: Token(token), fence: Token(token) };
+    call(sent_us, ended_us, invocation, Conclusion::Register { value })
 }
 
 /// An accepted write of the register of [`key`], with a fence that is the token.
 pub(crate) fn write(sent_us: u64, ended_us: u64, token: u64, over: u64, value: u64) -> Call {
-    let asked = Asked::Write { key: key(), token: Token(token), fence: Token(token), over, value };
-    call(sent_us, ended_us, asked, Came::Register { value })
+    let invocation = Invocation::Write { key: key(), token: Token(token), fence: Token(token), over, value };
+    call(sent_us, ended_us, invocation, Conclusion::Register { value })
 }
 
 /// The same call, rejected by a guard with the number `high`.
 pub(crate) fn rejected(call: Call, high: u64) -> Call {
-    Call { came: Came::Stale { high: Token(high) }, ..call }
+    Call { conclusion: Conclusion::Stale { high: Token(high) }, ..call }
 }
 
 /// The same call without an answer.
 pub(crate) fn unknown(call: Call) -> Call {
-    Call { came: Came::Unknown { why: "no answer".to_owned() }, ..call }
+    Call { conclusion: Conclusion::Unknown { why: "no answer".to_owned() }, ..call }
 }

@@ -59,29 +59,29 @@ impl Model {
 
     /// The table after `call`, if it can have come to its answer here.
     fn after(&self, call: &Call) -> Option<Self> {
-        let unknown = matches!(call.came, Came::Unknown { .. });
-        match (&call.asked, &call.came) {
-            (Asked::Acquire { lease, .. }, came) => {
+        let unknown = matches!(call.conclusion, Conclusion::Unknown { .. });
+        match (&call.invocation, &call.conclusion) {
+            (Invocation::Acquire { lease, .. }, conclusion) => {
                 let next = self.clone().acquired(*lease);
-                let fits = match came {
-                    Came::Granted { grant, .. } => next.holder == Some((*lease, grant.token.0)),
-                    Came::Refused { problem: ProblemKind::Held, .. } => {
+                let fits = match conclusion {
+                    Conclusion::Granted { grant, .. } => next.holder == Some((*lease, grant.token.0)),
+                    Conclusion::Refused { problem: ProblemKind::Held, .. } => {
                         next.holder.is_some_and(|(holder, _)| holder != *lease)
                     }
-                    Came::Refused { problem: ProblemKind::LeaseGone, .. } => next.over.contains(lease),
+                    Conclusion::Refused { problem: ProblemKind::LeaseGone, .. } => next.over.contains(lease),
                     _ => unknown,
                 };
                 fits.then_some(next)
             }
-            (Asked::Release { lease }, _) => Some(self.clone().released(*lease)),
-            (Asked::Key { .. }, Came::Key { view }) => {
+            (Invocation::Release { lease }, _) => Some(self.clone().released(*lease)),
+            (Invocation::Key { .. }, Conclusion::Key { view }) => {
                 let holders = view.holders.iter().map(|holder| holder.token.0);
                 let fits = view.revision.0 == self.revision
                     && view.fence.0 == self.fence()
                     && holders.eq(self.holder.map(|(_, token)| token));
                 fits.then(|| self.clone())
             }
-            (Asked::Validate { token, .. }, Came::Verdict { verdict }) => {
+            (Invocation::Validate { token, .. }, Conclusion::Verdict { verdict }) => {
                 (verdict.verdict == self.verdict(*token) && verdict.fence.0 == self.fence())
                     .then(|| self.clone())
             }
@@ -93,7 +93,7 @@ impl Model {
 /// Whether there is an order of `calls`, on a table that is new, which real time allows and which explains all answers.
 fn is_linearizable(calls: &[Call]) -> bool {
     assert!(calls.len() <= 64, "each call is a bit");
-    let known = |call: &Call| !matches!(call.came, Came::Unknown { .. });
+    let known = |call: &Call| !matches!(call.conclusion, Conclusion::Unknown { .. });
     let all_known = bits(calls, known);
     let mut tried = HashSet::new();
     let mut open = vec![(0_u64, Model::default())];
@@ -131,17 +131,17 @@ fn correct(rng: &mut Rng) -> History {
         for n in 0..rng.u64(1..5) {
             let took_us = rng.u64(1..30);
             let lease_of_it = 1 + process * 10 + n / 2;
-            let asked = match rng.u8(0..6) {
+            let invocation = match rng.u8(0..6) {
                 0..2 => acquire(lease_of_it),
-                2 => Asked::Release { lease: lease(lease_of_it) },
-                3..5 => Asked::Key { key: key(), local: false },
-                _ => Asked::Validate { key: key(), token: Token(rng.u64(1..5)), local: false },
+                2 => Invocation::Release { lease: lease(lease_of_it) },
+                3..5 => Invocation::Key { key: key(), local: false },
+                _ => Invocation::Validate { key: key(), token: Token(rng.u64(1..5)), local: false },
             };
             let answered = rng.u8(0..8) > 0;
             let takes_us = if answered { took_us } else { rng.u64(1..200) };
             let done_us = now_us + rng.u64(0..=takes_us);
             let done_us = if answered || rng.bool() { done_us } else { u64::MAX };
-            planned.push((done_us, answered, call(now_us, now_us + took_us, asked, Came::Done)));
+            planned.push((done_us, answered, call(now_us, now_us + took_us, invocation, Conclusion::Done)));
             now_us += took_us + rng.u64(1..20);
         }
     }
@@ -150,10 +150,10 @@ fn correct(rng: &mut Rng) -> History {
     for (done_us, answered, mut call) in planned {
         let before = model.clone();
         if done_us < u64::MAX {
-            call.came = does(&mut model, &call.asked);
+            call.conclusion = does(&mut model, &call.invocation);
         }
         if !answered {
-            call.came = Came::Unknown { why: "no answer".to_owned() };
+            call.conclusion = Conclusion::Unknown { why: "no answer".to_owned() };
         }
         changes.extend(changed(&before, &model));
         calls.push(call);
@@ -170,30 +170,32 @@ fn shown(model: &Model) -> ringfence_wire::KeyView {
     view(model.revision, model.fence(), &holders, 0)
 }
 
-fn does(model: &mut Model, asked: &Asked) -> Came {
-    match asked {
-        Asked::Acquire { lease, .. } => {
+fn does(model: &mut Model, invocation: &Invocation) -> Conclusion {
+    match invocation {
+        Invocation::Acquire { lease, .. } => {
             let stood = model.holder;
             *model = model.clone().acquired(*lease);
             let gone = model.over.contains(lease);
             match model.holder {
                 Some((holder, token)) if holder == *lease => {
-                    let Came::Granted { mut grant, .. } = granted(1, token, token) else { unreachable!() };
+                    let Conclusion::Granted { mut grant, .. } = granted(1, token, token) else {
+                        unreachable!()
+                    };
                     grant.lease_id = holder;
-                    Came::Granted { grant, standing: stood == model.holder, mirrored: None }
+                    Conclusion::Granted { grant, standing: stood == model.holder, mirrored: None }
                 }
-                _ if gone => Came::Refused { problem: ProblemKind::LeaseGone, reason: None },
-                _ => Came::Refused { problem: ProblemKind::Held, reason: None },
+                _ if gone => Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: None },
+                _ => Conclusion::Refused { problem: ProblemKind::Held, reason: None },
             }
         }
-        Asked::Release { lease } => {
+        Invocation::Release { lease } => {
             *model = model.clone().released(*lease);
-            Came::Done
+            Conclusion::Done
         }
-        Asked::Key { .. } => Came::Key { view: shown(model) },
-        Asked::Validate { token, .. } => {
+        Invocation::Key { .. } => Conclusion::Key { view: shown(model) },
+        Invocation::Validate { token, .. } => {
             let verdict = model.verdict(*token);
-            Came::Verdict { verdict: TokenVerdict { verdict, fence: Token(model.fence()) } }
+            Conclusion::Verdict { verdict: TokenVerdict { verdict, fence: Token(model.fence()) } }
         }
         other => unreachable!("{other:?} is not planned"),
     }
@@ -213,26 +215,27 @@ fn changed(before: &Model, after: &Model) -> Option<Change> {
 
 /// Makes one read show something else, or come at another time.
 fn mutate(history: &mut History, rng: &mut Rng) {
-    let is_read = |call: &&mut Call| matches!(call.came, Came::Key { .. } | Came::Verdict { .. });
+    let is_read =
+        |call: &&mut Call| matches!(call.conclusion, Conclusion::Key { .. } | Conclusion::Verdict { .. });
     let reads: Vec<&mut Call> = history.calls.iter_mut().filter(is_read).collect();
     let Some(call) = rng.choice(reads) else { return };
     let other = |rng: &mut Rng, number: u64| (number + rng.u64(0..5)).saturating_sub(2);
-    match (&mut call.came, rng.u8(0..4)) {
-        (Came::Key { view }, 0) => {
+    match (&mut call.conclusion, rng.u8(0..4)) {
+        (Conclusion::Key { view }, 0) => {
             view.revision = Revision(other(rng, view.revision.0));
             if view.holders.is_empty() {
                 view.fence = Token(view.revision.0 + 1);
             }
         }
-        (Came::Key { view }, 1) => {
+        (Conclusion::Key { view }, 1) => {
             let token = other(rng, view.fence.0).max(1);
             *view = view_of(view.revision.0, token, rng.bool());
         }
-        (Came::Verdict { verdict }, 0) => {
+        (Conclusion::Verdict { verdict }, 0) => {
             let live = verdict.verdict == VerdictName::Live;
             verdict.verdict = if live { VerdictName::Stale } else { VerdictName::Live };
         }
-        (Came::Verdict { verdict }, 1) => verdict.fence = Token(other(rng, verdict.fence.0)),
+        (Conclusion::Verdict { verdict }, 1) => verdict.fence = Token(other(rng, verdict.fence.0)),
         _ => {
             let took_us = call.ended_us - call.sent_us;
             call.sent_us = rng.u64(0..200);
@@ -245,7 +248,8 @@ fn mutate(history: &mut History, rng: &mut Rng) {
 
 /// Without the refusals of a key that is held: the specialised check makes nothing of them.
 fn looked_at(history: &History) -> Vec<Call> {
-    let held = |call: &Call| matches!(call.came, Came::Refused { problem: ProblemKind::Held, .. });
+    let held =
+        |call: &Call| matches!(call.conclusion, Conclusion::Refused { problem: ProblemKind::Held, .. });
     history.calls.iter().filter(|call| !held(call)).cloned().collect()
 }
 
@@ -280,13 +284,13 @@ fn the_specialised_check_agrees_with_the_search() {
 #[test]
 fn an_order_that_real_time_forbids_is_not_tried() {
     let get = |sent_us, view| {
-        call(sent_us, sent_us + 5, Asked::Key { key: key(), local: false }, Came::Key { view })
+        call(sent_us, sent_us + 5, Invocation::Key { key: key(), local: false }, Conclusion::Key { view })
     };
     let held = |sent_us| [call(0, 10, acquire(1), granted(1, 1, 1)), get(sent_us, view(0, 1, &[], 0))];
     assert!(is_linearizable(&held(10)), "while it is acquired");
     assert!(!is_linearizable(&held(11)));
     // Without an answer it may be done later.
     let mut late = held(11);
-    late[0].came = Came::Unknown { why: String::new() };
+    late[0].conclusion = Conclusion::Unknown { why: String::new() };
     assert!(is_linearizable(&late));
 }

@@ -13,7 +13,7 @@ use ringfence_wire::{
 };
 
 use crate::check::{Checker, Facts, Found, Verdict};
-use crate::history::{Asked, Call, Came, Change, ChangeName, ChangedKey, History};
+use crate::history::{Call, Change, ChangeName, ChangedKey, Conclusion, History, Invocation};
 
 #[derive(Default)]
 pub(crate) struct Story {
@@ -32,7 +32,7 @@ impl Story {
     }
 
     /// A call and what came of it; its id.
-    pub(crate) fn call(&mut self, when: Range<u64>, asked: Asked, came: Came) -> u64 {
+    pub(crate) fn call(&mut self, when: Range<u64>, invocation: Invocation, conclusion: Conclusion) -> u64 {
         let id = self.history.calls.len() as u64;
         let (sent_us, ended_us) = (when.start * 1_000, when.end * 1_000);
         self.history.calls.push(Call {
@@ -42,8 +42,8 @@ impl Story {
             batch: None,
             sent_us,
             ended_us,
-            asked,
-            came,
+            invocation,
+            conclusion,
         });
         id
     }
@@ -112,13 +112,13 @@ impl Story {
         self.lease(lease, words);
         self.log(when.start, lease, ChangeName::Queued, None);
         let wait_ms = u32::try_from(when.end - when.start).unwrap();
-        self.call(when, wait(lease, words, wait_ms), Came::Waiting { ahead: 0 })
+        self.call(when, wait(lease, words, wait_ms), Conclusion::Waiting { ahead: 0 })
     }
 
     /// A lease is released and ends; the call.
     pub(crate) fn releases(&mut self, lease: u128, when: Range<u64>) -> u64 {
         self.log(when.start, lease, ChangeName::Ended, Some(EndReason::Released));
-        self.call(when, release(lease), Came::Done)
+        self.call(when, release(lease), Conclusion::Done)
     }
 
     /// Its time ran out, in cluster time.
@@ -139,8 +139,8 @@ impl Story {
     }
 
     /// The grant of a lease as the table has it, as the answer to an acquire.
-    pub(crate) fn granted(&self, lease: u128) -> Came {
-        Came::Granted { grant: self.grant(lease), standing: false, mirrored: None }
+    pub(crate) fn granted(&self, lease: u128) -> Conclusion {
+        Conclusion::Granted { grant: self.grant(lease), standing: false, mirrored: None }
     }
 
     pub(crate) fn grant(&self, lease: u128) -> Grant {
@@ -192,7 +192,7 @@ impl Story {
     /// Somebody looks at a key and sees what the table has; the call.
     pub(crate) fn looks(&mut self, of: &str, when: Range<u64>) -> u64 {
         let view = self.view(of);
-        self.call(when, look(of), Came::Key { view })
+        self.call(when, look(of), Conclusion::Key { view })
     }
 
     fn fence(&self, key: &Key) -> Token {
@@ -242,46 +242,46 @@ fn claims(words: &str) -> Vec<WantedKey> {
     words.split(' ').map(claim).collect()
 }
 
-pub(crate) fn acquire(lease: u128, words: &str) -> Asked {
+pub(crate) fn acquire(lease: u128, words: &str) -> Invocation {
     wait(lease, words, 0)
 }
 
-pub(crate) fn wait(lease: u128, words: &str, wait_ms: u32) -> Asked {
-    Asked::Acquire { lease: id(lease), keys: claims(words), ttl_ms: TTL_MS, wait_ms, keep_place: false }
+pub(crate) fn wait(lease: u128, words: &str, wait_ms: u32) -> Invocation {
+    Invocation::Acquire { lease: id(lease), keys: claims(words), ttl_ms: TTL_MS, wait_ms, keep_place: false }
 }
 
-pub(crate) fn renew(lease: u128) -> Asked {
-    Asked::Renew { lease: id(lease), ttl_ms: None }
+pub(crate) fn renew(lease: u128) -> Invocation {
+    Invocation::Renew { lease: id(lease), ttl_ms: None }
 }
 
-pub(crate) fn release(lease: u128) -> Asked {
-    Asked::Release { lease: id(lease) }
+pub(crate) fn release(lease: u128) -> Invocation {
+    Invocation::Release { lease: id(lease) }
 }
 
-pub(crate) fn look(of: &str) -> Asked {
-    Asked::Key { key: key(of), local: false }
+pub(crate) fn look(of: &str) -> Invocation {
+    Invocation::Key { key: key(of), local: false }
 }
 
-pub(crate) fn validate(of: &str, token: Token) -> Asked {
-    Asked::Validate { key: key(of), token, local: false }
+pub(crate) fn validate(of: &str, token: Token) -> Invocation {
+    Invocation::Validate { key: key(of), token, local: false }
 }
 
-pub(crate) fn verdict(verdict: VerdictName, fence: u64) -> Came {
-    Came::Verdict { verdict: TokenVerdict { verdict, fence: Token(fence) } }
+pub(crate) fn verdict(verdict: VerdictName, fence: u64) -> Conclusion {
+    Conclusion::Verdict { verdict: TokenVerdict { verdict, fence: Token(fence) } }
 }
 
-pub(crate) fn refused(problem: ProblemKind) -> Came {
-    Came::Refused { problem, reason: None }
+pub(crate) fn refused(problem: ProblemKind) -> Conclusion {
+    Conclusion::Refused { problem, reason: None }
 }
 
-pub(crate) fn gone(reason: EndReason) -> Came {
-    Came::Refused { problem: ProblemKind::LeaseGone, reason: Some(reason) }
+pub(crate) fn gone(reason: EndReason) -> Conclusion {
+    Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: Some(reason) }
 }
 
-pub(crate) fn not_done() -> Came {
-    Came::NotDone { why: "503".to_owned() }
+pub(crate) fn not_done() -> Conclusion {
+    Conclusion::NotDone { why: "503".to_owned() }
 }
 
-pub(crate) fn unknown() -> Came {
-    Came::Unknown { why: "timeout".to_owned() }
+pub(crate) fn unknown() -> Conclusion {
+    Conclusion::Unknown { why: "timeout".to_owned() }
 }

@@ -36,11 +36,11 @@ fn two_leases_with_one_token_are_found() {
     let mut other = story.grant(4);
     other.token = story.token(3);
     story.history.calls.retain(
-        |call| !matches!(&call.came, Came::Granted { grant, .. } if grant.lease_id == other.lease_id),
+        |call| !matches!(&call.conclusion, Conclusion::Granted { grant, .. } if grant.lease_id == other.lease_id),
     );
     story.history.end.changes.clear();
-    let came = Came::Granted { grant: other, standing: false, mirrored: None };
-    story.call(60..80, story::acquire(4, "c:s"), came);
+    let conclusion = Conclusion::Granted { grant: other, standing: false, mirrored: None };
+    story.call(60..80, story::acquire(4, "c:s"), conclusion);
     story.breaks(&TOKENS, "both have token 104");
     story.breaks(&GRANTED_TOKENS, "both have token 104");
 }
@@ -49,7 +49,9 @@ fn two_leases_with_one_token_are_found() {
 fn a_token_below_what_was_known_is_found_on_any_key() {
     let mut story = four();
     story.acquires(5, "z", 300..310);
-    let Came::Granted { grant, .. } = &mut story.history.calls.last_mut().unwrap().came else { panic!() };
+    let Conclusion::Granted { grant, .. } = &mut story.history.calls.last_mut().unwrap().conclusion else {
+        panic!()
+    };
     grant.token = Token(50);
     grant.keys[0].fence = Token(50);
     story.breaks(&TOKENS, "has token 50, but revision");
@@ -75,16 +77,16 @@ fn a_fence_that_falls_is_found_but_one_node_alone_may_lag() {
     let mut view = story.view("b");
     (view.fence, view.revision) = (Token(103), Revision(102));
     view.holders.clear();
-    let asked = Asked::Key { key: lagging, local: true };
-    story.call(92..93, asked.clone(), Came::Key { view: view.clone() });
+    let invocation = Invocation::Key { key: lagging, local: true };
+    story.call(92..93, invocation.clone(), Conclusion::Key { view: view.clone() });
     story.keeps(&TOKENS);
-    story.call(94..95, story::look("b"), Came::Key { view });
+    story.call(94..95, story::look("b"), Conclusion::Key { view });
     // The holder of b was told 103 as well: that is no fall. One less is.
     story.keeps(&TOKENS);
     let mut view = story.view("b");
     (view.fence, view.revision) = (Token(102), Revision(101));
     view.holders.clear();
-    story.call(96..97, story::look("b"), Came::Key { view });
+    story.call(96..97, story::look("b"), Conclusion::Key { view });
     story.breaks(&TOKENS, "the fence of b fell from 103 to 102");
 }
 
@@ -93,7 +95,7 @@ fn an_answer_that_contradicts_itself_is_found() {
     let mut story = four();
     let mut grant = story.grant(4);
     grant.keys[0].fence = Token(999);
-    let odd = story.call(90..91, renew(4), Came::Granted { grant, standing: true, mirrored: None });
+    let odd = story.call(90..91, renew(4), Conclusion::Granted { grant, standing: true, mirrored: None });
     story.breaks(&TOKENS, "was told with the fence 999");
     story.history.calls.truncate(odd as usize);
     story.call(90..91, validate("a", Token(101)), verdict(VerdictName::Live, 103));

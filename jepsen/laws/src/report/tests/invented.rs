@@ -11,8 +11,8 @@ use ringfence_wire::{
 use crate::check::facts::Facts;
 use crate::check::{Checker, Found, Results, Verdict, judge};
 use crate::history::{
-    About, Asked, Call, Came, Change, ChangeName, ChangedKey, End, Fault, History, LagSight, MirrorEntry,
-    MirrorSight, NodeEnd, Sight,
+    About, Call, Change, ChangeName, ChangedKey, Conclusion, End, Fault, History, Invocation, LagSight,
+    MirrorEntry, MirrorSight, NodeEnd, Sight,
 };
 
 /// Text that tries to break out of a page, a string, or a line.
@@ -73,10 +73,10 @@ pub(crate) fn results(history: &History) -> Results {
     fn check(facts: &Facts) -> Found {
         let mut found = Found::default();
         for call in &facts.history.calls {
-            found.saw(match call.came {
-                Came::Granted { .. } => "grants",
-                Came::Stale { .. } => "rejected writes",
-                Came::Unknown { .. } => "unknown",
+            found.saw(match call.conclusion {
+                Conclusion::Granted { .. } => "grants",
+                Conclusion::Stale { .. } => "rejected writes",
+                Conclusion::Unknown { .. } => "unknown",
                 _ => "other answers",
             });
         }
@@ -88,8 +88,8 @@ pub(crate) fn results(history: &History) -> Results {
 
 /// Breaks two laws: an early end with a second holder, and a stale write that was accepted.
 pub(crate) fn broken(history: &mut History) -> Results {
-    let granted = |call: &&Call| match &call.came {
-        Came::Granted { grant, .. } if matches!(call.asked, Asked::Acquire { .. }) => {
+    let granted = |call: &&Call| match &call.conclusion {
+        Conclusion::Granted { grant, .. } if matches!(call.invocation, Invocation::Acquire { .. }) => {
             grant.keys[0].key.as_str() == EVIL && call.sent_us > 20 * S
         }
         _ => false,
@@ -101,15 +101,16 @@ pub(crate) fn broken(history: &mut History) -> Results {
     second.sent_us = first.ended_us + 300_000;
     second.ended_us = second.sent_us + 4_000;
     let lease = LeaseId::from_u128(99).unwrap();
-    if let (Asked::Acquire { lease: asked, .. }, Came::Granted { grant, .. }) =
-        (&mut second.asked, &mut second.came)
+    if let (Invocation::Acquire { lease: invocation, .. }, Conclusion::Granted { grant, .. }) =
+        (&mut second.invocation, &mut second.conclusion)
     {
-        (*asked, grant.lease_id, grant.token) = (lease, lease, Token(grant.token.0 + 1));
+        (*invocation, grant.lease_id, grant.token) = (lease, lease, Token(grant.token.0 + 1));
     }
     let ids = [first.id, second.id];
     history.calls.push(second);
-    let stale = history.calls.iter_mut().find(|call| matches!(call.came, Came::Stale { .. })).unwrap();
-    stale.came = Came::Register { value: 77 };
+    let stale =
+        history.calls.iter_mut().find(|call| matches!(call.conclusion, Conclusion::Stale { .. })).unwrap();
+    stale.conclusion = Conclusion::Register { value: 77 };
     let write = stale.id;
     let mut results = results(history);
     results.verdict = Verdict::Invalid;
@@ -151,7 +152,7 @@ impl Maker {
         let place = self.rng.usize(0..self.keys.len());
         let lease = LeaseId::from_u128(self.rng.u128(1..)).unwrap();
         let waits = self.rng.f32() < 0.5;
-        let asked = Asked::Acquire {
+        let invocation = Invocation::Acquire {
             lease,
             keys: vec![WantedKey { key: self.keys[place].clone(), mode: Mode::Exclusive }],
             ttl_ms: TTL_MS,
@@ -160,16 +161,21 @@ impl Maker {
         };
         let free = self.busy_until[place];
         let think = self.rng.u64(20_000..900_000);
-        let refused = |problem| Came::Refused { problem, reason: None };
+        let refused = |problem| Conclusion::Refused { problem, reason: None };
         if self.trouble(at) {
             let done = at + 2 * S;
-            return self.call(process, at, done, asked, Came::Unknown { why: "no answer in 2 s".to_owned() })
-                + think;
+            return self.call(
+                process,
+                at,
+                done,
+                invocation,
+                Conclusion::Unknown { why: "no answer in 2 s".to_owned() },
+            ) + think;
         }
         if free > at + S || (free > at && !waits) {
             let (wait, problem) = if waits { (S, ProblemKind::WaitTimeout) } else { (0, ProblemKind::Held) };
             let took = self.latency();
-            return self.call(process, at, at + wait + took, asked, refused(problem)) + think;
+            return self.call(process, at, at + wait + took, invocation, refused(problem)) + think;
         }
         let granted = free.max(at) + 1_500;
         let token = Token(FIRST + granted);
@@ -188,22 +194,23 @@ impl Maker {
             expires_in_ms: Some(u64::from(TTL_MS)),
             keys,
         };
-        let answer = || Came::Granted { grant: grant.clone(), standing: false, mirrored: Some(true) };
+        let answer = || Conclusion::Granted { grant: grant.clone(), standing: false, mirrored: Some(true) };
         self.change(granted, lease, place, ChangeName::Granted, None, token);
         let sent = at;
         at = granted + self.latency();
-        at = self.call(process, sent, at, asked, answer());
+        at = self.call(process, sent, at, invocation, answer());
         let mut end = granted + u64::from(TTL_MS) * 1_000;
         let value = self.calls.len() as u64;
-        let write = |over| Asked::Write { key: self.keys[place].clone(), token, fence: token, over, value };
+        let write =
+            |over| Invocation::Write { key: self.keys[place].clone(), token, fence: token, over, value };
         let (write, late) = (write(0), write(1));
         let took = self.latency();
-        at = self.call(process, at, at + took, write, Came::Register { value });
+        at = self.call(process, at, at + took, write, Conclusion::Register { value });
         while self.rng.f32() < 0.4 && !self.trouble(at) {
             at += self.rng.u64(100_000..700_000);
             end = at + u64::from(TTL_MS) * 1_000;
             let took = self.latency();
-            at = self.call(process, at, at + took, Asked::Renew { lease, ttl_ms: None }, answer());
+            at = self.call(process, at, at + took, Invocation::Renew { lease, ttl_ms: None }, answer());
         }
         if self.rng.f32() < 0.1 {
             // The holder pauses, and writes when its lease has ended.
@@ -211,14 +218,19 @@ impl Maker {
             self.busy_until[place] = end + 1_000;
             let woken = end + self.rng.u64(200_000..900_000);
             let took = self.latency();
-            self.call(process, woken, woken + took, late, Came::Stale { high: Token(FIRST + end + 9_000) })
-                + think
+            self.call(
+                process,
+                woken,
+                woken + took,
+                late,
+                Conclusion::Stale { high: Token(FIRST + end + 9_000) },
+            ) + think
         } else {
             let freed = at + 2_000;
             self.change(freed, lease, place, ChangeName::Ended, Some(EndReason::Released), token);
             self.busy_until[place] = freed;
             let took = 2_000 + self.latency();
-            self.call(process, at, at + took, Asked::Release { lease }, Came::Done) + think
+            self.call(process, at, at + took, Invocation::Release { lease }, Conclusion::Done) + think
         }
     }
 
@@ -231,12 +243,28 @@ impl Maker {
         1_000 + (-self.rng.f64().max(1e-6).ln() * 2_500.0) as u64
     }
 
-    fn call(&mut self, process: u32, sent_us: u64, ended_us: u64, asked: Asked, came: Came) -> u64 {
-        let node = match asked {
-            Asked::Write { .. } => None,
+    fn call(
+        &mut self,
+        process: u32,
+        sent_us: u64,
+        ended_us: u64,
+        invocation: Invocation,
+        conclusion: Conclusion,
+    ) -> u64 {
+        let node = match invocation {
+            Invocation::Write { .. } => None,
             _ => Some(1 + u64::from(process) % 3),
         };
-        self.calls.push(Call { id: 0, process, node, batch: None, sent_us, ended_us, asked, came });
+        self.calls.push(Call {
+            id: 0,
+            process,
+            node,
+            batch: None,
+            sent_us,
+            ended_us,
+            invocation,
+            conclusion,
+        });
         ended_us
     }
 
