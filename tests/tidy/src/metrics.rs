@@ -38,9 +38,9 @@ pub fn unknown_metrics(tree: &Tree) -> Vec<String> {
         .collect();
     let exists = |word: &str| {
         let base = SUFFIXES.iter().find_map(|suffix| word.strip_suffix(suffix)).unwrap_or(word);
-        // Names of crates begin alike, and so do the functions of the guard in SQL.
-        let of_crate = |name: &String| word.strip_prefix(PREFIX).is_some_and(|rest| rest == name);
-        defined.contains_key(word) || defined.contains_key(base) || crates.iter().any(of_crate)
+        // Names of crates begin alike, and so do the functions of the guard in SQL, and the package of the program.
+        let of_other = word.strip_prefix(PREFIX).is_some_and(|rest| rest == "cli" || crates.contains(rest));
+        defined.contains_key(word) || defined.contains_key(base) || of_other
     };
     let mut found = Vec::new();
     for path in tree.under("").into_iter().filter(|path| names_metrics(path)) {
