@@ -147,6 +147,10 @@ impl<'a> Acquire<'a> {
                     }
                     return Err(self.refused(*problem));
                 }
+                Outcome::Limited(problem, after) => {
+                    unanswered_since = None;
+                    self.bide(problem, after, attempts.maybe_done || has_place, &mut release).await?;
+                }
                 Outcome::NotDone(_) => {
                     unanswered_since.get_or_insert(put_at);
                 }
@@ -186,6 +190,33 @@ impl<'a> Acquire<'a> {
     /// How much longer it may wait; `None` for ever.
     fn left(&self) -> Option<Duration> {
         self.wait.map(|wait| wait.saturating_sub(self.begun.elapsed()))
+    }
+
+    /// Waits as long as a node asks for, if there is time for that. `maybe_done`: whether there may be something to release.
+    async fn bide(
+        &self,
+        problem: Box<Problem>,
+        time: Duration,
+        maybe_done: bool,
+        release: &mut ReleaseGuard,
+    ) -> Result<(), End> {
+        release.is_armed = maybe_done;
+        let left = match problem.kind {
+            // A try, too, is repeated for a while.
+            ProblemKind::RateLimited if self.is_try() => Some(RETRY_FOR.saturating_sub(self.begun.elapsed())),
+            _ => self.left(),
+        };
+        if left.is_some_and(|left| left < time) {
+            let lease_id = Some(release.lease_id);
+            let unknown = |why| Error::Unknown { lease_id, why };
+            return Err(End::Failed(match maybe_done {
+                true => unknown(problem.detail),
+                false => Error::refused(problem),
+            }));
+        }
+        sleep(time).await;
+        release.is_armed = true;
+        Ok(())
     }
 
     fn is_over(&self) -> bool {
@@ -282,7 +313,7 @@ mod tests {
     #[test]
     fn a_refusal_ends_an_acquire_or_only_its_id() {
         use EndReason::{Abandoned, Expired, Released, Revoked};
-        use ProblemKind::{Held, LeaseGone, LeaseMismatch, Overloaded, WaitTimeout};
+        use ProblemKind::{Held, LeaseGone, LeaseMismatch, WaitTimeout};
         let (a_try, a_while, for_ever) = (Some(Duration::ZERO), Some(Duration::from_secs(600)), None);
         let lost = |reason| End::Failed(Error::Lost(Loss::Ended(reason)));
         let held = Error::Held { holders: Vec::<Blocker>::new(), waiters: 0 };
@@ -302,10 +333,10 @@ mod tests {
         for wait in [a_try, a_while, for_ever] {
             assert_eq!(refused(wait, LeaseGone, Some(Revoked)), lost(Revoked));
             assert_eq!(refused(wait, LeaseGone, Some(Released)), lost(Released));
-            for kind in [LeaseMismatch, Overloaded] {
-                let rejected = refused(wait, kind, None);
-                assert!(matches!(rejected, End::Failed(Error::Rejected(problem)) if problem.kind == kind));
-            }
+            let rejected = refused(wait, LeaseMismatch, None);
+            assert!(
+                matches!(rejected, End::Failed(Error::Rejected(problem)) if problem.kind == LeaseMismatch)
+            );
         }
     }
 }

@@ -93,12 +93,14 @@ impl<'a> Attempts<'a> {
             Err(_) => [None, None],
         };
         let mut outcome = Outcome::of(result, read);
-        let is_definite = matches!(outcome, Outcome::Done(_) | Outcome::Refused(_));
+        let is_definite = outcome.is_definite();
         if let Err(stranger) = self.nodes.check_cluster(&node, cluster.as_ref(), is_definite) {
             outcome = Outcome::NotDone(stranger);
         }
         match &outcome {
-            Outcome::Done(_) | Outcome::Refused(_) => self.nodes.responded(&node, leader.as_ref()),
+            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Limited(..) => {
+                self.nodes.responded(&node, leader.as_ref());
+            }
             Outcome::NotDone(_) | Outcome::Ambiguous(_) => self.nodes.failed(&node, silent_since),
         }
         self.record(&outcome);
@@ -128,7 +130,7 @@ impl<'a> Attempts<'a> {
 
     fn record<T>(&mut self, outcome: &Outcome<T>) {
         match outcome {
-            Outcome::Done(_) | Outcome::Refused(_) => {
+            Outcome::Done(_) | Outcome::Refused(_) | Outcome::Limited(..) => {
                 self.failed = 0;
                 self.backoff.reset();
             }
@@ -166,6 +168,18 @@ impl<'a> Attempts<'a> {
                         Repeat::Harmful if self.maybe_done => Error::denied(problem, None),
                         _ => Error::refused(problem),
                     });
+                }
+                Outcome::Limited(problem, after) => {
+                    if self.begun.elapsed() + after > retry_for {
+                        return Err(match repeat {
+                            Repeat::Harmless(lease_id) if self.maybe_done => {
+                                Error::Unknown { lease_id, why: problem.detail }
+                            }
+                            _ => Error::refused(problem),
+                        });
+                    }
+                    sleep(after).await;
+                    continue;
                 }
                 Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
             }

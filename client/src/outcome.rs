@@ -4,10 +4,13 @@
 //!  response                                       outcome     what follows            if it cannot be repeated
 //!  2xx that reads as expected                     done        the end                 the end
 //!  4xx with a `type` of Ringfence                 refused     the end                 the end
+//!  429                                            limited     repeat once it says     repeat once it says
 //!  503 `unavailable`; nothing was sent            not done    repeat elsewhere        repeat elsewhere
 //!  504; a 4xx or 5xx of a proxy; an unreadable    ambiguous   repeat elsewhere        the end: unknown
 //!  2xx; no complete response
 //! ```
+
+use std::time::Duration;
 
 use ringfence_wire::{Problem, ProblemKind};
 
@@ -18,6 +21,8 @@ use crate::transport::{Failure, Response};
 pub(crate) enum Outcome<T> {
     Done(T),
     Refused(Box<Problem>),
+    /// Not done, because there is too much of it. May be asked again after this time.
+    Limited(Box<Problem>, Duration),
     /// Certainly not done, for now.
     NotDone(String),
     /// It may have been done.
@@ -25,6 +30,11 @@ pub(crate) enum Outcome<T> {
 }
 
 impl<T> Outcome<T> {
+    /// Whether the cluster has said what became of it.
+    pub(crate) fn is_definite(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::Refused(_) | Self::Limited(..))
+    }
+
     /// `read` reads a 2xx.
     pub(crate) fn of(
         result: Result<Response, Failure>,
@@ -41,8 +51,9 @@ impl<T> Outcome<T> {
             return read(&response).map_or_else(unreadable, Self::Done);
         }
         match response.problem() {
-            Some(problem) if matches!(problem.kind, ProblemKind::RateLimited | ProblemKind::Unavailable) => {
-                Self::NotDone(problem.detail)
+            Some(problem) if problem.kind == ProblemKind::Unavailable => Self::NotDone(problem.detail),
+            Some(problem) if matches!(problem.kind, ProblemKind::RateLimited | ProblemKind::Overloaded) => {
+                Self::Limited(problem, response.retry_after())
             }
             Some(problem) if status < 500 => Self::Refused(problem),
             Some(problem) => Self::Ambiguous(problem.detail),
@@ -64,6 +75,7 @@ mod tests {
             status: StatusCode::from_u16(status).unwrap(),
             leader: None,
             cluster: None,
+            retry_after: None,
             body: body.to_owned().into(),
         };
         Outcome::of(Ok(response), Response::json)
@@ -78,8 +90,9 @@ mod tests {
         for &kind in ProblemKind::ALL {
             let outcome = of_problem(kind);
             let expected = match kind {
-                ProblemKind::RateLimited | ProblemKind::Unavailable => {
-                    matches!(outcome, Outcome::NotDone(_))
+                ProblemKind::Unavailable => matches!(outcome, Outcome::NotDone(_)),
+                ProblemKind::RateLimited | ProblemKind::Overloaded => {
+                    matches!(&outcome, Outcome::Limited(problem, _) if problem.kind == kind)
                 }
                 ProblemKind::Indeterminate => matches!(outcome, Outcome::Ambiguous(_)),
                 _ => matches!(&outcome, Outcome::Refused(problem) if problem.kind == kind),

@@ -161,6 +161,10 @@ impl Renewals {
                     tracing::warn!(leases = held.len(), problem = problem.detail, "a renewal was refused");
                     return self.finish(&held);
                 }
+                Outcome::Limited(problem, after) => {
+                    tracing::debug!(leases = held.len(), problem = problem.detail, "a renewal has to wait");
+                    sleep(after.min(attempts.longest_pause)).await;
+                }
                 Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
                     tracing::debug!(leases = held.len(), why = %why, "a renewal failed, and is repeated at another node");
                 }

@@ -194,7 +194,7 @@ impl Watch {
                 }
             }
             // Another node may have room for one more watch. This one may keep the events.
-            Outcome::Refused(problem) if problem.kind == ProblemKind::Overloaded => {
+            Outcome::Limited(problem, _) => {
                 nodes.failed(&node, None);
                 self.gone = 0;
                 Ok(Some(problem.detail))

@@ -19,6 +19,9 @@ import ringfence
 from ringfence._clock import now
 
 THREADS = "--threads" in sys.argv[1:]
+ABILITIES = ["using", "shared", "clock", "fork", "tls", "credential", "adopt", "headers", "hold_at_least", "max_hold"]
+# A thread cannot be cancelled, and the thread that renews goes on while another is blocked.
+ABILITIES += [] if THREADS else ["cancel", "block"]
 
 
 class BodyError(Exception):
@@ -74,6 +77,9 @@ class Adapter:
     async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a method of either client."""
         return await (asyncio.to_thread(function, *arguments) if THREADS else function(*arguments))
+
+    async def do_hello(self) -> dict[str, Any]:
+        return {"sdk": "python, threads" if THREADS else "python, asyncio", "abilities": ABILITIES}
 
     async def do_open(self, client: str, urls: list[str], clock: str = "real", **tls: str | None) -> None:
         kind = ringfence.Client if THREADS else ringfence.aio.Client

@@ -21,6 +21,21 @@ interface Call {
   readonly [field: string]: unknown;
 }
 
+/** A process of Node.js cannot fork. */
+const ABILITIES = [
+  "cancel",
+  "using",
+  "shared",
+  "clock",
+  "block",
+  "tls",
+  "credential",
+  "adopt",
+  "headers",
+  "hold_at_least",
+  "max_hold",
+];
+
 const clients = new Map<string, Client>();
 const leases = new Map<string, Lease>();
 /** The acquires that can be cancelled, by the id of their request. */
@@ -96,6 +111,8 @@ function block(ms: unknown): void {
 
 async function run(call: Call, signal: AbortSignal): Promise<object> {
   switch (call.op) {
+    case "hello":
+      return { sdk: "typescript", abilities: ABILITIES };
     case "open":
       open(call);
       return {};

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
-use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
 use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
@@ -40,6 +40,9 @@ const GONE_AFTER: Duration = Duration::from_secs(2);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest body that is read: a page of keys with many holders each.
 const MAX_BODY: usize = 64 << 20;
+/// How long to wait after a 429 that does not say, and at most.
+const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
+const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most idle connections that are kept.
 const MAX_IDLE: usize = 64;
 
@@ -73,6 +76,8 @@ pub(crate) struct Response {
     pub(crate) leader: Option<HeaderValue>,
     /// The id of the node's cluster, unless the node is old or belongs to none.
     pub(crate) cluster: Option<HeaderValue>,
+    /// How long to wait before a repeat, as the node wrote it.
+    pub(crate) retry_after: Option<HeaderValue>,
     pub(crate) body: Bytes,
 }
 
@@ -180,6 +185,12 @@ impl Response {
     pub(crate) fn problem(&self) -> Option<Box<Problem>> {
         let problem: Box<Problem> = self.json().ok()?;
         (problem.status == self.status.as_u16()).then_some(problem)
+    }
+
+    /// How long to wait before a repeat: a second, unless it says something else. No node asks for more than a minute.
+    pub(crate) fn retry_after(&self) -> Duration {
+        let seconds = self.retry_after.as_ref().and_then(|text| text.to_str().ok()?.parse().ok());
+        seconds.map_or(DEFAULT_RETRY_AFTER, Duration::from_secs).min(LONGEST_RETRY_AFTER)
     }
 }
 
@@ -306,9 +317,10 @@ impl Server {
                 if idle.len() < MAX_IDLE {
                     idle.push(connection);
                 }
-                let [leader, cluster] =
-                    [LEADER_HEADER, CLUSTER_HEADER].map(|name| head.headers.get(name).cloned());
-                Ok(Response { sent, status: head.status, leader, cluster, body: body.to_bytes() })
+                let [leader, cluster, retry_after] = [LEADER_HEADER, CLUSTER_HEADER, RETRY_AFTER.as_str()]
+                    .map(|name| head.headers.get(name).cloned());
+                let body = body.to_bytes();
+                Ok(Response { sent, status: head.status, leader, cluster, retry_after, body })
             }
             Ok(Err(error)) => Err(Failure::Broken(format!("{self}: {error}"))),
             Err(_) => Err(Failure::Broken(format!("{self}: half a response within {} ms", time.as_millis()))),

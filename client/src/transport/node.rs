@@ -271,8 +271,12 @@ mod tests {
         let node = Node::parse("http://127.0.0.1:1", None).unwrap();
         let body = r#"{"results":[{"status":204},{"status":413,"body":{"status":413}}]}"#;
         let (sent, status) = (crate::clock::Moment::now(), StatusCode::OK);
-        let results =
-            node.split(Response { sent, status, leader: None, cluster: None, body: body.into() }, 2).unwrap();
+        let results = node
+            .split(
+                Response { sent, status, leader: None, cluster: None, retry_after: None, body: body.into() },
+                2,
+            )
+            .unwrap();
         assert_eq!(results[0].as_ref().unwrap().status, 204);
         assert!(results[1].is_none());
     }

@@ -1,7 +1,7 @@
 //! How an acquire without a definite outcome ends.
 
 use std::cell::Cell;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ringfence_client::{Client, Error, Loss};
 use tokio::time::timeout;
@@ -76,4 +76,34 @@ async fn an_acquire_ends_even_if_each_lease_ends_before_it_is_confirmed() {
     };
     assert_eq!(lost, Error::Lost(Loss::Unconfirmed));
     assert!(granted.get() < 40, "{} leases within some seconds", granted.get());
+}
+
+/// It once was an error at once, or asked again after some milliseconds.
+#[tokio::test]
+async fn an_acquire_waits_for_as_long_as_a_429_asks_for() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    for (name, again) in [("overloaded", 1), ("rate-limited", 1), ("overloaded", 0)] {
+        let script = async {
+            let put = node.receive().await;
+            put.respond_with("429 X", "retry-after: 1\r\n", &problem(name, 429, "null")).await;
+            let asked = Instant::now();
+            if again > 0 {
+                let put = node.receive().await;
+                assert!(asked.elapsed() >= Duration::from_secs(1), "{name}");
+                let id = lease_id(&put);
+                let grant = format!(
+                    r#"{{"lease_id":"{id}","state":"granted","token":7,"holder":null,"ttl_ms":60000,"expires_in_ms":60000,"keys":[]}}"#
+                );
+                put.respond("201 Created", &grant).await;
+            }
+        };
+        let wait = Duration::from_secs(60 * again);
+        let ((), acquired) = tokio::join!(script, client.lock("a").wait(wait).no_renew().acquire());
+        match acquired {
+            Ok(lease) if again > 0 => drop(lease.into_id()),
+            Err(Error::Rejected(_)) if again == 0 => {}
+            other => panic!("{name}: {other:?}"),
+        }
+    }
 }

@@ -62,8 +62,9 @@ export class Lease implements AsyncDisposable {
     return this.#grantOf(key).fence;
   }
 
-  /** The headers that carry the claim to a guarded resource. The key may be left out if the lease has only one. */
+  /** The headers that carry the claim to a guarded resource. The key may be left out if the lease has only one. Throws a `LostError` if it is lost. */
   headers(key?: string): FencingHeaders {
+    this.throwIfLost();
     const { key: name, fence } = this.#grantOf(key);
     return {
       "Ringfence-Key": encodeURIComponent(name),

@@ -1,0 +1,260 @@
+//! The adapter of a client library: a child process that speaks lines of JSON.
+
+use std::collections::HashMap;
+use std::process::{ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use anyhow::{Context, anyhow, bail};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Map, Value};
+use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStdin, Command};
+use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+/// Bounds an answer that has to come. The longest that a client may take is 30 s, for a release in the background.
+pub const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
+/// How much of what an adapter logs is kept.
+const MAX_LOGGED: usize = 64 << 10;
+/// The longest line that an adapter may write: an answer with the fences of a lease is far shorter.
+const MAX_LINE: u64 = 1 << 20;
+
+/// How to start one: a program and its arguments, and more variables of its environment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Recipe {
+    /// The program and its arguments.
+    pub words: Vec<String>,
+    /// More variables of its environment.
+    pub variables: Vec<(String, String)>,
+}
+
+impl Recipe {
+    /// Splits a command at spaces: nothing is quoted in it.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+        anyhow::ensure!(!words.is_empty(), "--adapter: a command is expected");
+        Ok(Self { words, variables: Vec::new() })
+    }
+}
+
+/// What an adapter answers: the `ok`, or the error.
+pub type Answer = Result<Value, Refusal>;
+
+/// An error that an adapter reports.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Refusal {
+    /// As PROTOCOL.md lists them.
+    pub kind: String,
+    /// All of it.
+    pub whole: Value,
+}
+
+/// A running adapter. It is killed when this is dropped.
+pub struct Adapter {
+    child: Child,
+    stdin: ChildStdin,
+    next_id: u64,
+    inner: Arc<Inner>,
+    readers: [JoinHandle<()>; 2],
+}
+
+#[derive(Default)]
+struct Inner {
+    said: Mutex<Said>,
+    changed: watch::Sender<()>,
+}
+
+#[derive(Default)]
+struct Said {
+    waiting: HashMap<u64, oneshot::Sender<Answer>>,
+    /// The losses that it told, with their leases, in order.
+    lost: Vec<(String, Option<String>)>,
+    violations: Vec<String>,
+    logged: String,
+    /// It has closed its output.
+    is_over: bool,
+}
+
+/// A request whose answer may be waited for.
+pub struct Call {
+    /// Its id, for `cancel`.
+    pub id: u64,
+    answer: oneshot::Receiver<Answer>,
+    op: String,
+}
+
+impl Call {
+    /// The answer, which has to come.
+    pub async fn answer(self) -> anyhow::Result<Answer> {
+        match timeout(ANSWERS_WITHIN, self.answer).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(_)) => bail!("the adapter ended without an answer to `{}`", self.op),
+            Err(_) => bail!("the adapter has not answered `{}` within {ANSWERS_WITHIN:?}", self.op),
+        }
+    }
+}
+
+impl Adapter {
+    /// Starts it.
+    pub fn start(recipe: &Recipe) -> anyhow::Result<Self> {
+        let [program, arguments @ ..] = &recipe.words[..] else { bail!("no program is named") };
+        let mut child = Command::new(program)
+            .args(arguments)
+            .envs(recipe.variables.iter().cloned())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .with_context(|| format!("cannot start {program}"))?;
+        let inner = Arc::new(Inner::default());
+        let stdin = child.stdin.take().context("it has no input")?;
+        let stdout = child.stdout.take().context("it has no output")?;
+        let stderr = child.stderr.take().context("it has no error output")?;
+        let lines = tokio::spawn(hear(Arc::clone(&inner), stdout));
+        let logs = tokio::spawn(note(Arc::clone(&inner), stderr));
+        Ok(Self { child, stdin, next_id: 1, inner, readers: [lines, logs] })
+    }
+
+    /// Sends a request. Answers come in any order.
+    pub async fn begin(&mut self, op: &str, fields: &Value) -> anyhow::Result<Call> {
+        let (sender, answer) = oneshot::channel();
+        let id = self.next_id;
+        self.next_id += 1;
+        let mut line = fields.as_object().cloned().unwrap_or_default();
+        line.insert("id".to_owned(), id.into());
+        line.insert("op".to_owned(), op.into());
+        self.inner.said().waiting.insert(id, sender);
+        let line = format!("{}\n", Value::Object(line));
+        let written = timeout(ANSWERS_WITHIN, self.stdin.write_all(line.as_bytes())).await;
+        written.map_err(|_| anyhow!("the adapter reads no requests"))?.context("the adapter has ended")?;
+        Ok(Call { id, answer, op: op.to_owned() })
+    }
+
+    /// The reasons of the losses of this lease that it told.
+    pub fn losses(&self, lease: &str) -> Vec<Option<String>> {
+        let said = self.inner.said();
+        said.lost.iter().filter(|(name, _)| name == lease).map(|(_, reason)| reason.clone()).collect()
+    }
+
+    /// Waits until it tells that this lease is lost. Returns the reason.
+    pub async fn lost(&self, lease: &str, within: Duration) -> anyhow::Result<String> {
+        let mut changed = self.inner.changed.subscribe();
+        let seeing = async {
+            loop {
+                if let Some(reason) = self.losses(lease).into_iter().next() {
+                    return reason.unwrap_or_default();
+                }
+                if self.inner.said().is_over || changed.changed().await.is_err() {
+                    return std::future::pending().await;
+                }
+            }
+        };
+        timeout(within, seeing)
+            .await
+            .map_err(|_| anyhow!("the loss of {lease} was not told within {within:?}"))
+    }
+
+    /// What no adapter may do: a line that is none of the protocol, an internal error, two losses of one lease.
+    pub fn violations(&self) -> Vec<String> {
+        let said = self.inner.said();
+        let mut found = said.violations.clone();
+        let mut told: Vec<&str> = said.lost.iter().map(|(lease, _)| lease.as_str()).collect();
+        told.sort_unstable();
+        let twice = told.windows(2).filter(|two| two[0] == two[1]);
+        found.extend(twice.map(|two| format!("the loss of {} was told twice", two[0])));
+        let alarms = ["Traceback", "panicked", "never retrieved", "Unhandled", "unhandled"];
+        let alarm = said.logged.lines().find(|line| alarms.iter().any(|alarm| line.contains(alarm)));
+        found.extend(alarm.map(|line| format!("it logged: {line}")));
+        found
+    }
+
+    /// The end of what it logged.
+    pub fn logged(&self) -> String {
+        self.inner.said().logged.clone()
+    }
+
+    /// Sends a signal.
+    pub fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let pid = self.child.id().and_then(|id| Pid::from_raw(id.try_into().ok()?));
+        kill_process(pid.context("the adapter has ended")?, signal).context("cannot signal the adapter")
+    }
+
+    /// Has it end, and waits for that.
+    pub async fn exit(&mut self) -> anyhow::Result<ExitStatus> {
+        drop(self.begin("exit", &Value::Object(Map::new())).await?);
+        timeout(ANSWERS_WITHIN, self.child.wait())
+            .await
+            .context("the adapter does not end")?
+            .context("it has no end")
+    }
+}
+
+impl Drop for Adapter {
+    fn drop(&mut self) {
+        self.readers.iter().for_each(JoinHandle::abort);
+    }
+}
+
+impl Inner {
+    fn said(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().expect("no code panics while it holds this lock")
+    }
+
+    fn hear(&self, line: &str) -> Option<()> {
+        let line: Value = serde_json::from_str(line).ok()?;
+        let mut said = self.said();
+        if line["event"] == "lost" {
+            said.lost.push((line["lease"].as_str()?.to_owned(), line["reason"].as_str().map(str::to_owned)));
+            return Some(());
+        }
+        let waiting = said.waiting.remove(&line["id"].as_u64()?)?;
+        let answer = match (line.get("ok"), line.get("error")) {
+            (Some(ok), None) => Ok(ok.clone()),
+            (None, Some(error)) => {
+                let kind = error["kind"].as_str()?.to_owned();
+                if kind == "Internal" {
+                    said.violations.push(format!("an internal error: {}", error["message"]));
+                }
+                Err(Refusal { kind, whole: error.clone() })
+            }
+            _ => return None,
+        };
+        // The scenario may be over.
+        let _ = waiting.send(answer);
+        Some(())
+    }
+}
+
+async fn hear(inner: Arc<Inner>, stdout: impl AsyncRead + Unpin) {
+    let mut reader = BufReader::new(stdout);
+    loop {
+        let mut line = Vec::new();
+        let read = (&mut reader).take(MAX_LINE).read_until(b'\n', &mut line).await;
+        if !matches!(read, Ok(length) if length > 0) {
+            break;
+        }
+        let text = String::from_utf8_lossy(&line);
+        if inner.hear(&text).is_none() {
+            inner.said().violations.push(format!("a line that is none of the protocol: {}", text.trim_end()));
+        }
+        inner.changed.send_replace(());
+    }
+    let mut said = inner.said();
+    said.is_over = true;
+    said.waiting.clear();
+    drop(said);
+    inner.changed.send_replace(());
+}
+
+async fn note(inner: Arc<Inner>, mut stderr: impl AsyncRead + Unpin) {
+    let mut bytes = vec![0; 4 << 10];
+    while let Ok(length @ 1..) = stderr.read(&mut bytes).await {
+        let mut said = inner.said();
+        if said.logged.len() < MAX_LOGGED {
+            said.logged += &String::from_utf8_lossy(&bytes[..length]);
+        }
+    }
+}

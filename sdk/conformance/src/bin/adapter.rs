@@ -1,0 +1,371 @@
+//! Plays the part of the Rust client in the conformance suite: requests and answers are lines of JSON, as PROTOCOL.md says.
+//!
+//! All runs on one thread, as in the asynchronous clients of other languages: whoever blocks it blocks the renewals.
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write, stdin, stdout};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use ringfence_client::wire::{EndReason, Mode, Problem};
+use ringfence_client::{Client, Credential, Error, Key, Lease, LeaseId, Lock, Loss, State, Tls, WantedKey};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::AbortHandle;
+
+/// `hold_at_least` is missing: a lease ends when its handle is dropped. So are `clock`, and `fork`, which no runtime of threads survives.
+const ABILITIES: &[&str] =
+    &["cancel", "using", "shared", "block", "tls", "credential", "adopt", "headers", "max_hold"];
+
+/// A request. Each operation has fields of its own.
+#[derive(Debug, Deserialize)]
+struct Request {
+    id: u64,
+    op: String,
+    #[serde(flatten)]
+    fields: Value,
+}
+
+/// The clients and leases, by name.
+#[derive(Default)]
+struct Adapter {
+    clients: Mutex<HashMap<String, Client>>,
+    leases: Mutex<HashMap<String, Kept>>,
+    pending: Mutex<HashMap<u64, AbortHandle>>,
+}
+
+/// A lease that was granted.
+#[derive(Clone)]
+struct Kept {
+    client: Client,
+    lease_id: LeaseId,
+    /// Until it is released.
+    lease: Option<Arc<Lease>>,
+    /// How it stood when it was.
+    ended: (&'static str, Option<&'static str>),
+}
+
+/// Why a request failed.
+enum Failure {
+    Client(Error),
+    /// The error of the body of `using`.
+    Body,
+    /// A fault of the runner, or of this program.
+    Internal(String),
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        Self::Client(error)
+    }
+}
+
+type Answer = Result<Value, Failure>;
+
+fn main() -> std::io::Result<()> {
+    let (sender, mut lines) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        for line in stdin().lock().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let adapter = Arc::new(Adapter::default());
+        while let Some(line) = lines.recv().await {
+            match serde_json::from_str::<Request>(&line) {
+                Ok(request) if request.op == "exit" => break,
+                Ok(request) => adapter.begin(request),
+                Err(error) => say(&json!({"error": {"kind": "Internal", "message": error.to_string()}})),
+            }
+        }
+    });
+    // A lookup may go on.
+    runtime.shutdown_background();
+    Ok(())
+}
+
+impl Adapter {
+    fn begin(self: &Arc<Self>, request: Request) {
+        let Request { id, op, fields } = request;
+        let adapter = Arc::clone(self);
+        let doing = tokio::spawn(async move { adapter.run(&op, &fields).await });
+        locked(&self.pending).insert(id, doing.abort_handle());
+        let adapter = Arc::clone(self);
+        tokio::spawn(async move {
+            let done = doing.await;
+            locked(&adapter.pending).remove(&id);
+            match done {
+                Ok(Ok(ok)) => say(&json!({"id": id, "ok": ok})),
+                Ok(Err(failure)) => say(&json!({"id": id, "error": described(&failure)})),
+                Err(error) if error.is_cancelled() => {
+                    say(&json!({"id": id, "error": {"kind": "Cancelled", "message": "cancelled"}}));
+                }
+                Err(error) => {
+                    say(&json!({"id": id, "error": {"kind": "Internal", "message": error.to_string()}}))
+                }
+            }
+        });
+    }
+
+    async fn run(self: &Arc<Self>, op: &str, fields: &Value) -> Answer {
+        match op {
+            "hello" => Ok(json!({"sdk": "rust", "abilities": ABILITIES})),
+            "open" => self.open(fields),
+            "acquire" | "try" => self.acquire(op, fields).await,
+            "adopt" => self.adopt(fields).await,
+            "using" => self.using(fields).await,
+            "cancel" => {
+                let target = fields["target"].as_u64().and_then(|id| locked(&self.pending).remove(&id));
+                target.ok_or_else(|| internal("there is no such request"))?.abort();
+                Ok(json!({}))
+            }
+            "renew" => {
+                self.held(fields)?.renew().await?;
+                Ok(json!({}))
+            }
+            "release" => self.release(fields).await,
+            "state" => self.state(fields),
+            "headers" => {
+                let headers = self.held(fields)?.headers(text(fields, "key")?)?;
+                Ok(json!({"headers": headers.into_iter().collect::<HashMap<_, _>>()}))
+            }
+            "fence" => Ok(json!({"fence": self.held(fields)?.fence(text(fields, "key")?)})),
+            "block" => {
+                std::thread::sleep(duration(fields, "ms").unwrap_or_default());
+                Ok(json!({}))
+            }
+            "close" => {
+                let client = locked(&self.clients).remove(text(fields, "client")?);
+                client.ok_or_else(|| internal("there is no such client"))?.settle().await;
+                Ok(json!({}))
+            }
+            _ => Err(internal(&format!("there is no operation {op}"))),
+        }
+    }
+
+    fn open(&self, fields: &Value) -> Answer {
+        if fields["clock"] == "played" {
+            return Err(internal("this client has no other clock"));
+        }
+        let path = |name: &str| fields[name].as_str().map(Into::into);
+        let credential = fields["credential"].as_str().map(Credential::new).transpose()?;
+        let tls = Tls { authority: path("ca"), certificate: path("cert"), key: path("key"), credential };
+        let urls = fields["urls"].as_array().map(Vec::as_slice).unwrap_or_default();
+        let client = Client::connect_with(urls.iter().filter_map(Value::as_str), &tls)?;
+        locked(&self.clients).insert(text(fields, "client")?.to_owned(), client);
+        Ok(json!({}))
+    }
+
+    async fn acquire(self: &Arc<Self>, op: &str, fields: &Value) -> Answer {
+        let (client, lock) = self.lock(fields)?;
+        let lock = if op == "try" { lock.wait(Duration::ZERO) } else { lock };
+        self.keep(fields, client, lock.acquire().await?)
+    }
+
+    async fn adopt(self: &Arc<Self>, fields: &Value) -> Answer {
+        let client = self.client(fields)?;
+        let lease_id = text(fields, "lease_id")?.parse().map_err(|_| internal("lease_id is no UUID"))?;
+        let lease = client.adopt(lease_id).await?;
+        self.keep(fields, client, lease)
+    }
+
+    async fn using(self: &Arc<Self>, fields: &Value) -> Answer {
+        self.acquire("using", fields).await?;
+        let lease = self.held(fields)?;
+        let done = lease
+            .run(async {
+                match text(fields, "body") {
+                    Ok("until_lost") => std::future::pending().await,
+                    _ => tokio::time::sleep(duration(fields, "ms").unwrap_or_default()).await,
+                }
+            })
+            .await;
+        drop(lease);
+        let released = self.release(fields).await;
+        if fields["body"] == "raise" {
+            return Err(Failure::Body);
+        }
+        done?;
+        match released {
+            Err(Failure::Client(Error::Unknown { .. } | Error::Unavailable { .. })) => Ok(json!({})),
+            released => released,
+        }
+    }
+
+    async fn release(&self, fields: &Value) -> Answer {
+        let name = text(fields, "lease")?;
+        let mut kept = self.kept(fields)?;
+        let Some(lease) = kept.lease.take() else {
+            // The handle is gone. What is left is the id.
+            kept.client.release(kept.lease_id).await?;
+            return Ok(json!({}));
+        };
+        if let Some(entry) = locked(&self.leases).get_mut(name) {
+            entry.lease = None;
+            entry.ended = match lease.state() {
+                State::Lost(loss) => ("lost", Some(word(loss))),
+                State::Held | State::Unknown => ("released", Some("released")),
+            };
+        }
+        let lease = Arc::into_inner(lease).ok_or_else(|| internal("another call uses the lease"))?;
+        lease.release().await?;
+        Ok(json!({}))
+    }
+
+    fn state(&self, fields: &Value) -> Answer {
+        let kept = self.kept(fields)?;
+        let (state, reason) = match kept.lease.as_ref().map(|lease| lease.state()) {
+            Some(State::Held) => ("held", None),
+            Some(State::Unknown) => ("unsure", None),
+            Some(State::Lost(loss)) => ("lost", Some(word(loss))),
+            None => kept.ended,
+        };
+        let remaining = kept.lease.as_ref().map(|lease| lease.remaining()).unwrap_or_default();
+        Ok(json!({"state": state, "remaining_ms": remaining.as_millis() as u64, "reason": reason}))
+    }
+
+    /// Keeps a new lease, and answers what the runner wants to know of it.
+    fn keep(&self, fields: &Value, client: Client, lease: Lease) -> Answer {
+        let name = text(fields, "lease")?.to_owned();
+        let (lost, told) = (lease.lost(), name.clone());
+        tokio::spawn(async move {
+            let reason = word(lost.await);
+            say(&json!({"event": "lost", "lease": told, "reason": reason}));
+        });
+        let fences: HashMap<String, Option<u64>> = lease
+            .keys()
+            .iter()
+            .map(|key| (key.to_string(), lease.fence(key.as_str()).map(|fence| fence.0)))
+            .collect();
+        let state = if lease.state() == State::Held { "held" } else { "unsure" };
+        let granted = json!({"lease_id": lease.lease_id().to_string(), "token": lease.token().0, "fences": fences, "state": state});
+        let lease_id = lease.lease_id();
+        let kept = Kept { client, lease_id, lease: Some(Arc::new(lease)), ended: ("released", None) };
+        locked(&self.leases).insert(name, kept);
+        Ok(granted)
+    }
+
+    fn lock(&self, fields: &Value) -> Result<(Client, Lock), Failure> {
+        let client = self.client(fields)?;
+        let mut lock = client.lock_all(Vec::<String>::new());
+        for wanted in fields["keys"].as_array().map(Vec::as_slice).unwrap_or_default() {
+            let Some(object) = wanted.as_object() else {
+                lock = lock.and(wanted.as_str().unwrap_or_default());
+                continue;
+            };
+            let limit =
+                object.get("limit").and_then(Value::as_u64).and_then(|limit| u32::try_from(limit).ok());
+            let key = Key::new(text(wanted, "key")?).map_err(|error| internal(&error.to_string()))?;
+            let mode = Mode::Shared { limit: limit.and_then(NonZeroU32::new) };
+            lock = lock.and_wanted(WantedKey { key, mode });
+        }
+        if let Some(ttl) = duration(fields, "ttl_ms") {
+            lock = lock.ttl(ttl);
+        }
+        if let Some(wait) = duration(fields, "wait_ms") {
+            lock = lock.wait(wait);
+        }
+        if let Some(max_hold) = duration(fields, "max_hold_ms") {
+            lock = lock.max_hold(max_hold);
+        }
+        if let Some(holder) = fields["holder"].as_str() {
+            lock = lock.holder(holder);
+        }
+        for (name, value) in fields["metadata"].as_object().into_iter().flatten() {
+            lock = lock.metadata(name, value.as_str().unwrap_or_default());
+        }
+        Ok((client, lock))
+    }
+
+    fn client(&self, fields: &Value) -> Result<Client, Failure> {
+        let client = locked(&self.clients).get(text(fields, "client")?).cloned();
+        client.ok_or_else(|| internal("there is no such client"))
+    }
+
+    fn kept(&self, fields: &Value) -> Result<Kept, Failure> {
+        let kept = locked(&self.leases).get(text(fields, "lease")?).cloned();
+        kept.ok_or_else(|| internal("there is no such lease"))
+    }
+
+    fn held(&self, fields: &Value) -> Result<Arc<Lease>, Failure> {
+        self.kept(fields)?.lease.ok_or(Failure::Client(Error::Lost(Loss::Ended(EndReason::Released))))
+    }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no code panics while it holds this lock")
+}
+
+fn text<'a>(fields: &'a Value, name: &str) -> Result<&'a str, Failure> {
+    fields[name].as_str().ok_or_else(|| internal(&format!("{name}: is missing, or no text")))
+}
+
+fn duration(fields: &Value, name: &str) -> Option<Duration> {
+    fields[name].as_u64().map(Duration::from_millis)
+}
+
+fn internal(why: &str) -> Failure {
+    Failure::Internal(why.to_owned())
+}
+
+fn word(loss: Loss) -> &'static str {
+    match loss {
+        Loss::Ended(EndReason::Released) => "released",
+        Loss::Ended(EndReason::Expired) => "expired",
+        Loss::Ended(EndReason::Revoked) => "revoked",
+        Loss::Ended(EndReason::Abandoned) => "abandoned",
+        Loss::Forgotten => "forgotten",
+        Loss::Unconfirmed => "unconfirmed",
+        Loss::MaxHold => "max-hold",
+        _ => "unknown to this adapter",
+    }
+}
+
+/// An error as the protocol has it.
+fn described(failure: &Failure) -> Value {
+    let (kind, message) = match failure {
+        Failure::Body => ("Body", "the body failed".to_owned()),
+        Failure::Internal(why) => ("Internal", why.clone()),
+        Failure::Client(error) => (kind(error), error.to_string()),
+    };
+    let mut told = json!({"kind": kind, "message": message});
+    match failure {
+        Failure::Client(Error::Held { holders, .. }) => told["holders"] = json!(holders),
+        Failure::Client(Error::Lost(loss)) => told["reason"] = json!(word(*loss)),
+        Failure::Client(Error::Unknown { lease_id: Some(lease_id), .. }) => {
+            told["lease_id"] = json!(lease_id.to_string());
+        }
+        _ => {}
+    }
+    told
+}
+
+fn kind(error: &Error) -> &'static str {
+    match error {
+        Error::Invalid(_) => "Invalid",
+        Error::Held { .. } => "Held",
+        Error::TimedOut { .. } => "TimedOut",
+        Error::Lost(_) => "Lost",
+        Error::Unavailable { .. } => "Unavailable",
+        Error::Unknown { .. } => "Unknown",
+        Error::Rejected(problem) if is_denial(problem) => "Unauthorized",
+        Error::Rejected(_) => "Rejected",
+        _ => "Internal",
+    }
+}
+
+fn is_denial(problem: &Problem) -> bool {
+    problem.kind.is_denial()
+}
+
+/// One line of JSON.
+fn say(line: &Value) {
+    let mut out = stdout().lock();
+    // Without the runner there is nobody to tell.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}

@@ -1,0 +1,157 @@
+//! The node in between: it passes requests on to a real node, unless a script wants otherwise, and records all that it sees.
+//!
+//! ```text
+//!  client ──▶ Front ──▶ node       pass, hold back, answer instead of the node, lose or cut the node's answer
+//!               └─▶ Log            what was asked, on which connection, and what the client was told
+//! ```
+//! What a client is told comes from the real node wherever it can: a grant whose answer is lost was made.
+
+pub mod act;
+mod connection;
+pub mod log;
+mod message;
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use ringfence_harness::Certificates;
+use tokio::net::{TcpListener, TcpSocket};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::ServerConfig;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
+use crate::front::act::Act;
+use crate::front::log::{Asked, Log};
+
+const BACKLOG: u32 = 1_024;
+
+/// Decides about each request, in the order of their arrival at any front.
+pub type Script = Box<dyn FnMut(&Asked) -> Act + Send>;
+
+/// The fronts of one scenario share their script and their log.
+pub struct Shared {
+    script: Mutex<Script>,
+    /// What they have seen.
+    pub log: Log,
+}
+
+impl Shared {
+    /// Fronts that pass everything on.
+    pub fn new() -> Arc<Self> {
+        Arc::new(Self { script: Mutex::new(Box::new(|_| Act::pass())), log: Log::default() })
+    }
+
+    /// Decides by `script` from now on.
+    pub fn play(&self, script: impl FnMut(&Asked) -> Act + Send + 'static) {
+        *self.script() = Box::new(script);
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        self.script.lock().expect("a script does not panic")
+    }
+}
+
+/// A listener before one node. It ends, with its connections, when this is dropped.
+pub struct Front {
+    address: SocketAddr,
+    tls: Option<TlsAcceptor>,
+    inner: Inner,
+    serving: Option<JoinSet<()>>,
+    vanished: watch::Sender<bool>,
+    hushed: watch::Sender<bool>,
+}
+
+/// What connections know of their front.
+#[derive(Clone)]
+struct Inner {
+    number: usize,
+    node: SocketAddr,
+    shared: Arc<Shared>,
+    vanished: watch::Receiver<bool>,
+    hushed: watch::Receiver<bool>,
+    is_encrypted: bool,
+}
+
+impl Front {
+    /// One on a free port of loopback, before `node`.
+    pub async fn start(
+        number: usize,
+        node: SocketAddr,
+        shared: &Arc<Shared>,
+        certificates: Option<&Certificates>,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let (vanished, hushed) = (watch::Sender::new(false), watch::Sender::new(false));
+        let inner = Inner {
+            number,
+            node,
+            shared: Arc::clone(shared),
+            vanished: vanished.subscribe(),
+            hushed: hushed.subscribe(),
+            is_encrypted: certificates.is_some(),
+        };
+        let tls = certificates.map(acceptor).transpose()?;
+        let mut front = Self { address: listener.local_addr()?, tls, inner, serving: None, vanished, hushed };
+        front.serve(listener);
+        Ok(front)
+    }
+
+    /// Where clients find it.
+    pub fn url(&self) -> String {
+        format!("{}://{}", if self.tls.is_some() { "https" } else { "http" }, self.address)
+    }
+
+    /// From now on it refuses connections, and has closed those that it had.
+    pub async fn refuse(&mut self) {
+        if let Some(mut serving) = self.serving.take() {
+            serving.shutdown().await;
+        }
+    }
+
+    /// Ends [`Front::refuse`].
+    pub fn accept(&mut self) -> anyhow::Result<()> {
+        let socket = TcpSocket::new_v4()?;
+        socket.set_reuseaddr(true)?;
+        socket.bind(self.address)?;
+        self.serve(socket.listen(BACKLOG)?);
+        Ok(())
+    }
+
+    /// Whether it is as a machine without power: what is sent there is neither read nor answered, not even a probe.
+    pub fn vanish(&self, is_gone: bool) {
+        self.vanished.send_replace(is_gone);
+    }
+
+    /// Whether probes there get no answer. All else does.
+    pub fn hush(&self, is_hushed: bool) {
+        self.hushed.send_replace(is_hushed);
+    }
+
+    fn serve(&mut self, listener: TcpListener) {
+        let (inner, tls) = (self.inner.clone(), self.tls.clone());
+        let mut serving = JoinSet::new();
+        serving.spawn(async move {
+            let mut connections = JoinSet::new();
+            loop {
+                tokio::select! {
+                    accepted = listener.accept() => if let Ok((stream, _)) = accepted {
+                        let number = inner.shared.log.connected();
+                        connections.spawn(connection::serve(stream, tls.clone(), number, inner.clone()));
+                    },
+                    Some(_) = connections.join_next() => {}
+                }
+            }
+        });
+        self.serving = Some(serving);
+    }
+}
+
+fn acceptor(certificates: &Certificates) -> anyhow::Result<TlsAcceptor> {
+    let chain = CertificateDer::pem_file_iter(certificates.certificate())?.collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_file(certificates.key())?;
+    let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

@@ -1,0 +1,190 @@
+//! The faults.
+
+use super::Mutant;
+
+macro_rules! mutants {
+    ($($name:literal $file:literal $old:literal => $new:literal fails [$($scenario:literal)*];)*) => {
+        /// All mutants.
+        pub const MUTANTS: &[Mutant] =
+            &[$(Mutant { name: $name, file: $file, old: $old, new: $new, fails: &[$($scenario),*] }),*];
+    };
+}
+
+mutants! {
+    "fresh-id-for-each-attempt" "_acquire.py"
+        "request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
+        => "self._lease_id = str(uuid.uuid4())\n        request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
+        fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place"];
+    "refused-connection-is-doubt" "_cluster.py"
+        "outcome, silent_since = NotDone(str(error)), asked"
+        => "outcome, silent_since = Ambiguous(str(error)), asked"
+        fails ["refused-connection-is-unavailable"];
+    "503-is-final" "_outcome.py"
+        "if refused.kind == \"unavailable\":\n        # It asks for a second, and most elections take less.\n        return NotDone(detail)"
+        => "if refused.kind == \"unavailable\":\n        return refused"
+        fails ["503-then-grant-elsewhere"];
+    "doubt-is-forgotten" "_cluster.py"
+        "        if isinstance(outcome, Ambiguous):\n            self.maybe_done = True"
+        => "        if isinstance(outcome, Ambiguous):\n            self.maybe_done = False"
+        fails ["504-then-503s-is-unknown-and-deleted" "refusal-after-doubt-still-deletes"];
+    "proxy-errors-are-not-done" "_outcome.py"
+        "return Ambiguous(f\"a {status} that no node wrote\")"
+        => "return NotDone(f\"a {status} that no node wrote\")"
+        fails ["proxy-502-is-unknown"];
+    "half-an-answer-is-not-sent" "_server.py"
+        "raise Broken(f\"{self.url}: the connection was closed before the end of the response\")"
+        => "raise NotSent(f\"{self.url}: the connection was closed before the end of the response\")"
+        fails ["half-answer-is-unknown"];
+    "unreadable-200-is-not-done" "_outcome.py"
+        "return Ambiguous(f\"unreadable {status}: {error}\")"
+        => "return NotDone(f\"unreadable {status}: {error}\")"
+        fails ["html-200-is-unknown"];
+    "follows-redirects" "_cluster.py"
+        "return await self._cluster.server(node).send(request, seconds, has_another)"
+        => "response = await self._cluster.server(node).send(request, seconds, has_another)\n        if response.status == 307:\n            there = Entry(Url.parse(response.headers[\"location\"].split(\"/v1\")[0]), is_met=True)\n            response = await self._cluster.server(there).send(request, seconds, has_another)\n        return response"
+        fails ["redirect-not-followed"];
+    "held-names-nobody" "_acquire.py"
+        "raise Held(*_wire.blockers(refused.problem))"
+        => "raise Held([], 0)"
+        fails ["held-names-holders"];
+    "refusal-ends-doubt" "_acquire.py"
+        "            self._attempts.maybe_done = True\n        self._is_armed = self._attempts.maybe_done"
+        => "            self._attempts.maybe_done = True\n        self._is_armed = False"
+        fails ["refusal-after-doubt-still-deletes"];
+    "429-is-asked-again-at-once" "_acquire.py"
+        "raise _UnusedError(refused.retry_after or 1.0)"
+        => "raise _UnusedError(0.0)"
+        fails ["429-waits"];
+    "stale-grant-is-handed-out" "_acquire.py"
+        "if Lifetime(confirmation).is_fresh(self._cluster.clock()):"
+        => "if True:"
+        fails ["doubtful-grant-renewed-first" "waited-grant-renewed-first"];
+    "keeps-no-place" "_wire.py"
+        "\"keep_place\": wait_ms > 0,"
+        => "\"keep_place\": False,"
+        fails ["wait-sliced-keeping-place"];
+    "place-is-forgotten" "_acquire.py"
+        "self._attempts.maybe_done = self._attempts.maybe_done or self._has_place"
+        => "pass"
+        fails ["place-then-no-leader-is-given-back"];
+    "ended-id-is-final" "_acquire.py"
+        "if refused.loss in (\"expired\", \"abandoned\"):"
+        => "if refused.loss == \"nothing\":"
+        fails ["id-ended-unseen-takes-new-id"];
+    "revoked-is-asked-again" "_acquire.py"
+        "if refused.loss in (\"expired\", \"abandoned\"):"
+        => "if refused.loss in (\"expired\", \"abandoned\", \"revoked\"):"
+        fails ["revoked-not-retried"];
+    "cancelled-is-not-released" "_acquire.py"
+        "            if self._is_armed:\n                self._cluster.release_in_background(self._lease_id)"
+        => "            pass"
+        fails ["cancel-while-waiting-deletes" "cancel-racing-grant-deletes"];
+    "leader-is-ignored" "_cluster.py"
+        "outcome, leader = self._judge(node, response, read), response.leader"
+        => "outcome, leader = self._judge(node, response, read), None"
+        fails ["leader-hint-followed"];
+    "leader-is-believed" "_nodes.py"
+        "self.entries.append(Entry(url, is_met=False))"
+        => "self.entries.append(Entry(url, is_met=True))"
+        fails ["failed-hint-passed-over"];
+    "waits-for-the-vanished" "_server.py"
+        "_ANSWERS_WITHIN = 1.5"
+        => "_ANSWERS_WITHIN = 600.0"
+        fails ["vanished-node-is-left"];
+    "checks-no-key" "_wire.py"
+        "        check_key(claim.key, field)\n"
+        => ""
+        fails ["invalid-key-sends-nothing"];
+    "renews-each-lease-alone" "_keeper.py"
+        "if chunk and (len(chunk) == MAX_BATCH"
+        => "if chunk and (len(chunk) == 1"
+        fails ["many-leases-one-renewal"];
+    "late-confirmation-revives" "_lifetime.py"
+        "        if self.state(now) is State.LOST:\n            return False\n"
+        => "        self.lost = None\n"
+        fails ["renew-answered-past-deadline-stays-lost"];
+    "last-answer-counts" "_held.py"
+        "is_latest = confirmation.until.has_reached(self._lifetime.until)"
+        => "is_latest = True"
+        fails ["older-answer-late-changes-nothing"];
+    "hung-renewal-is-waited-for" "_keeper.py"
+        "seconds = min(min(held.read().ttl for held in leases) / 4e9, ATTEMPT_TIMEOUT)"
+        => "seconds = 600.0"
+        fails ["hung-renewal-tries-next-in-time"];
+    "reported-end-is-ignored" "_keeper.py"
+        "            held.lose(loss)\n"
+        => "            pass\n"
+        fails ["410-lost-with-reason-others-live"];
+    "never-unsure" "_lifetime.py"
+        "            return State.UNSURE"
+        => "            return State.HELD"
+        fails ["unknown-then-held-again"];
+    "state-of-the-last-timer" "_held.py"
+        "state = self._lifetime.state(self._clock())\n            return State.RELEASED if self._is_released else state"
+        => "state = State.HELD if self._lifetime.lost is None else State.LOST\n            return State.RELEASED if self._is_released else state"
+        fails ["suspend-lost-before-timers"];
+    "clock-of-the-processor" "_clock.py"
+        "    if _BOOT is None or _RAW is None:\n        ns = time.monotonic_ns()"
+        => "    if True:\n        ns = time.process_time_ns()"
+        fails ["stopped-process-lost-at-first-look" "blocked-loop-lost-and-told"];
+    "child-holds" "_held.py"
+        "return _fork.process() != self._process"
+        => "return False"
+        fails ["fork-child-lost-and-silent"];
+    "max-hold-is-ignored" "_engine.py"
+        "held.give_up_at(confirmation.sent.after(spec.max_hold_ms * MS))"
+        => "pass"
+        fails ["max-hold-is-the-end"];
+    "release-masks-the-body" "aio.py"
+        "        except Error as failure:\n            if error is None:\n                raise"
+        => "        except Error as failure:\n            if True:\n                raise"
+        fails ["body-error-not-masked"];
+    "held-for-no-time" "_engine.py"
+        "if held.loss() is None and until.since(self.cluster.clock()) > 0:"
+        => "if held.loss() == \"\":"
+        fails ["hold-at-least-outlives-the-body"];
+    "lost-is-not-released" "_engine.py"
+        "        lost = held.release()\n        try:"
+        => "        lost = held.release()\n        if lost is not None:\n            raise Lost(lost)\n        try:"
+        fails ["release-after-expiry-raises-and-deletes"];
+    "second-release-fails" "_engine.py"
+        "        if held.state() is State.RELEASED:\n            return\n        task"
+        => "        task"
+        fails ["double-release-harmless"];
+    "unknown-release-is-dropped" "_engine.py"
+        "            if not self.is_closed or lost is None:\n                self.cluster.release_in_background(held.lease_id)"
+        => "            pass"
+        fails ["unknown-release-goes-on-and-close-waits"];
+    "tokens-of-52-bits" "_wire.py"
+        "MAX_TOKEN = 2**53 - 1"
+        => "MAX_TOKEN = 2**52 - 1"
+        fails ["token-2^53-1-exact"];
+    "key-is-not-encoded" "_lease.py"
+        "\"Ringfence-Key\": quote(one, safe=\"/\"),"
+        => "\"Ringfence-Key\": one,"
+        fails ["headers-encode-key-and-renewed-fence"];
+    "asks-the-first-node-only" "_nodes.py"
+        "        if self._is_usable(self._preferred, now):\n            return self._preferred\n"
+        => "        if self.entries:\n            return self.entries[0]\n"
+        fails ["leader-killed-lease-and-place-survive"];
+    "outage-is-a-loss" "_keeper.py"
+        "            if isinstance(outcome, Refused):"
+        => "            if not isinstance(outcome, Done):\n                for held in asked:\n                    held.lose(\"unconfirmed\")\n            if isinstance(outcome, Refused):"
+        fails ["all-nodes-killed-lease-survives"];
+    "believes-for-too-long" "_lifetime.py"
+        "return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))"
+        => "return self.sent.after(ns * 4)"
+        fails ["cut-off-holder-stops-before-successor-and-guard-rejects-it"];
+    "credential-over-http" "_engine.py"
+        "if value is not None and not is_https:"
+        => "if value is None and name is None:"
+        fails ["credential-only-over-verified-https"];
+    "verifies-nobody" "_tls.py"
+        "        context.minimum_version = ssl.TLSVersion.TLSv1_2"
+        => "        context.check_hostname = False\n        context.verify_mode = ssl.CERT_NONE"
+        fails ["wrong-authority-is-unavailable-and-says-why"];
+    "adopted-is-not-kept" "_engine.py"
+        "held = self._hold(await self.cluster.renew(lease_id))\n        self.keeper.add(held)"
+        => "held = self._hold(await self.cluster.renew(lease_id))"
+        fails ["adopted-lease-renews-and-is-released-once"];
+}

@@ -1,0 +1,12 @@
+//! The scenarios, by what they are about.
+
+pub(crate) mod acquire;
+pub(crate) mod adopt;
+pub(crate) mod holding;
+pub(crate) mod leaving;
+pub(crate) mod live;
+pub(crate) mod loss;
+pub(crate) mod nodes;
+pub(crate) mod outcome;
+pub(crate) mod secure;
+pub(crate) mod waiting;

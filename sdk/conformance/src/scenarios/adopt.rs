@@ -1,0 +1,31 @@
+//! Leases that another process acquired.
+
+use anyhow::ensure;
+use serde_json::json;
+
+use crate::stage::Stage;
+
+/// Whoever adopts a lease renews it, and releases it once.
+pub(crate) async fn adopted(stage: &mut Stage) -> anyhow::Result<()> {
+    let request = ringfence_wire::AcquireRequest {
+        ttl_ms: ringfence_wire::Ttl::from_ms(3_000).unwrap_or_default(),
+        ..ringfence_harness::try_once(&stage.key)
+    };
+    let left = ringfence_harness::granted(&stage.node, ringfence_wire::LeaseId::random(), &request).await;
+    let id = left.lease_id.to_string();
+    stage.open(&[0, 1]).await?;
+    let adopted = stage.must("adopt", json!({"client": "c", "lease": "L", "lease_id": id})).await?;
+    ensure!(adopted["token"] == left.token.0, "the token is {}, not {}", adopted["token"], left.token);
+    let seen = stage.shared.log.all().len();
+    stage
+        .seen_many(3, "it is renewed", |asked| asked.index >= seen && asked.renews().contains(&&*id))
+        .await?;
+    stage.is_held_by(left.token.0).await?;
+    stage.release("L").await?;
+    stage.is_free().await?;
+    stage.open.remove("c");
+    stage.must("close", json!({"client": "c"})).await?;
+    let releases = stage.shared.log.of(|asked| asked.releases().contains(&&*id));
+    ensure!(releases.len() == 1, "it was released {} times", releases.len());
+    Ok(())
+}

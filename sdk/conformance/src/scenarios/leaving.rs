@@ -1,0 +1,104 @@
+//! The ends of blocks, and releases.
+
+use anyhow::ensure;
+use ringfence_wire::EndReason;
+use serde_json::json;
+
+use crate::front::act::{Act, Gate, Reply};
+use crate::front::log::Asked;
+use crate::stage::{SOON, Stage, gone, refused};
+
+/// What went wrong in the body is what the caller has to know.
+pub(crate) async fn body_error(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.play(|asked| match asked.is_delete() {
+        true => Act::instead(Reply::problem(410, "lease-gone", gone(EndReason::Expired))),
+        false => Act::pass(),
+    });
+    stage.open(&[0, 1]).await?;
+    let block = |body: &str, stage: &Stage| json!({"client": "c", "lease": body, "keys": [stage.key], "ttl_ms": 60_000, "wait_ms": 30_000, "body": body, "ms": 1});
+    let raised = stage.ask("using", block("raise", stage)).await?;
+    refused(raised, "Body")?;
+    // A body that succeeded has to learn that somebody else may have worked as well.
+    let lost = stage.ask("using", block("ok", stage)).await?;
+    refused(lost, "Lost")?;
+    stage.play(|_| Act::pass());
+    let ok = stage.ask("using", json!({"client": "c", "lease": "last", "keys": [stage.key], "ttl_ms": 60_000, "wait_ms": 30_000, "body": "ok"})).await?;
+    ensure!(ok.is_ok(), "a block that nothing happened to failed: {ok:?}");
+    stage.is_free().await
+}
+
+/// Work that was quick keeps others away for as long as it was told to.
+pub(crate) async fn hold_at_least(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let block = json!({"client": "c", "lease": "L", "keys": [stage.key], "ttl_ms": 60_000, "wait_ms": 30_000, "hold_at_least_ms": 4_000, "body": "ok"});
+    stage.must("using", block).await?;
+    let put = stage.seen("a PUT", Asked::is_put).await?;
+    let holders = stage.view(&stage.key).await?.holders;
+    let early = put.at.elapsed().as_millis() < 4_000;
+    ensure!(!early || holders.len() == 1, "the key is free although it is to be held for 4 s");
+    // It ends all the same.
+    let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000).await?;
+    let held = put.at.elapsed().as_millis();
+    ensure!(held >= 3_900, "another had the key after {held} ms");
+    stage.rival_leaves(successor).await
+}
+
+/// Whoever releases too late learns it, and the cluster is told all the same.
+pub(crate) async fn release_after_expiry(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    stage.play(|asked| match asked.is_renewal() {
+        true => Act::hang(),
+        false => Act::pass(),
+    });
+    let lease = stage.acquired(json!({"ttl_ms": 1_500})).await?;
+    stage.adapter.lost("L", SOON).await?;
+    refused(stage.ask("release", json!({"lease": "L"})).await?, "Lost")?;
+    stage.seen("a release of the lease is sent", |asked| asked.releases().contains(&&*lease.id)).await?;
+    stage.is_free().await
+}
+
+/// A second release takes nobody's key.
+pub(crate) async fn double_release(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    stage.acquired(json!({})).await?;
+    stage.release("L").await?;
+    let successor = stage.rival().await?;
+    stage.release("L").await?;
+    stage.is_held_by(successor.token.0).await?;
+    stage.rival_leaves(successor).await
+}
+
+/// A release that nobody answers goes on, and `close` waits for it.
+pub(crate) async fn unknown_release(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let lease = stage.acquired(json!({})).await?;
+    let works = Gate::default();
+    let broken = |asked: &Asked| match asked.releases().is_empty() {
+        false => Act::reply(Reply::problem(504, "indeterminate", json!({}))),
+        true => Act::pass(),
+    };
+    stage.play(broken);
+    refused(stage.ask("release", json!({"lease": "L"})).await?, "Unknown")?;
+    let seen = stage.shared.log.all().len();
+    let release = |asked: &Asked| asked.index >= seen && asked.releases().contains(&&*lease.id);
+    stage.seen("the release is repeated in the background", release).await?;
+    let until_open = works.clone();
+    // From now on the node does it, and the answer waits.
+    stage.play(move |_| Act::pass().after(&until_open));
+    stage.open.remove("c");
+    let closing = stage.adapter.begin("close", &json!({"client": "c"})).await?;
+    let again = stage.shared.log.all().len();
+    stage
+        .seen("it is repeated while the client closes", |asked| {
+            asked.index >= again && asked.releases().contains(&&*lease.id)
+        })
+        .await?;
+    works.open();
+    let closed = closing.answer().await?;
+    ensure!(closed.is_ok(), "`close` failed: {closed:?}");
+    let done = stage.shared.log.of(|asked| {
+        asked.releases().contains(&&*lease.id) && asked.told.is_some_and(|(status, _)| status < 300)
+    });
+    ensure!(!done.is_empty(), "`close` was done before the release was");
+    stage.is_free().await
+}

@@ -1,0 +1,70 @@
+//! Which node is asked.
+
+use anyhow::{bail, ensure};
+use serde_json::json;
+
+use crate::front::act::Act;
+use crate::stage::Stage;
+
+/// How often a client may ask elsewhere until it has found out that the leader's URL works.
+const TURNS: usize = 50;
+
+/// The leader saves a hop.
+pub(crate) async fn leader_hint(stage: &mut Stage) -> anyhow::Result<()> {
+    let leader = stage.fronts[1].url();
+    stage.play(move |_| names(leader.clone()));
+    stage.open(&[0, 1]).await?;
+    for _ in 0..TURNS {
+        let seen = stage.shared.log.all().len();
+        stage.acquired(json!({})).await?;
+        stage.release("L").await?;
+        let asked = stage.shared.log.of(|asked| asked.index >= seen);
+        if asked.iter().all(|asked| asked.front == 1) {
+            return Ok(());
+        }
+    }
+    bail!(
+        "{TURNS} leases were acquired and released, and the leader that each response names is not asked alone"
+    )
+}
+
+/// A URL that a response names may be of no use here.
+pub(crate) async fn failed_hint(stage: &mut Stage) -> anyhow::Result<()> {
+    let leader = stage.fronts[2].url();
+    stage.fronts[2].hush(true);
+    stage.play(move |_| names(leader.clone()));
+    stage.open(&[0, 1]).await?;
+    for _ in 0..5 {
+        stage.acquired(json!({})).await?;
+        stage.release("L").await?;
+    }
+    let calls = stage.shared.log.of(|asked| asked.front == 2);
+    ensure!(calls.is_empty(), "a call was sent to a URL that had not answered a probe");
+    Ok(())
+}
+
+/// A machine without power closes no connection.
+pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
+    let rival = stage.rival().await?;
+    stage.open(&[0, 1]).await?;
+    let acquiring = stage.begin_acquire(json!({})).await?;
+    let put =
+        stage.seen("a PUT waits", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000)).await?;
+    stage.fronts[put.front].vanish(true);
+    let elsewhere =
+        stage.seen("the same is asked elsewhere", |again| again.is_put() && again.front != put.front).await?;
+    ensure!(
+        elsewhere.lease_id() == put.lease_id(),
+        "it asked elsewhere for another lease, and lost its place"
+    );
+    stage.rival_leaves(rival).await?;
+    let lease = crate::stage::lease(acquiring.answer().await?)?;
+    stage.is_held_by(lease.token).await?;
+    stage.release("L").await?;
+    stage.fronts[put.front].vanish(false);
+    stage.is_free().await
+}
+
+fn names(leader: String) -> Act {
+    Act::edit(move |reply| reply.headers.push(("ringfence-leader".to_owned(), leader)))
+}
