@@ -63,6 +63,7 @@ impl Held {
     pub(crate) fn confirm(&self, confirmation: Confirmation) {
         let mut known = self.known();
         let was_held = known.lifetime.state(Moment::now()) == State::Held;
+        // The fences of an older answer may be lower.
         if known.lifetime.confirm(&confirmation, Moment::now()) {
             known.grant = confirmation.grant;
         }

@@ -73,6 +73,8 @@ impl Confirmation {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Lifetime {
     pub(crate) ttl: Duration,
+    /// When the latest of the confirmed requests was sent.
+    sent: Moment,
     /// As confirmed.
     until: Moment,
     /// When its holder gives it up.
@@ -83,8 +85,8 @@ pub(crate) struct Lifetime {
 
 impl Lifetime {
     pub(crate) fn new(confirmation: &Confirmation) -> Self {
-        let (ttl, until) = (confirmation.ttl(), confirmation.until());
-        Self { ttl, until, hold_until: None, renews: true, lost: None }
+        let (ttl, sent, until) = (confirmation.ttl(), confirmation.sent, confirmation.until());
+        Self { ttl, sent, until, hold_until: None, renews: true, lost: None }
     }
 
     /// Nobody renews it: it is held until it ends.
@@ -98,14 +100,17 @@ impl Lifetime {
     }
 
     /// Extends the lifetime, and adopts the time-to-live, which another client may have changed by the lease's id. Returns
-    /// whether the confirmation was in time.
+    /// whether the confirmation was in time, and answers no older request than another: such a one takes nothing back.
     pub(crate) fn confirm(&mut self, confirmation: &Confirmation, now: Moment) -> bool {
         if let State::Lost(_) = self.state(now) {
             return false;
         }
-        self.ttl = confirmation.ttl();
         self.until = self.until.max(confirmation.until());
-        true
+        let is_latest = confirmation.sent.has_reached(self.sent);
+        if is_latest {
+            (self.sent, self.ttl) = (confirmation.sent, confirmation.ttl());
+        }
+        is_latest
     }
 
     /// Ends it for this reason, unless it is lost already.
@@ -246,7 +251,7 @@ mod tests {
         assert!(lifetime.confirm(&sent_at(7_000), at(8_000)));
         assert_eq!(lifetime.state(at(8_000)), State::Held);
         assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
-        assert!(lifetime.confirm(&sent_at(3_000), at(8_001)));
+        assert!(!lifetime.confirm(&sent_at(3_000), at(8_001)), "its fences are older");
         assert_eq!(lifetime.remaining(at(8_000)), Duration::from_millis(SURE_MS - 1_000));
     }
 

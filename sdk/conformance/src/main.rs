@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::io::{Write, stdout};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 use ringfence_conformance::adapter::Recipe;
 use ringfence_conformance::mutants::play_mutants;
 use ringfence_conformance::play::{Outcome, Played, play_all};
@@ -16,12 +16,25 @@ use ringfence_conformance::world::World;
 ///
 /// Exit status: 0 if no scenario failed, 1 if one did, 2 if the run itself failed. What a library does not offer is listed.
 #[derive(Debug, Parser)]
-#[command(version, args_conflicts_with_subcommands = true)]
+#[command(version)]
 struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
-    #[command(flatten)]
-    run: Run,
+    /// How much to play
+    #[arg(long, value_enum, default_value_t = Tier::Standard)]
+    tier: Tier,
+    /// Only scenarios whose names contain this, of any tier; for mutants also those whose names do
+    #[arg(long, value_name = "NAME", global = true)]
+    only: Option<String>,
+    /// How to start an adapter, split at spaces; repeatable
+    #[arg(long, value_name = "CMD")]
+    adapter: Vec<String>,
+    /// The program of the nodes
+    #[arg(long, env = "RINGFENCE_UNDER_TEST", default_value = "target/debug/ringfence", global = true)]
+    program: PathBuf,
+    /// How many scenarios are played at once: they mostly wait
+    #[arg(long, default_value_t = 6, global = true)]
+    jobs: usize,
 }
 
 #[derive(Debug, Subcommand)]
@@ -29,38 +42,7 @@ enum Command {
     /// List the scenarios, with what they need
     List,
     /// Play clients that each have one deliberate fault: each scenario must fail one of them
-    Mutants {
-        /// Only those whose names, or whose scenarios' names, contain this
-        #[arg(long, value_name = "NAME")]
-        only: Option<String>,
-        #[command(flatten)]
-        common: Common,
-    },
-}
-
-#[derive(Debug, Args)]
-struct Run {
-    /// How much to play
-    #[arg(long, value_enum, default_value_t = Tier::Standard)]
-    tier: Tier,
-    /// Only scenarios whose names contain this, of any tier
-    #[arg(long, value_name = "NAME")]
-    only: Option<String>,
-    /// How to start an adapter, split at spaces; repeatable
-    #[arg(long, value_name = "CMD", required = true)]
-    adapter: Vec<String>,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, Args)]
-struct Common {
-    /// The program of the nodes
-    #[arg(long, env = "RINGFENCE_UNDER_TEST")]
-    program: PathBuf,
-    /// How many scenarios are played at once: they mostly wait
-    #[arg(long, default_value_t = 6)]
-    jobs: usize,
+    Mutants,
 }
 
 fn main() -> ExitCode {
@@ -69,11 +51,11 @@ fn main() -> ExitCode {
     let done = runtime.map_err(anyhow::Error::from).and_then(|runtime| {
         runtime.block_on(async {
             match arguments.command {
-                None => run(arguments.run).await,
+                None => run(arguments).await,
                 Some(Command::List) => list(),
-                Some(Command::Mutants { only, common }) => {
-                    let world = World::start(program(common.program)?).await?;
-                    play_mutants(&world, only.as_deref(), common.jobs, &mut stdout()).await
+                Some(Command::Mutants) => {
+                    let world = World::start(program(&arguments.program)?).await?;
+                    play_mutants(&world, arguments.only.as_deref(), arguments.jobs, &mut stdout()).await
                 }
             }
         })
@@ -90,19 +72,20 @@ fn main() -> ExitCode {
 }
 
 /// Nodes run in folders of their own.
-fn program(path: PathBuf) -> anyhow::Result<PathBuf> {
-    let whole = std::fs::canonicalize(&path);
+fn program(path: &Path) -> anyhow::Result<PathBuf> {
+    let whole = std::fs::canonicalize(path);
     whole.map_err(|error| anyhow::anyhow!("--program {}: {error}", path.display()))
 }
 
-async fn run(run: Run) -> anyhow::Result<bool> {
+async fn run(run: Arguments) -> anyhow::Result<bool> {
+    anyhow::ensure!(!run.adapter.is_empty(), "--adapter: name at least one");
     let scenarios = chosen(run.tier, run.only.as_deref())?;
     let adapters = run.adapter.iter().map(|text| Recipe::parse(text)).collect::<anyhow::Result<Vec<_>>>()?;
-    let world = World::start(program(run.common.program)?).await?;
+    let world = World::start(program(&run.program)?).await?;
     let mut out = stdout();
     let mut told = Ok(());
     let is_quick = run.tier == Tier::Quick;
-    let played = play_all(&world, &scenarios, &adapters, run.common.jobs, is_quick, |one| {
+    let played = play_all(&world, &scenarios, &adapters, run.jobs, is_quick, |one| {
         if told.is_ok() {
             told = tell(&mut out, one, &run.adapter[one.adapter]);
         }

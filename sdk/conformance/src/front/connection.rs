@@ -72,7 +72,7 @@ impl Connection {
                 request.headers.clone(),
                 body,
             );
-            (asked.index, script(&asked))
+            (asked.index, (*script)(&asked))
         };
         let told = self.perform(act, &request, index).await;
         match told {

@@ -1,9 +1,8 @@
 //! Leases that are held, and renewed.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use ringfence_harness::until;
 use ringfence_wire::Mode;
 use serde_json::{Value, json};
 
@@ -114,7 +113,7 @@ pub(crate) async fn unsure_then_held(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 async fn comes_to(stage: &mut Stage, wanted: &str) -> anyhow::Result<()> {
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     loop {
         let (state, reason) = stage.state("L").await?;
         if state == wanted {
@@ -149,13 +148,12 @@ pub(crate) async fn headers(stage: &mut Stage) -> anyhow::Result<()> {
     );
     stage.rival_leaves(rival).await?;
     // The next renewal brings the new fence.
-    let stage = tokio::sync::Mutex::new(stage);
-    let look = async || {
-        let fence = header(*stage.lock().await, "ringfence-fence").await.ok()?;
-        (fence == lease.token.to_string()).then_some(())
-    };
-    until(SOON, "a renewal raises the fence in the headers", look).await?;
-    stage.into_inner().release("L").await
+    let begun = Instant::now();
+    while header(stage, "ringfence-fence").await? != lease.token.to_string() {
+        ensure!(begun.elapsed() < SOON, "no renewal raises the fence in the headers");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    stage.release("L").await
 }
 
 async fn header(stage: &mut Stage, name: &str) -> anyhow::Result<String> {

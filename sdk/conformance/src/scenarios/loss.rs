@@ -1,6 +1,6 @@
 //! Leases that are lost.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use ringfence_wire::Token;
@@ -141,18 +141,17 @@ pub(crate) async fn cut_off(stage: &mut Stage) -> anyhow::Result<()> {
     let lease = stage.acquired(json!({"ttl_ms": TTL_MS})).await?;
     stage.fronts[0].vanish(true);
     stage.fronts[1].vanish(true);
-    let waits = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000);
-    let told = stage.adapter.lost("L", SOON);
-    // A machine may be slow to wake a process that it has told; no machine is by half of the ttl.
-    let late = Duration::from_millis(TTL_MS / 2);
-    let (successor, told) = tokio::join!(waits, async {
-        let why = told.await;
-        (why, tokio::time::Instant::now())
-    });
-    let granted = tokio::time::Instant::now();
-    let (successor, (why, told_at)) = (successor?, told);
+    let granted = async {
+        let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000).await;
+        (successor, Instant::now())
+    };
+    let told = async { (stage.adapter.lost("L", SOON).await, Instant::now()) };
+    let ((successor, granted_at), (why, told_at)) = tokio::join!(granted, told);
+    let successor = successor?;
     ensure!(why? == "unconfirmed", "the reason is not that nothing was confirmed");
-    ensure!(told_at < granted + late, "its loss was told after another had the key");
+    // A machine may be slow to wake a process that it has told; none is by half of the ttl.
+    let late = Duration::from_millis(TTL_MS / 2);
+    ensure!(told_at < granted_at + late, "its loss was told after another had the key");
     let refusal = refused(stage.ask("headers", json!({"lease": "L", "key": stage.key})).await?, "Lost")?;
     ensure!(reason(&refusal) == "unconfirmed", "the reason is {}", refusal.whole["reason"]);
     let guard_high = stage.view(&stage.key).await?.fence;

@@ -14,10 +14,9 @@ pub(crate) async fn leader_hint(stage: &mut Stage) -> anyhow::Result<()> {
     let leader = stage.fronts[1].url();
     stage.play(move |_| names(leader.clone()));
     stage.open(&[0, 1]).await?;
-    for _ in 0..TURNS {
+    for turn in 0..TURNS {
         let seen = stage.shared.log.all().len();
-        stage.acquired(json!({})).await?;
-        stage.release("L").await?;
+        turn_around(stage, turn).await?;
         let asked = stage.shared.log.of(|asked| asked.index >= seen);
         if asked.iter().all(|asked| asked.front == 1) {
             return Ok(());
@@ -34,9 +33,8 @@ pub(crate) async fn failed_hint(stage: &mut Stage) -> anyhow::Result<()> {
     stage.fronts[2].hush(true);
     stage.play(move |_| names(leader.clone()));
     stage.open(&[0, 1]).await?;
-    for _ in 0..5 {
-        stage.acquired(json!({})).await?;
-        stage.release("L").await?;
+    for turn in 0..5 {
+        turn_around(stage, turn).await?;
     }
     let calls = stage.shared.log.of(|asked| asked.front == 2);
     ensure!(calls.is_empty(), "a call was sent to a URL that had not answered a probe");
@@ -63,6 +61,13 @@ pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
     stage.release("L").await?;
     stage.fronts[put.front].vanish(false);
     stage.is_free().await
+}
+
+/// Acquires a lease, and releases it.
+async fn turn_around(stage: &mut Stage, turn: usize) -> anyhow::Result<()> {
+    let name = format!("L{turn}");
+    stage.acquired(json!({"lease": name})).await?;
+    stage.release(&name).await
 }
 
 fn names(leader: String) -> Act {

@@ -135,13 +135,13 @@ pub(crate) async fn too_many(stage: &mut Stage) -> anyhow::Result<()> {
             false => Act::pass(),
         });
         let seen = stage.shared.log.all().len();
-        let lease = stage.acquired(json!({})).await.map_err(|error| error.context(name))?;
+        let lease = stage.acquired(json!({"lease": name})).await.map_err(|error| error.context(name))?;
         let puts: Vec<_> = stage.shared.log.of(|asked| asked.is_put() && asked.index >= seen);
         let answered = puts[0].told.map(|(_, at)| at);
         let waited = puts.get(1).zip(answered).map(|(put, at)| put.at.saturating_duration_since(at));
         ensure!(waited >= Some(ASKED_FOR), "after {name} it waited {waited:?}, and not {ASKED_FOR:?}");
         stage.is_held_by(lease.token).await?;
-        stage.release("L").await?;
+        stage.release(name).await?;
     }
     // A try has no time to wait.
     stage.play(move |asked| match asked.is_put() {

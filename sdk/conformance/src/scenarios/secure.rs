@@ -37,9 +37,9 @@ pub(crate) async fn credential(stage: &mut Stage) -> anyhow::Result<()> {
     let fields = json!({"urls": [good.url()], "credential": SECRET, "ca": own.authority()});
     let opened = stage.open_with(fields).await?;
     ensure!(opened.is_ok(), "`open` failed: {opened:?}");
-    for _ in 0..5 {
-        stage.acquired(json!({})).await?;
-        stage.release("L").await?;
+    for name in ["1", "2", "3", "4", "5"] {
+        stage.acquired(json!({"lease": name})).await?;
+        stage.release(name).await?;
     }
     let all = stage.shared.log.all();
     let bearer = format!("Bearer {SECRET}");
