@@ -128,14 +128,21 @@ class Keeper:
         ready = [kept for kept in self._kept.values() if kept.is_ready(now)]
         if not any((at := self._renew_at(kept)) is not None and now.has_reached(at) for kept in ready):
             return []
-        early = [(kept, kept.held.read().renew_early_at()) for kept in ready]
+        early = [(kept, self._renew_early_at(kept)) for kept in ready]
         due = [kept for kept, at in early if at is not None and now.has_reached(at)]
         return sorted(due, key=lambda kept: kept.held.read().until.boot)
 
     def _renew_at(self, kept: _Kept) -> Moment | None:
-        lifetime = kept.held.read()
-        due = lifetime.renew_at()
-        return due and due.after(-int(lifetime.ttl / 12 * self._jitter))
+        due = kept.held.read().renew_at()
+        return due and due.after(-self._earlier_by(kept))
+
+    def _renew_early_at(self, kept: _Kept) -> Moment | None:
+        """Half of the way to when it is due: any later, and two groups of leases could follow each other for ever."""
+        early = kept.held.read().renew_early_at()
+        return early and early.after(-self._earlier_by(kept) // 2)
+
+    def _earlier_by(self, kept: _Kept) -> int:
+        return int(kept.held.read().ttl / 12 * self._jitter)
 
     def _next_look(self, kept: _Kept, now: Moment) -> int:
         """How long until there is something to do for it, if nothing happens."""
