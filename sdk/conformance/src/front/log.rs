@@ -1,5 +1,6 @@
 //! What the fronts of a scenario have seen.
 
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
@@ -177,6 +178,11 @@ impl Log {
         self.seen().asked.clone()
     }
 
+    /// How many requests there were so far, without probes.
+    pub fn count(&self) -> usize {
+        self.seen().asked.len()
+    }
+
     /// Those that `choose` chooses.
     pub fn of(&self, choose: impl Fn(&Asked) -> bool) -> Vec<Asked> {
         self.seen().asked.iter().filter(|asked| choose(asked)).cloned().collect()
@@ -200,13 +206,16 @@ impl Log {
             format!("a credential went over a plain connection: {} {}", asked.method, asked.path)
         });
         let mut found: Vec<String> = seen.violations.iter().cloned().chain(bare).collect();
-        for put in seen.asked.iter().filter(|asked| asked.is_put()) {
-            let ended = |asked: &Asked| {
-                asked.releases().contains(&put.lease_id())
-                    && asked.told.is_some_and(|(status, at)| status < 300 && at < put.at)
-            };
-            if seen.asked[..put.index].iter().any(ended) {
-                found.push(format!("{} was asked for again after its release was answered", put.lease_id()));
+        // When the release of each lease was answered first.
+        let mut ended: HashMap<&str, Instant> = HashMap::new();
+        for asked in &seen.asked {
+            let put = asked.is_put().then(|| asked.lease_id());
+            if put.is_some_and(|id| ended.get(id).is_some_and(|at| *at < asked.at)) {
+                found
+                    .push(format!("{} was asked for again after its release was answered", asked.lease_id()));
+            }
+            if let Some((..300, at)) = asked.told {
+                asked.releases().into_iter().for_each(|id| drop(ended.entry(id).or_insert(at)));
             }
         }
         found

@@ -16,7 +16,7 @@ pub(crate) async fn adopted(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let adopted = stage.must("adopt", json!({"client": "c", "lease": "L", "lease_id": id})).await?;
     ensure!(adopted["token"] == left.token.0, "the token is {}, not {}", adopted["token"], left.token);
-    let seen = stage.shared.log.all().len();
+    let seen = stage.shared.log.count();
     stage
         .seen_many(3, "it is renewed", |asked| asked.index >= seen && asked.renews().contains(&&*id))
         .await?;

@@ -23,7 +23,7 @@ pub(crate) async fn many_leases(stage: &mut Stage) -> anyhow::Result<()> {
     for acquiring in acquiring {
         lease(acquiring.answer().await?)?;
     }
-    let begun = stage.shared.log.all().len();
+    let begun = stage.shared.log.count();
     // Leases of different ages come together within some rounds.
     let together =
         |asked: &Asked| asked.index >= begun && asked.renews().len() == count && asked.was_told(200);
@@ -35,8 +35,13 @@ pub(crate) async fn many_leases(stage: &mut Stage) -> anyhow::Result<()> {
     ensure!(between.is_empty(), "{} more renewals came between two that renew all", between.len());
     let alone = stage.shared.log.of(Asked::is_renewal_of_one);
     ensure!(alone.is_empty(), "{} leases were renewed by calls of their own", alone.len());
+    let mut releasing = Vec::new();
     for number in 0..count {
-        stage.release(&format!("L{number}")).await?;
+        releasing.push(stage.adapter.begin("release", &json!({"lease": format!("L{number}")})).await?);
+    }
+    for releasing in releasing {
+        let released = releasing.answer().await?;
+        ensure!(released.is_ok(), "`release` failed: {released:?}");
     }
     Ok(())
 }

@@ -79,7 +79,7 @@ pub(crate) async fn unknown_release(stage: &mut Stage) -> anyhow::Result<()> {
     };
     stage.play(broken);
     refused(stage.ask("release", json!({"lease": "L"})).await?, "Unknown")?;
-    let seen = stage.shared.log.all().len();
+    let seen = stage.shared.log.count();
     let release = |asked: &Asked| asked.index >= seen && asked.releases().contains(&&*lease.id);
     stage.seen("the release is repeated in the background", release).await?;
     let until_open = works.clone();
@@ -87,7 +87,7 @@ pub(crate) async fn unknown_release(stage: &mut Stage) -> anyhow::Result<()> {
     stage.play(move |_| Act::pass().after(&until_open));
     stage.open.remove("c");
     let closing = stage.adapter.begin("close", &json!({"client": "c"})).await?;
-    let again = stage.shared.log.all().len();
+    let again = stage.shared.log.count();
     stage
         .seen("it is repeated while the client closes", |asked| {
             asked.index >= again && asked.releases().contains(&&*lease.id)

@@ -42,7 +42,7 @@ pub(crate) async fn revoked_while_held(stage: &mut Stage) -> anyhow::Result<()> 
     stage.revoke(Token(one.token)).await?;
     let why = stage.adapter.lost("L", SOON).await?;
     ensure!(why == "revoked", "the reason is {why}, not revoked");
-    let seen = stage.shared.log.all().len();
+    let seen = stage.shared.log.count();
     let after =
         |asked: &Asked| asked.index >= seen && asked.renews().contains(&&*other.id) && asked.was_told(200);
     let renewals = stage.seen_many(2, "the other lease is renewed", after).await?;
@@ -114,7 +114,7 @@ pub(crate) async fn forked(stage: &mut Stage) -> anyhow::Result<()> {
     ensure!(child["state"] == "lost" && child["reason"] == "forked", "in the child the lease is {child}");
     let releases = stage.shared.log.of(|asked| !asked.releases().is_empty());
     ensure!(releases.is_empty(), "the child has released the lease of its parent");
-    let seen = stage.shared.log.all().len();
+    let seen = stage.shared.log.count();
     stage
         .seen("the parent renews", |asked| asked.index >= seen && asked.renews().contains(&&*lease.id))
         .await?;

@@ -15,7 +15,7 @@ pub(crate) async fn leader_hint(stage: &mut Stage) -> anyhow::Result<()> {
     stage.play(move |_| names(leader.clone()));
     stage.open(&[0, 1]).await?;
     for turn in 0..TURNS {
-        let seen = stage.shared.log.all().len();
+        let seen = stage.shared.log.count();
         turn_around(stage, turn).await?;
         let asked = stage.shared.log.of(|asked| asked.index >= seen);
         if asked.iter().all(|asked| asked.front == 1) {

@@ -134,7 +134,7 @@ pub(crate) async fn too_many(stage: &mut Stage) -> anyhow::Result<()> {
             true => Act::reply(Reply::problem(429, name, json!({})).with("retry-after", "2")),
             false => Act::pass(),
         });
-        let seen = stage.shared.log.all().len();
+        let seen = stage.shared.log.count();
         let lease = stage.acquired(json!({"lease": name})).await.map_err(|error| error.context(name))?;
         let puts: Vec<_> = stage.shared.log.of(|asked| asked.is_put() && asked.index >= seen);
         let answered = puts[0].told.map(|(_, at)| at);

@@ -71,7 +71,7 @@ pub(crate) async fn wrong_authority(stage: &mut Stage) -> anyhow::Result<()> {
     if !["certificate", "issuer", "self-signed", "signature"].iter().any(|word| message.contains(word)) {
         bail!("the error does not say that the certificate is wrong: {message}");
     }
-    ensure!(stage.shared.log.all().is_empty(), "a request was sent to a node that was not verified");
+    ensure!(stage.shared.log.count() == 0, "a request was sent to a node that was not verified");
     stage.fronts.push(front);
     Ok(())
 }
