@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, bail, ensure};
 use ringfence_harness::{Acquired, Answered, Client, Consistency, until};
 use ringfence_wire::{
-    AcquireRequest, EndReason, Key, KeyView, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey,
+    AcquireRequest, EndReason, Holder, Key, KeyView, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey,
 };
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -150,8 +150,7 @@ impl Stage {
 
     /// Waits until this many wait for the scenario's key in the cluster.
     pub async fn waiters(&self, count: usize) -> anyhow::Result<()> {
-        let look = async || (self.view(&self.key).await.ok()?.waiters.len() == count).then_some(());
-        Ok(until(SOON, format!("{count} wait for the key"), look).await?)
+        queued(&self.node, &self.key, count).await
     }
 
     /// Waits until somebody holds the scenario's key, and returns the token.
@@ -167,19 +166,7 @@ impl Stage {
 
     /// Another client takes the scenario's key, and waits for it.
     pub async fn rival_waits(&self, mode: Mode, wait_ms: u32) -> anyhow::Result<Rival> {
-        let id = LeaseId::random();
-        let request = AcquireRequest {
-            keys: vec![WantedKey { key: Key::new(&self.key)?, mode }],
-            ttl_ms: Ttl::from_ms(LONG_MS as u32).context("a ttl")?,
-            wait_ms: Wait::from_ms(wait_ms).context("a wait")?,
-            keep_place: false,
-            holder: ringfence_wire::Holder::new("rival"),
-            metadata: Metadata::default(),
-        };
-        match self.node.patient().acquire(id, &request).await.success()? {
-            Acquired::Granted(grant) | Acquired::Standing(grant) => Ok(Rival { id, token: grant.token }),
-            Acquired::Waiting(_) => bail!("a rival still waits"),
-        }
+        take(&self.node, &self.key, mode, LONG_MS, wait_ms).await
     }
 
     /// The rival releases it.
@@ -238,6 +225,39 @@ impl Stage {
         std::fs::create_dir_all(&folder)?;
         Ok(folder)
     }
+}
+
+/// A client that goes to a node directly takes a key.
+pub async fn take(
+    client: &Client,
+    key: &str,
+    mode: Mode,
+    ttl_ms: u64,
+    wait_ms: u32,
+) -> anyhow::Result<Rival> {
+    let id = LeaseId::random();
+    let request = AcquireRequest {
+        keys: vec![WantedKey { key: Key::new(key)?, mode }],
+        ttl_ms: ttl_ms.try_into().ok().and_then(Ttl::from_ms).context("a ttl")?,
+        wait_ms: Wait::from_ms(wait_ms).context("a wait")?,
+        keep_place: false,
+        holder: Holder::new("rival"),
+        metadata: Metadata::default(),
+    };
+    match client.patient().acquire(id, &request).await.success()? {
+        Acquired::Granted(grant) | Acquired::Standing(grant) => Ok(Rival { id, token: grant.token }),
+        Acquired::Waiting(_) => bail!("a rival still waits"),
+    }
+}
+
+/// Waits until this many wait for a key.
+pub async fn queued(client: &Client, key: &str, count: usize) -> anyhow::Result<()> {
+    let key = Key::new(key)?;
+    let look = async || {
+        let view = client.patient().key(&key, Consistency::Linearizable).await.success().ok()?;
+        (view.waiters.len() == count).then_some(())
+    };
+    Ok(until(SOON, format!("{count} wait for the key"), look).await?)
 }
 
 /// `base`, where `more` replaces and adds fields.

@@ -215,7 +215,9 @@ impl Log {
                     .push(format!("{} was asked for again after its release was answered", asked.lease_id()));
             }
             if let Some((..300, at)) = asked.told {
-                asked.releases().into_iter().for_each(|id| drop(ended.entry(id).or_insert(at)));
+                for id in asked.releases() {
+                    ended.entry(id).or_insert(at);
+                }
             }
         }
         found

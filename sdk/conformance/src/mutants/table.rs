@@ -167,9 +167,9 @@ mutants! {
         "        if self._is_usable(self._preferred, now):\n            return self._preferred\n"
         => "        if self.entries:\n            return self.entries[0]\n"
         fails ["leader-killed-lease-and-place-survive"];
-    "outage-is-a-loss" "_keeper.py"
-        "            if isinstance(outcome, Refused):"
-        => "            if not isinstance(outcome, Done):\n                for held in asked:\n                    held.lose(\"unconfirmed\")\n            if isinstance(outcome, Refused):"
+    "outage-is-a-loss" "_engine.py"
+        "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Lost as lost:\n            held.lose(lost.reason)\n        self.keeper.wake()"
+        => "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Error:\n            held.lose(\"unconfirmed\")\n        self.keeper.wake()"
         fails ["all-nodes-killed-lease-survives"];
     "believes-for-too-long" "_lifetime.py"
         "return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))"

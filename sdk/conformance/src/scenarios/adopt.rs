@@ -1,18 +1,15 @@
 //! Leases that another process acquired.
 
 use anyhow::ensure;
+use ringfence_wire::Mode;
 use serde_json::json;
 
-use crate::stage::Stage;
+use crate::stage::{Stage, take};
 
 /// Whoever adopts a lease renews it, and releases it once.
 pub(crate) async fn adopted(stage: &mut Stage) -> anyhow::Result<()> {
-    let request = ringfence_wire::AcquireRequest {
-        ttl_ms: ringfence_wire::Ttl::from_ms(3_000).unwrap_or_default(),
-        ..ringfence_harness::try_once(&stage.key)
-    };
-    let left = ringfence_harness::granted(&stage.node, ringfence_wire::LeaseId::random(), &request).await;
-    let id = left.lease_id.to_string();
+    let left = take(&stage.node, &stage.key, Mode::Exclusive, 3_000, 0).await?;
+    let id = left.id.to_string();
     stage.open(&[0, 1]).await?;
     let adopted = stage.must("adopt", json!({"client": "c", "lease": "L", "lease_id": id})).await?;
     ensure!(adopted["token"] == left.token.0, "the token is {}, not {}", adopted["token"], left.token);

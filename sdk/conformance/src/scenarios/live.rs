@@ -2,10 +2,10 @@
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{Answered, Cluster, Consistency};
-use ringfence_wire::{Key, LeaseId};
+use ringfence_wire::{Key, Mode};
 use serde_json::json;
 
-use crate::stage::{SOON, Stage, lease};
+use crate::stage::{LONG_MS, SOON, Stage, lease, queued, take};
 
 fn cluster(stage: &Stage) -> anyhow::Result<&Cluster> {
     Ok(&stage.live.as_ref().context("the scenario is not live")?.cluster)
@@ -30,19 +30,18 @@ async fn holders(stage: &Stage, key: &str) -> anyhow::Result<Vec<u64>> {
 pub(crate) async fn leader_killed(stage: &mut Stage) -> anyhow::Result<()> {
     let (leader, urls) = urls(stage).await?;
     let waited_for = format!("{}/waited-for", stage.key);
-    let rival = LeaseId::random();
     let client = cluster(stage)?.node(leader).client();
-    ringfence_harness::granted(&client, rival, &ringfence_harness::try_once(&waited_for)).await;
+    let rival = take(&client, &waited_for, Mode::Exclusive, LONG_MS, 0).await?;
     let opened = stage.open_with(json!({"urls": urls})).await?;
     ensure!(opened.is_ok(), "`open` failed: {opened:?}");
     let held = stage.acquired(json!({"ttl_ms": 30_000})).await?;
     let waiting = stage
         .begin_acquire(json!({"lease": "W", "keys": [waited_for], "wait_ms": null, "ttl_ms": 60_000}))
         .await?;
-    ringfence_harness::queued(&client, &waited_for, 1).await;
+    queued(&client, &waited_for, 1).await?;
     cluster(stage)?.node(leader).kill()?;
     let next = cluster(stage)?.leader().await?.client();
-    next.patient().release(rival).await.success()?;
+    next.patient().release(rival.id).await.success()?;
     let waited = lease(waiting.answer().await?)?;
     ensure!(
         holders(stage, &waited_for).await? == [waited.token],
@@ -69,6 +68,9 @@ pub(crate) async fn all_killed(stage: &mut Stage) -> anyhow::Result<()> {
         stage.acquire(json!({"lease": "M", "keys": [format!("{}/other", stage.key)], "wait_ms": 0})).await?;
     let kind = refused.err().map(|refusal| refusal.kind).unwrap_or_default();
     ensure!(kind == "Unavailable" || kind == "Unknown", "without a cluster an acquire ends with {kind:?}");
+    let renewed = stage.ask("renew", json!({"lease": "L"})).await?;
+    let kind = renewed.err().map(|refusal| refusal.kind).unwrap_or_default();
+    ensure!(kind == "Unavailable" || kind == "Unknown", "without a cluster a renewal ends with {kind:?}");
     let (state, _) = stage.state("L").await?;
     ensure!(state == "held", "with most of its time left the lease is {state}");
     cluster(stage)?.start_all()?;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::front::act::{Act, Gate, Reply};
 use crate::front::log::Asked;
-use crate::stage::{Stage, refused};
+use crate::stage::{LONG_MS, Stage, refused, take};
 
 /// A grant counts from when its request was sent: after a wait that is too long ago to begin.
 pub(crate) async fn waited_grant(stage: &mut Stage) -> anyhow::Result<()> {
@@ -52,11 +52,7 @@ pub(crate) async fn wait_sliced(stage: &mut Stage) -> anyhow::Result<()> {
     stage.waiters(1).await?;
     let node = stage.node.own_connections();
     let key = stage.key.clone();
-    let behind = async move {
-        let request = ringfence_harness::wait_for(&key, 30_000);
-        ringfence_harness::granted(&node, ringfence_wire::LeaseId::random(), &request).await
-    };
-    let behind = tokio::spawn(behind);
+    let behind = tokio::spawn(async move { take(&node, &key, Mode::Exclusive, LONG_MS, 60_000).await });
     stage.waiters(2).await?;
     stage
         .seen_many(3, "the wait goes on", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000))
@@ -70,9 +66,9 @@ pub(crate) async fn wait_sliced(stage: &mut Stage) -> anyhow::Result<()> {
         ensure!(wait <= Some(30_000), "one PUT waits for {wait:?} ms");
     }
     stage.release("L").await?;
-    let next = behind.await.context("the next waiter is gone")?;
+    let next = behind.await.context("the next waiter is gone")??;
     ensure!(next.token.0 > lease.token, "who came later was granted first");
-    stage.node.patient().release(next.lease_id).await?;
+    stage.rival_leaves(next).await?;
     stage.is_free().await
 }
 
