@@ -16,6 +16,8 @@ use tokio::time::timeout;
 
 /// Bounds an answer that has to come. The longest that a client may take is 30 s, for a release in the background.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
+/// Bounds the start of an adapter, until it answers for the first time.
+pub const STARTS_WITHIN: Duration = Duration::from_secs(20);
 /// How much of what an adapter logs is kept.
 const MAX_LOGGED: usize = 64 << 10;
 /// The longest line that an adapter may write: an answer with the fences of a lease is far shorter.
@@ -88,10 +90,15 @@ pub struct Call {
 impl Call {
     /// The answer, which has to come.
     pub async fn answer(self) -> anyhow::Result<Answer> {
-        match timeout(ANSWERS_WITHIN, self.answer).await {
+        self.answer_within(ANSWERS_WITHIN).await
+    }
+
+    /// The answer, which has to come within this time.
+    pub async fn answer_within(self, time: Duration) -> anyhow::Result<Answer> {
+        match timeout(time, self.answer).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(_)) => bail!("the adapter ended without an answer to `{}`", self.op),
-            Err(_) => bail!("the adapter has not answered `{}` within {ANSWERS_WITHIN:?}", self.op),
+            Err(_) => bail!("the adapter has not answered `{}` within {time:?}", self.op),
         }
     }
 }

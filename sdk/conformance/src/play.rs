@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use serde_json::json;
 use tokio::time::timeout;
 
-use crate::adapter::{Adapter, Recipe};
+use crate::adapter::{Adapter, Recipe, STARTS_WITHIN};
 use crate::front::log::Asked;
 use crate::front::{Front, Shared};
 use crate::scenario::Scenario;
@@ -108,7 +108,7 @@ async fn set(world: &World, scenario: &Scenario, recipe: &Recipe, is_quick: bool
         fronts.push(Front::start(number, world.node().address(), &shared, None).await?);
     }
     let mut adapter = Adapter::start(recipe)?;
-    let hello = adapter.begin("hello", &json!({})).await?.answer().await?;
+    let hello = adapter.begin("hello", &json!({})).await?.answer_within(STARTS_WITHIN).await?;
     let hello = hello.map_err(|refusal| anyhow::anyhow!("`hello` failed: {}", refusal.whole))?;
     let listed = hello["abilities"].as_array().context("`hello` has no list `abilities`")?;
     let abilities: BTreeSet<String> =

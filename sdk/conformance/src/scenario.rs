@@ -95,6 +95,7 @@ scenarios! {
     "headers-encode-key-and-renewed-fence" Quick ["headers" "shared"] played holding::headers;
     "leader-killed-lease-and-place-survive" Standard [] live live::leader_killed;
     "all-nodes-killed-lease-survives" Standard [] live live::all_killed;
+    "waiter-survives-an-outage" All [] live live::outage;
     "cut-off-holder-stops-before-successor-and-guard-rejects-it" Quick [] played loss::cut_off;
     "credential-only-over-verified-https" Quick ["tls" "credential"] played secure::credential;
     "wrong-authority-is-unavailable-and-says-why" Quick ["tls"] played secure::wrong_authority;

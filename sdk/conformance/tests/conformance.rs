@@ -1,6 +1,7 @@
 //! The tables of the suite. The scenarios themselves are played by `conformance`.
 
 use std::collections::BTreeSet;
+use std::process::Command;
 
 use ringfence_conformance::mutants::{MUTANTS, python, untested};
 use ringfence_conformance::scenario::SCENARIOS;
@@ -31,4 +32,42 @@ fn each_mutant_applies_to_the_client() {
         let file = python().join("src/ringfence").join(mutant.file);
         mutant.applied(&std::fs::read_to_string(file).unwrap()).unwrap();
     }
+}
+
+/// What the runner says of these adapters: its status, and its output.
+fn judged(scenario: &str, adapters: &[&str]) -> Option<(i32, String)> {
+    // Set by the tests of the workspace.
+    let Some(program) = std::env::var_os("RINGFENCE_UNDER_TEST") else {
+        eprintln!("skipped: RINGFENCE_UNDER_TEST names no program");
+        return None;
+    };
+    let mut command = Command::new(env!("CARGO_BIN_EXE_conformance"));
+    // Tests run in the folder of their crate.
+    command.current_dir("../..").arg("--program").arg(program).args(["--only", scenario]);
+    for adapter in adapters {
+        command.args(["--adapter", adapter]);
+    }
+    let output = command.output().unwrap();
+    Some((output.status.code().unwrap(), String::from_utf8(output.stdout).unwrap()))
+}
+
+#[test]
+fn an_adapter_that_hangs_ends_or_says_something_else_fails_alone() {
+    let own = env!("CARGO_BIN_EXE_conformance-adapter");
+    let Some((status, text)) = judged("invalid-key", &["sleep 600", "cat", "true", "no-such-program", own])
+    else {
+        return;
+    };
+    for why in ["has not answered `hello`", "ended without an answer", "cannot start no-such-program"] {
+        assert!(text.contains(why), "{why}: {text}");
+    }
+    assert!(status == 1 && text.contains(&format!("== {own}: 1 of 1 passed")), "{text}");
+}
+
+#[test]
+fn what_is_not_offered_is_listed_and_does_not_pass() {
+    let own = env!("CARGO_BIN_EXE_conformance-adapter");
+    let Some((status, text)) = judged("fork-child", &[own]) else { return };
+    assert!(text.contains("0 of 1 passed, 0 failed, 1 not offered"), "{text}");
+    assert!(status == 0 && text.contains("not offered: fork-child-lost-and-silent (no fork)"), "{text}");
 }

@@ -171,6 +171,10 @@ mutants! {
         "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Lost as lost:\n            held.lose(lost.reason)\n        self.keeper.wake()"
         => "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Error:\n            held.lose(\"unconfirmed\")\n        self.keeper.wake()"
         fails ["all-nodes-killed-lease-survives"];
+    "waiters-give-up-as-others" "_acquire.py"
+        "retries = self._acquire._has_waited and not self._acquire.is_over()"
+        => "retries = False"
+        fails ["waiter-survives-an-outage"];
     "believes-for-too-long" "_lifetime.py"
         "return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))"
         => "return self.sent.after(ns * 4)"

@@ -85,3 +85,29 @@ pub(crate) async fn all_killed(stage: &mut Stage) -> anyhow::Result<()> {
     ensure!(holders(stage, &stage.key).await?.is_empty(), "the lease is still there");
     Ok(())
 }
+
+/// Whoever waits when the cluster goes waits on when it comes back, for as long as it was told to, under the same id.
+pub(crate) async fn outage(stage: &mut Stage) -> anyhow::Result<()> {
+    let (leader, urls) = urls(stage).await?;
+    let client = cluster(stage)?.node(leader).client();
+    let rival = take(&client, &stage.key, Mode::Exclusive, LONG_MS, 0).await?;
+    let opened = stage.open_with(json!({"urls": urls})).await?;
+    ensure!(opened.is_ok(), "`open` failed: {opened:?}");
+    let waiting = stage.begin_acquire(json!({"wait_ms": null})).await?;
+    queued(&client, &stage.key, 1).await?;
+    cluster(stage)?.kill_all()?;
+    // The outage lasts until a call that has not waited gives up, and then once more.
+    for name in ["M", "N"] {
+        let other = json!({"lease": name, "keys": [format!("{}/other", stage.key)], "wait_ms": 0});
+        ensure!(stage.acquire(other).await?.is_err(), "a lease was granted without a cluster");
+    }
+    cluster(stage)?.start_all()?;
+    cluster(stage)?.ready().await?;
+    cluster(stage)?.leader().await?.client().patient().release(rival.id).await.success()?;
+    let granted = lease(waiting.answer().await?)?;
+    ensure!(
+        holders(stage, &stage.key).await? == [granted.token],
+        "the waiter's lease is not that of the cluster"
+    );
+    stage.release("L").await
+}
