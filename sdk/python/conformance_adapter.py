@@ -19,7 +19,18 @@ import ringfence
 from ringfence._clock import now
 
 THREADS = "--threads" in sys.argv[1:]
-ABILITIES = ["using", "shared", "clock", "fork", "tls", "credential", "adopt", "headers", "hold_at_least", "max_hold"]
+ABILITIES = [
+    "using",
+    "shared",
+    "clock",
+    "fork",
+    "tls",
+    "credential",
+    "adopt",
+    "headers",
+    "hold_at_least",
+    "max_hold",
+]
 # A thread cannot be cancelled, and the thread that renews goes on while another is blocked.
 ABILITIES += [] if THREADS else ["cancel", "block"]
 
