@@ -5,6 +5,7 @@ use ringfence_harness::{Answered, Cluster, Consistency};
 use ringfence_wire::{Key, Mode};
 use serde_json::json;
 
+use crate::front::Front;
 use crate::stage::{LONG_MS, SOON, Stage, lease, queued, take};
 
 fn cluster(stage: &Stage) -> anyhow::Result<&Cluster> {
@@ -88,13 +89,20 @@ pub(crate) async fn all_killed(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// Whoever waits when the cluster goes waits on when it comes back, for as long as it was told to, under the same id.
 pub(crate) async fn outage(stage: &mut Stage) -> anyhow::Result<()> {
-    let (leader, urls) = urls(stage).await?;
-    let client = cluster(stage)?.node(leader).client();
+    let client = cluster(stage)?.leader().await?.client();
     let rival = take(&client, &stage.key, Mode::Exclusive, LONG_MS, 0).await?;
+    let nodes: Vec<_> = cluster(stage)?.nodes().iter().map(ringfence_harness::Node::http).collect();
+    let mut urls = Vec::new();
+    for node in nodes {
+        let front = Front::start(stage.fronts.len(), node, &stage.shared, None).await?;
+        urls.push(front.url());
+        stage.fronts.push(front);
+    }
     let opened = stage.open_with(json!({"urls": urls})).await?;
     ensure!(opened.is_ok(), "`open` failed: {opened:?}");
     let waiting = stage.begin_acquire(json!({"wait_ms": null})).await?;
-    queued(&client, &stage.key, 1).await?;
+    // It knows of its place: its next PUT waits for longer.
+    stage.seen("a PUT waits", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000)).await?;
     cluster(stage)?.kill_all()?;
     // The outage lasts until a call that has not waited gives up, and then once more.
     for name in ["M", "N"] {
