@@ -46,11 +46,11 @@ pub(crate) async fn hold_at_least(stage: &mut Stage) -> anyhow::Result<()> {
 /// Whoever releases too late learns it, and the cluster is told all the same.
 pub(crate) async fn release_after_expiry(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
+    let lease = stage.acquired(json!({"ttl_ms": 1_500})).await?;
     stage.play(|asked| match asked.is_renewal() {
         true => Act::hang(),
         false => Act::pass(),
     });
-    let lease = stage.acquired(json!({"ttl_ms": 1_500})).await?;
     stage.adapter.lost("L", SOON).await?;
     refused(stage.ask("release", json!({"lease": "L"})).await?, "Lost")?;
     stage.seen("a release of the lease is sent", |asked| asked.releases().contains(&&*lease.id)).await?;

@@ -16,12 +16,12 @@ pub(crate) async fn late_renewal(stage: &mut Stage) -> anyhow::Result<()> {
     let gate = Gate::default();
     let until_lost = gate.clone();
     stage.open(&[0, 1]).await?;
+    stage.acquired(json!({"ttl_ms": 1_500})).await?;
     stage.play(move |asked| match asked.is_renewal() {
         true if asked.is_renewal_of_one() => Act::pass().after(&until_lost),
         true => Act::hang(),
         false => Act::pass(),
     });
-    stage.acquired(json!({"ttl_ms": 1_500})).await?;
     let renewing = stage.adapter.begin("renew", &json!({"lease": "L"})).await?;
     let why = stage.adapter.lost("L", SOON).await?;
     ensure!(why == "unconfirmed", "the reason is {why}, not unconfirmed");
