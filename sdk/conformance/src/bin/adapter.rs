@@ -15,9 +15,19 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// `hold_at_least` is missing: a lease ends when its handle is dropped. So are `clock`, and `fork`, which no runtime of threads survives.
-const ABILITIES: &[&str] =
-    &["cancel", "using", "shared", "block", "tls", "credential", "adopt", "headers", "max_hold"];
+/// `clock` is missing, and `fork`, which no runtime of threads survives.
+const ABILITIES: &[&str] = &[
+    "cancel",
+    "using",
+    "shared",
+    "block",
+    "tls",
+    "credential",
+    "adopt",
+    "headers",
+    "hold_at_least",
+    "max_hold",
+];
 
 /// A request. Each operation has fields of its own.
 #[derive(Debug, Deserialize)]
@@ -272,6 +282,9 @@ impl Adapter {
         }
         if let Some(max_hold) = duration(fields, "max_hold_ms") {
             lock = lock.max_hold(max_hold);
+        }
+        if let Some(least) = duration(fields, "hold_at_least_ms") {
+            lock = lock.hold_at_least(least);
         }
         if let Some(holder) = fields["holder"].as_str() {
             lock = lock.holder(holder);
