@@ -54,6 +54,7 @@
 //!   [`Error::Unknown`] if the call may have been done, or [`Error::Unavailable`] if it certainly was not. If an
 //!   acquire fails in this way, or is dropped, the lease is released in the background. An acquire that was in the
 //!   queue retries until its wait is over.
+//! - After a 429 it waits for as long as the node asks for, and asks again; without so much time the error is [`Error::Rejected`].
 //! - With https URLs ([`Client::connect_with`]) it verifies each node's certificate, and sends nothing before, least of all its
 //!   [credential](Credential). It never goes from https to http, whatever a response names as the leader's URL.
 //! - If more than eight acquires and releases are in flight, further ones share requests (`POST /v1/batch`): a program
