@@ -21,6 +21,8 @@ const AT_ONCE: usize = 4;
 /// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
 /// often costs more than turns do, and requests that begin together share an entry of the log.
 const UNTIL_LOOK: Duration = Duration::from_millis(5);
+/// The same for a handler that goes on. Most have little left to do, so that asking for a turn would cost more.
+const UNTIL_LOOK_OF_HANDLERS: Duration = Duration::from_millis(20);
 /// Bytes that are read, or sent, in a turn.
 pub(super) const PER_TURN: usize = 16 << 10;
 
@@ -70,6 +72,10 @@ impl Turns {
         self.given().looked = Instant::now();
     }
 
+    fn is_look_overdue(&self) -> bool {
+        self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS
+    }
+
     async fn give(self: Arc<Self>) {
         loop {
             // Who is ready by now is in the queue afterwards.
@@ -116,17 +122,23 @@ async fn turns_taken() {
     .await;
 }
 
-/// The same future, of a task that has a turn. Each poll but the first is in another one: a thousand handlers that waited for the same may
-/// go on at once.
+/// The same future, of a task that has a turn. It goes on in another one, if the thread has not looked for long: a thousand handlers that
+/// waited for the same may go on together.
 pub(super) async fn in_turns<F: Future>(
     turns: &Arc<Turns>,
     owner: impl Fn() -> Owner,
     future: F,
 ) -> F::Output {
-    let (mut future, mut pace) = (pin!(future), Pace::new(turns));
+    let (mut future, mut next, mut has_begun) = (pin!(future), None, false);
     poll_fn(|cx| {
-        ready!(pace.poll(cx, &owner));
-        pace.end();
+        if std::mem::replace(&mut has_begun, true) && next.is_none() && turns.is_look_overdue() {
+            next = turns.ask(owner());
+        }
+        if let Some(turn) = &mut next {
+            // Nobody drops the other end while it waits.
+            let _ = ready!(Pin::new(turn).poll(cx));
+            next = None;
+        }
         future.as_mut().poll(cx)
     })
     .await
@@ -223,7 +235,7 @@ mod tests {
                 let handler = async {
                     let _waits = ready.clone();
                     ready.wait_for(|ready| *ready).await.unwrap();
-                    std::thread::sleep(UNTIL_LOOK / 2);
+                    std::thread::sleep(UNTIL_LOOK_OF_HANDLERS / 2);
                     order.lock().unwrap().push(name);
                 };
                 in_turns(&turns, || owner(name), handler).await;
