@@ -1,5 +1,7 @@
 //! The tables of the suite. The scenarios themselves are played by `conformance`.
 
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
 use std::collections::BTreeSet;
 use std::process::Command;
 
