@@ -14,7 +14,7 @@ use crate::stderr::{self, Stderr};
 
 const DEFAULT: &str = "info,openraft=error";
 /// Says of each call to a node that is stopping, or has failed, that it failed. Its caller gets the error, and the node says why it stops.
-const REPEATED: &str = "openraft::raft::raft_inner";
+const REPEATED: &str = "openraft::raft";
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, Default, ValueEnum, Deserialize)]

@@ -29,7 +29,7 @@ impl Signals {
         signals.into_iter().map(listen).collect::<io::Result<_>>().map(Self)
     }
 
-    /// Adds a signal that has no other effect by default.
+    /// Adds a signal, also if it was ignored.
     pub(crate) fn add(&mut self, one: Signal) -> io::Result<()> {
         self.0.push((one, signal(SignalKind::from_raw(one.as_raw()))?));
         Ok(())

@@ -84,6 +84,7 @@ impl Routes {
         open.answered(&response);
         if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
             // It may be closed meanwhile.
+            connection.takes_little();
             connection.lasts();
             door.service.hold_back(&principal).await;
         }

@@ -208,7 +208,7 @@ impl Lease {
 
     fn stop(&mut self) {
         let released = Loss::Ended(EndReason::Released);
-        if matches!(self.state(), State::Lost(loss) if loss != released) {
+        if matches!(self.state(), State::Lost(loss) if loss != released && loss != Loss::MaxHold) {
             // Others may have the keys.
             self.release.least = None;
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use ringfence_wire::{AcquireRequest, Holder, Key, MAX_TTL_MS, Metadata, Mode, Ttl, Wait, WantedKey};
 
 use crate::acquire::{Acquire, Granted};
+use crate::clock::Moment;
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::outlive::Least;
@@ -110,7 +111,7 @@ impl Lock {
     }
 
     /// Keeps others out for at least this time, at most 24 h: a lease that is released or dropped earlier lasts until then, also if this
-    /// process ends, and is then released. So a job that takes a second runs once, on whichever of ten machines with clocks that
+    /// process ends, and is then released. If it is dropped, [settle](crate::Client::settle) before the process ends. So a job that takes a second runs once, on whichever of ten machines with clocks that
     /// differ starts it first. A lease that is lost is not kept. Counts from the grant.
     pub fn hold_at_least(self, hold_at_least: Duration) -> Self {
         Self { hold_at_least: Some(hold_at_least), ..self }
@@ -124,7 +125,8 @@ impl Lock {
         self.renewals.cluster.nodes.resolve().await;
         let acquire = Acquire::new(&self.renewals.cluster, &request, self.wait);
         let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
-        release.least = self.hold_at_least.map(|time| Least::new(confirmation.sent, time));
+        // The request may have waited for the grant for long.
+        release.least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
         let mut lifetime = Lifetime::new(&confirmation);
         if let Some(max_hold) = self.max_hold {
             lifetime = lifetime.at_most_until(confirmation.sent.after(max_hold));

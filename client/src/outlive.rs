@@ -73,9 +73,10 @@ impl Cluster {
     /// Releases the lease when it was held for so long, on `runtime`, best effort.
     pub(crate) fn release_later(self: &Arc<Self>, lease_id: LeaseId, mut least: Least, runtime: &Handle) {
         let cluster = Arc::clone(self);
+        let retry_for = least.left().max(RELEASE_FOR);
         let counted = (!least.is_sure).then(|| self.count_release());
         drop(runtime.spawn(async move {
-            if let Err(Error::Lost(_)) = cluster.keep(lease_id, &mut least, RELEASE_FOR).await {
+            if let Err(Error::Lost(_)) = cluster.keep(lease_id, &mut least, retry_for).await {
                 return;
             }
             // Of another error, nobody is left to tell. Who waits for releases does not wait for the time to pass: the lease ends by itself,

@@ -85,6 +85,9 @@ impl RequestBody {
             false => memory.as_mut().poll(cx).map(Ok),
         });
         connection.takes(memory.await?);
+        if !self.only_reads {
+            self.reader.check_connected().await;
+        }
         Ok(())
     }
 

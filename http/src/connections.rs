@@ -39,8 +39,8 @@ use crate::owner::Owner;
 pub(super) const IDLE_TIMEOUT: Duration = Duration::from_secs(75);
 /// How many evicted connections may still be open when the next one is admitted.
 const MAX_EVICTING: usize = 16;
-/// How long a new connection waits for one evicted connection to close, before the next one must, too.
-const PATIENCE: Duration = Duration::from_millis(100);
+/// How long a new connection waits for evicted ones to close, before one must though it is being answered, and before the next one must.
+const PATIENCE: Duration = Duration::from_millis(20);
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// How often a connection whose request body arrives gets a new order among those that are closed first.
@@ -129,10 +129,10 @@ impl Connections {
         (self.table().count(), self.max)
     }
 
-    /// Admits a new connection, and closes another one for it where there is no room. While many such are still open, the longest
-    /// evicted one closes although its request is being answered, which can take seconds; waits for that.
+    /// Admits a new connection, and closes another one for it where there is no room. While many such are still open, it waits; soon the
+    /// longest evicted one closes although its request is being answered, which can take seconds.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
-        let (owner, mut is_patient) = (Owner::host(from), false);
+        let (owner, mut is_patient) = (Owner::host(from), true);
         loop {
             {
                 let mut table = self.table();
@@ -282,9 +282,16 @@ impl Connection {
         self.state().memory = Some(memory);
     }
 
-    /// A large request takes `bytes` more while it is being handled. Returns whether such requests take far too much together.
+    /// The request takes `bytes` more while it is being handled. Returns whether all take far too much together.
     pub fn takes_more(&self, bytes: usize) -> bool {
-        self.state().memory.as_mut().is_some_and(|memory| memory.grow(bytes))
+        let of = &self.connections.handled;
+        bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
+    }
+
+    /// What the request takes from here on is little: it waits, and others may begin.
+    pub fn takes_little(&self) {
+        let memory = self.state().memory.take();
+        drop(memory);
     }
 
     /// The request lasts, until its response ends: it waits for a lease, or is a watch.

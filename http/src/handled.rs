@@ -70,6 +70,11 @@ impl Handled {
 }
 
 impl Memory {
+    /// Of a request that takes nothing yet.
+    pub(super) fn none(of: &Arc<Handled>) -> Self {
+        Self { of: Arc::clone(of), bytes: 0 }
+    }
+
     /// Takes more, also where there is no room. Returns whether all together take twice as much as they may.
     pub(super) fn grow(&mut self, bytes: usize) -> bool {
         let mut state = self.of.state();

@@ -7,6 +7,7 @@ use std::time::Duration;
 use anyhow::bail;
 use clap::Args;
 use ringfence_client::{Client, Error, Lease, LeaseId};
+use rustix::process::Signal;
 use tokio::time::timeout;
 
 use crate::cli::client::{Connection, LOST, RELEASE_TIMEOUT};
@@ -24,8 +25,9 @@ const RELEASE: &str = "release the lease";
     override_usage = "ringfence hold [OPTIONS] <LEASE_ID> [-- <COMMAND> [ARGUMENT]...]",
     after_help = "\
 Renews the lease at once, and from then on as `ringfence lock` does. With COMMAND, all is as in `ringfence lock`: its environment, its \
-descendants, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT or SIGHUP, \
-also if the program that started it ends. Then it releases the keys.
+descendants, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT, SIGHUP, \
+SIGUSR1 or SIGUSR2, also if the program that started it ends: in a script, `trap 'kill $!' EXIT` ends it, too. Then it releases the keys. A \
+signal before the first renewal is answered leaves the lease as it is, and the exit status is 128+N.
 
 Whoever has the lease_id may renew and release the lease; if the nodes have access rules, only its owner may. So hold it in one process: \
 the cluster takes two for one holder, and keeps neither out. When one of them ends, it releases the keys; the other learns that when it next \
@@ -82,6 +84,9 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             let task = Task { command, ending, release: RELEASE };
             return task.run(lease, signals, stderr).await;
         }
+        // A script starts its background processes with these ignored, and ends by them.
+        signals.add(Signal::INT)?;
+        signals.add(Signal::QUIT)?;
         hold(lease, signals, stderr).await
     })
 }

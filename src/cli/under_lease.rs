@@ -74,7 +74,6 @@ pub(crate) fn run(work: impl AsyncFnOnce(&mut Signals, &Stderr) -> anyhow::Resul
         return ExitCode::from(FAILED);
     };
     let run = async {
-        job::check_proc()?;
         let mut signals = Signals::unless_ignored(PASSED_ON)?;
         if job::gets_orphans() {
             signals.add(Signal::CHILD)?;

@@ -28,7 +28,11 @@ async fn acquire(door: &Door, caller: &Caller, lease_id: LeaseId, request: Reque
     let began = Instant::now();
     let connection = Arc::clone(request.body().connection());
     let request = read(door, caller, request).await.map_err(|failed| failed.of_lease(lease_id))?;
-    let attempt = door.service.acquire(caller, lease_id, request, began, || connection.lasts()).await;
+    let waits = || {
+        connection.takes_little();
+        connection.lasts();
+    };
+    let attempt = door.service.acquire(caller, lease_id, request, began, waits).await;
     // From here on, nothing is awaited before the response.
     let (acquired, waited) = attempt.answered();
     let mut response = match acquired.map(of_acquired) {

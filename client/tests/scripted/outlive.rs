@@ -69,6 +69,29 @@ async fn a_lease_outlives_its_release_and_its_drop_for_as_long_as_it_was_to_be_h
     }
 }
 
+/// The time once counted from the request, and had passed when the grant came.
+#[tokio::test]
+async fn the_time_counts_from_the_grant_however_long_that_was_waited_for() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let (least, waited) = (Duration::from_secs(600), Duration::from_secs(2));
+    let lock = client.lock("a").ttl(TTL).hold_at_least(least);
+    let (lease, id) = tokio::join!(lock.acquire(), async {
+        let request = node.receive().await;
+        tokio::time::sleep(waited).await;
+        let id = request.path.rsplit('/').next().unwrap().to_owned();
+        grant(request, &id).await;
+        id
+    });
+    let granted = Instant::now();
+    drop(lease.unwrap());
+    let request = renewal(&node, &id, least).await;
+    let body: Value = serde_json::from_slice(&request.body).unwrap();
+    let asked = Duration::from_millis(body["ttl_ms"].as_u64().unwrap());
+    assert!(asked + granted.elapsed() >= least, "{asked:?}");
+    grant(request, &id).await;
+}
+
 /// A program that ends right after the renewal is sure of the time. One that has not got there is not.
 #[tokio::test]
 async fn who_waits_for_releases_waits_for_the_renewal_and_not_for_the_time() {

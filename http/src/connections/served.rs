@@ -40,7 +40,8 @@ impl InFlight {
         if state.order.class == Class::Quiet {
             self.0.put(&mut state, Class::Busy);
         }
-        (state.phase, state.since) = (Phase::Responding, Instant::now());
+        // The response has a share of its own from now on.
+        (state.phase, state.since, state.memory) = (Phase::Responding, Instant::now(), None);
     }
 }
 

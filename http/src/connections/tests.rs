@@ -225,6 +225,9 @@ async fn a_new_connection_does_not_wait_for_the_answers_of_evicted_ones() {
     assert!(!busy.iter().any(|(_, admitted)| is_closed(admitted)));
     let mut next = Box::pin(connections.admit(SocketAddr::from(([10, 0, 0, 1], 1))));
     assert!((&mut next).now_or_never().is_none());
+    assert!(!busy.iter().any(|(_, admitted)| is_closed(admitted)), "most are answered soon");
+    tokio::time::advance(PATIENCE).await;
+    assert!((&mut next).now_or_never().is_none());
     let overdue = busy.iter().filter(|(_, admitted)| is_closed(admitted));
     assert_eq!(overdue.count(), 1);
     assert!(is_closed(&busy[0].1), "the longest evicted");
@@ -262,4 +265,21 @@ async fn a_request_does_not_begin_before_the_last_response_is_sent() {
     assert!((&mut next).now_or_never().is_none());
     admitted.0.flushed();
     drop(next.await);
+}
+
+/// Some waits for a lease, or some responses that nobody read, once kept all others from beginning.
+#[tokio::test]
+async fn a_large_request_takes_its_memory_only_while_it_is_being_handled() {
+    let connections = Connections::new(2);
+    let (waits, answered) = (admit(&connections, 1), admit(&connections, 1));
+    let (_waiting, responding) = (begin(&waits), begin(&answered));
+    let take = || connections.handled.take(Owner::host(waits.0.from), MAX_HANDLED);
+    waits.0.takes(take().await);
+    assert!(take().now_or_never().is_none());
+    waits.0.takes_little();
+    answered.0.takes(take().now_or_never().expect("a request that waits takes little"));
+    responding.respond();
+    let memory = take().now_or_never().expect("a response has a share of its own");
+    assert!(!waits.0.takes_more(1) && waits.0.takes_more(MAX_HANDLED), "whatever the size of its body");
+    drop(memory);
 }

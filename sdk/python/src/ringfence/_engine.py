@@ -196,7 +196,8 @@ class Engine:
         return held
 
     def _hold(self, confirmation: Confirmation) -> Held:
-        return Held(confirmation, self.cluster.clock, confirmation.sent)
+        # The request may have waited for the grant for long.
+        return Held(confirmation, self.cluster.clock, self.cluster.clock())
 
     async def _release(self, held: Held) -> None:
         self.keeper.remove(held)
