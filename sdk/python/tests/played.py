@@ -38,7 +38,9 @@ class Asked:
         return self.path.split("/")[3]
 
     def raw(self, data: bytes) -> None:
-        self.connection.sendall(data)
+        # A client that has given up asks again.
+        with suppress(ConnectionError):
+            self.connection.sendall(data)
 
     def answer(self, status: int, body: Any = None, **headers: str) -> None:
         text = b"" if body is None else json.dumps(body).encode()
