@@ -49,7 +49,7 @@ impl Handled {
             return;
         }
         while let Some((bytes, give)) = self.next() {
-            // Whoever has gone meanwhile gives it back.
+            // A waiter that has gone gives it back.
             let _ = give.send(Memory { of: Arc::clone(self), bytes });
         }
     }
@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn whoever_goes_away_takes_nothing() {
+    async fn a_waiter_that_goes_away_takes_nothing() {
         let handled = Handled::new(1);
         let first = handled.take(owner("a"), 5).now_or_never().unwrap();
         let mut gone: Vec<_> = (0..10_000).map(|_| Box::pin(handled.take(owner("a"), 5))).collect();

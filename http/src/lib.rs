@@ -1,9 +1,8 @@
 //! The HTTP/1.1 server: accepts connections, bounds what they take, and drains on shutdown. It knows nothing of what is served.
 //!
 //! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
-//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests that
-//! are being handled (`handled`), and time by turns, which owners take
-//! one after the other, too (`turns`).
+//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests
+//! that are being handled (`handled`), and time by turns, which owners take one after the other, too (`turns`).
 
 use std::convert::Infallible;
 use std::net::SocketAddr;

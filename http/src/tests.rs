@@ -277,13 +277,15 @@ async fn unread_large_responses_are_dropped_to_make_room() {
 #[tokio::test]
 async fn large_requests_wait_for_the_memory_of_others() {
     const LARGE: usize = 20 << 20;
+    let (arrived, mut arrives) = tokio::sync::mpsc::unbounded_channel();
     let (begun, mut begins) = tokio::sync::mpsc::unbounded_channel();
     let (end, ends) = watch::channel(false);
     let address = served(move |request, _from| {
-        let (begun, mut ends) = (begun.clone(), ends.clone());
+        let (arrived, begun, mut ends) = (arrived.clone(), begun.clone(), ends.clone());
         async move {
             let mut body = request.into_body();
             while body.frame().await.is_some() {}
+            arrived.send(()).unwrap();
             body.handled(LARGE).await.unwrap();
             begun.send(()).unwrap();
             let _ = ends.wait_for(|ends| *ends).await;
@@ -297,11 +299,13 @@ async fn large_requests_wait_for_the_memory_of_others() {
         client.write_all(GET).await.unwrap();
         clients.push(client);
     }
+    for _ in &clients {
+        arrives.recv().await.unwrap();
+    }
     begins.recv().await.unwrap();
-    // The others have arrived, too, and wait. One of them goes away.
-    let gone = clients.pop();
-    drop(gone);
-    sleep(Duration::from_millis(100)).await;
+    // The others wait. One of them goes away.
+    drop(clients.pop());
+    yield_now().await;
     assert!(begins.try_recv().is_err(), "a second one begins");
     end.send_replace(true);
     for client in &mut clients {

@@ -56,7 +56,7 @@ macro_rules! kinds {
                 self
             }
 
-            /// The same with several labels. Whoever measures makes its series by [`Self::name`].
+            /// The same with several labels. The caller makes its series by [`Self::name`].
             #[must_use]
             pub const fn by_several(mut self) -> Self {
                 self.labels = Labels::Several;

@@ -29,7 +29,7 @@ descendants, signals, and a lease that may be lost. Without, ringfence holds the
 SIGUSR1 or SIGUSR2, also if the program that started it ends: in a script, `trap 'kill $!' EXIT` ends it, too. Then it releases the keys. A \
 signal before the first renewal is answered leaves the lease as it is, and the exit status is 128+N.
 
-Whoever has the lease_id may renew and release the lease; if the nodes have access rules, only its owner may. So hold it in one process: \
+Anyone who has the lease_id may renew and release the lease; if the nodes have access rules, only its owner may. So hold it in one process: \
 the cluster takes two for one holder, and keeps neither out. When one of them ends, it releases the keys; the other learns that when it next \
 renews the lease, ends its COMMAND, and exits with 76. Until then, only the token stops it: send it with every write.
 

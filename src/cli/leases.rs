@@ -104,7 +104,7 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Prints a lease, and leaves it to whoever has read its id.
+/// Prints a lease, and leaves it to the reader of its id.
 pub(crate) async fn hand_out(lease: Lease, output: Output) -> anyhow::Result<()> {
     match output.print(&lease.grant(), text) {
         Ok(true) => {

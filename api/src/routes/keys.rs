@@ -43,7 +43,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
     let behind = after.as_ref().map(|cursor| &cursor.last);
     let page = door.service.keys(caller, prefix, behind, limit, query.consistency()?).await?;
     let Page { keys, last, revision } = page;
-    // Of nodes that lag, a later page may show an older view. Whoever invents a cursor is not believed.
+    // Of nodes that lag, a later page may show an older view. An invented cursor is not believed.
     let revision = after.map_or(revision, |cursor| revision.min(cursor.revision));
     let next = last.map(|last| Cursor { revision, last }.to_string());
     Ok(found(door, caller, &KeyList { keys, next, revision }))

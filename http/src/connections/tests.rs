@@ -240,7 +240,7 @@ async fn a_new_connection_does_not_wait_for_the_answers_of_evicted_ones() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_connection_of_a_proxy_counts_for_whoever_used_it_last() {
+async fn a_connection_of_a_proxy_counts_for_its_last_user() {
     let connections = Connections::new(4);
     let pooled = admit_known(&connections, 1, "first");
     let other = admit_known(&connections, 1, "first");

@@ -1,7 +1,7 @@
 //! The node in between: it passes requests on to a real node, unless a script wants otherwise, and records all that it sees.
 //!
 //! ```text
-//!  client ──▶ Front ──▶ node       pass, hold back, answer instead of the node, lose or cut the node's answer
+//!  client ──▶ Front ──▶ node       pass, hold back, answer in its place, lose or cut the node's answer
 //!               └─▶ Log            what was asked, on which connection, and what the client was told
 //! ```
 //! What a client is told comes from the real node wherever it can: a grant whose answer is lost was made.

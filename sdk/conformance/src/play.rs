@@ -21,7 +21,7 @@ use crate::world::World;
 const SCENARIO_WITHIN: Duration = Duration::from_secs(150);
 /// How many fronts each has.
 const FRONTS: usize = 3;
-/// How much of what was seen is told of a failure.
+/// How many lines of what was seen a failure shows.
 const TOLD: usize = 25;
 
 /// What came of one scenario with one adapter.
@@ -143,7 +143,7 @@ async fn finish(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What was seen, for whoever has to find the fault.
+/// What was seen, to find the fault by.
 fn described(stage: &Stage) -> String {
     // Also if it is stopped: it is killed next.
     let _ = stage.adapter.signal(Signal::CONT);

@@ -105,7 +105,7 @@ scenarios! {
 /// Those of a tier whose names contain `only`.
 pub fn chosen(tier: Tier, only: Option<&str>) -> anyhow::Result<Vec<Scenario>> {
     let is_chosen = |scenario: &&Scenario| match only {
-        // Whoever names one wants it.
+        // A scenario that is named is to be played.
         Some(only) => scenario.name.contains(only),
         None => scenario.tier <= tier,
     };

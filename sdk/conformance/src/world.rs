@@ -38,7 +38,7 @@ impl World {
             Ok::<_, Error>(Arc::new(Mutex::new(Live { cluster })))
         };
         let live = Arc::clone(self.live.get_or_try_init(start).await?).lock_owned().await;
-        // Whoever had them may have failed halfway.
+        // A holder may have failed halfway.
         for node in live.cluster.nodes() {
             if node.pid().is_some() {
                 node.resume()?;

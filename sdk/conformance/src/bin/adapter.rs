@@ -1,6 +1,6 @@
 //! Plays the part of the Rust client in the conformance suite: requests and answers are lines of JSON, as PROTOCOL.md says.
 //!
-//! All runs on one thread, as in the asynchronous clients of other languages: whoever blocks it blocks the renewals.
+//! All runs on one thread, as in the asynchronous clients of other languages: code that blocks it blocks the renewals.
 
 use std::collections::HashMap;
 use std::io::{BufRead, Write, stdin, stdout};

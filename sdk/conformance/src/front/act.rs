@@ -1,4 +1,4 @@
-//! What becomes of a request.
+//! The fate of a request.
 
 use serde_json::{Value, json};
 use tokio::sync::watch;

@@ -6,7 +6,7 @@ use serde_json::json;
 
 use crate::stage::{Stage, take};
 
-/// Whoever adopts a lease renews it, and releases it once.
+/// An adopted lease is renewed, and released once.
 pub(crate) async fn adopted(stage: &mut Stage) -> anyhow::Result<()> {
     let left = take(&stage.node, &stage.key, Mode::Exclusive, 3_000, 0).await?;
     let id = left.id.to_string();

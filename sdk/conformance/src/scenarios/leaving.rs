@@ -43,7 +43,7 @@ pub(crate) async fn hold_at_least(stage: &mut Stage) -> anyhow::Result<()> {
     stage.rival_leaves(successor).await
 }
 
-/// Whoever releases too late learns it, and the cluster is told all the same.
+/// A release that comes too late says so, and the cluster is told all the same.
 pub(crate) async fn release_after_expiry(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let lease = stage.acquired(json!({"ttl_ms": 1_500})).await?;

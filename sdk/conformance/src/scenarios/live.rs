@@ -87,7 +87,7 @@ pub(crate) async fn all_killed(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever waits when the cluster goes waits on when it comes back, for as long as it was told to, under the same id.
+/// A waiter keeps waiting through an outage, for as long as it was told to, under the same id.
 pub(crate) async fn outage(stage: &mut Stage) -> anyhow::Result<()> {
     let client = cluster(stage)?.leader().await?.client();
     let rival = take(&client, &stage.key, Mode::Exclusive, LONG_MS, 0).await?;

@@ -75,7 +75,7 @@ pub(crate) async fn stopped(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let lease = stage.acquired(json!({"ttl_ms": 2_000})).await?;
     stage.adapter.signal(Signal::STOP)?;
-    // Whoever waits gets the key: the lease has ended.
+    // The waiter gets the key: the lease has ended.
     let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000).await?;
     ensure!(successor.token.0 > lease.token, "tokens do not increase");
     let first_look = stage.adapter.begin("state", &json!({"lease": "L"})).await?;

@@ -124,7 +124,7 @@ pub(crate) async fn refusal_after_doubt(stage: &mut Stage) -> anyhow::Result<()>
     stage.is_free().await
 }
 
-/// Whoever asks too often waits for as long as the node says.
+/// A client that asks too often waits for as long as the node says.
 pub(crate) async fn too_many(stage: &mut Stage) -> anyhow::Result<()> {
     const ASKED_FOR: Duration = Duration::from_secs(2);
     stage.open(&[0, 1]).await?;

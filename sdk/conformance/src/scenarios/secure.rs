@@ -58,7 +58,7 @@ pub(crate) async fn credential(stage: &mut Stage) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whoever has another certificate is nobody, and the error says that it is the certificate.
+/// A client with another certificate is nobody, and the error says that it is the certificate.
 pub(crate) async fn wrong_authority(stage: &mut Stage) -> anyhow::Result<()> {
     let own = Certificates::new(&stage.subfolder("own")?, "IP:127.0.0.1")?;
     let foreign = Certificates::new(&stage.subfolder("foreign")?, "IP:127.0.0.1")?;

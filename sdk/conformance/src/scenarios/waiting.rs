@@ -88,7 +88,7 @@ pub(crate) async fn place_then_no_leader(stage: &mut Stage) -> anyhow::Result<()
     stage.rival_leaves(rival).await
 }
 
-/// Whoever gives up leaves the queue.
+/// A client that gives up leaves the queue.
 pub(crate) async fn cancel_while_waiting(stage: &mut Stage) -> anyhow::Result<()> {
     let rival = stage.rival_waits(Mode::Exclusive, 0).await?;
     stage.open(&[0, 1]).await?;
