@@ -290,8 +290,7 @@ impl Connection {
 
     /// What the request takes from here on is little: it waits, and others may begin.
     pub fn takes_little(&self) {
-        let memory = self.state().memory.take();
-        drop(memory);
+        self.state().memory = None;
     }
 
     /// The request lasts, until its response ends: it waits for a lease, or is a watch.

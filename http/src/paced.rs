@@ -82,7 +82,9 @@ impl Paced {
 
     fn has_read(&mut self, bytes: usize) {
         self.pace.took(bytes);
-        self.may_read_ahead -= if self.is_ahead { bytes.min(self.may_read_ahead) } else { 0 };
+        if self.is_ahead {
+            self.may_read_ahead = self.may_read_ahead.saturating_sub(bytes);
+        }
         match &mut self.handshake {
             Handshake::Hello(left) => *left = left.saturating_sub(bytes),
             Handshake::Goes => self.pace.end(),

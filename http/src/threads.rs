@@ -17,7 +17,7 @@ use crate::turns::Turns;
 
 /// Polls of tasks until a thread looks for what is ready. A request takes two to four, and those between two looks share an entry
 /// of the log. How long they may take, `turns` bounds.
-const UNTIL_LOOK: u32 = 256;
+const POLLS_UNTIL_LOOK: u32 = 256;
 
 /// The threads that serve connections. Dropping it stops them, and the tasks that run on them, soon.
 pub struct Threads {
@@ -51,7 +51,7 @@ impl Threads {
             let mut runtime = Builder::new_current_thread();
             let runtime = runtime
                 .enable_all()
-                .event_interval(UNTIL_LOOK)
+                .event_interval(POLLS_UNTIL_LOOK)
                 .on_thread_unpark(move || unparked.looked())
                 .build()?;
             all.push(Thread { runtime: runtime.handle().clone(), load: Arc::default(), turns });
