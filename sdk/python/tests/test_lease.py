@@ -217,11 +217,13 @@ def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
     client = ringfence.Client(node.url, clock=clock)
 
     def block() -> Any:
-        with client.lock("a", ttl=15, hold_at_least=60) as lease:
+        with client.lock("a", ttl=60, hold_at_least=60) as lease:
             return lease
 
     call = background(block)
     asked = node.receive("PUT")
+    # It waits in the queue: the time counts from the grant.
+    clock.jump(5)
     asked.grant()
     renewal = node.receive("POST", "/renew")
     assert 60_000 < renewal.body["ttl_ms"] < 60_500, "it lasts even if this process ends"
