@@ -32,6 +32,7 @@ fn prints(arguments: &str, rows: &[&str]) {
 }
 
 #[test]
+#[ignore = "slow"]
 fn all_services_that_are_installed_are_compared() {
     let json = tempfile::NamedTempFile::new().unwrap();
     let json_to = format!("--json={}", json.path().display());
@@ -44,6 +45,7 @@ fn all_services_that_are_installed_are_compared() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn tasks_of_one_program_are_compared() {
     let rows =
         ["24 clients acquire and release a key of one's own, as tasks", "ringfence", "etcd", "redis fsync"];
@@ -51,11 +53,13 @@ fn tasks_of_one_program_are_compared() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn one_key_is_contended_for() {
     bench("contended --clients=8 --rounds=1 --only=ringfence,etcd", &["8 clients", "ringfence", "etcd"]);
 }
 
 #[test]
+#[ignore = "slow"]
 fn batches_and_reads_are_measured() {
     bench(
         "batch --clients=4 --rounds=1 --only=ringfence",
@@ -100,11 +104,13 @@ fn a_hostile_shape_is_played() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn some_leases_are_scaled_to() {
     bench("scale --leases=200 --snapshot-after-bytes=524288", &["200"]);
 }
 
 #[test]
+#[ignore = "slow"]
 fn every_node_is_replaced_and_restarted_under_load() {
     let rows = ["20 cycles per second", "3 to 5 to 3 nodes", "1 rolling restart"];
     prints("members --rate=20 --clients=4 --kept=4 --restarts=1", &rows);

@@ -15,6 +15,7 @@ fn program() -> PathBuf {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_row_is_measured_and_its_reports_are_written() {
     let folder = tempfile::tempdir().unwrap();
     let program = program();

@@ -118,6 +118,7 @@ async fn does_not_grant(client: &Client) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn nodes_are_killed_and_stopped_and_the_leadership_is_transferred() {
     let Some(field) = field(&[Nemesis::Kill, Nemesis::Pause, Nemesis::Transfer], |_| {}).await else {
         return;
@@ -171,6 +172,7 @@ async fn nodes_are_killed_and_stopped_and_the_leadership_is_transferred() {
 
 /// Regression: its old process voted as if it were the new one, and a grant was lost.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_node_that_is_replaced_while_it_is_frozen_has_no_vote_when_it_wakes_up() {
     let Some(field) = field(&[Nemesis::Replace], |_| {}).await else { return };
     let load = Load::start(field.cluster(), "load");
@@ -190,6 +192,7 @@ async fn a_node_that_is_replaced_while_it_is_frozen_has_no_vote_when_it_wakes_up
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn nodes_that_lose_their_data_are_refused_and_rejoin_as_new_members() {
     let Some(field) = field(&[Nemesis::Wipe, Nemesis::BitFlip], |_| {}).await else { return };
     let load = Load::start(field.cluster(), "load");
@@ -246,11 +249,13 @@ async fn links(root: bool) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn links_are_cut_and_slow_and_half_open_between_namespaces() {
     links(true).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn links_are_cut_and_slow_and_half_open_on_loopback() {
     links(false).await;
 }
@@ -260,6 +265,7 @@ async fn sees(node: &Node, by_s: i64) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_wall_clock_jumps_and_returns() {
     let Some(field) = field(&[Nemesis::WallClock], |options| options.root = false).await else { return };
     let node = field.cluster().node(1);
@@ -277,6 +283,7 @@ async fn the_wall_clock_jumps_and_returns() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_monotonic_clock_of_a_leader_jumps_by_an_hour() {
     let Some(field) = field(&[Nemesis::MonotonicClock], |_| {}).await else { return };
     let first = leader(&field).await;
@@ -293,6 +300,7 @@ async fn the_monotonic_clock_of_a_leader_jumps_by_an_hour() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn disks_are_full_fail_and_are_slow_and_crashes_lose_unsynced_data() {
     let nemeses =
         [Nemesis::FullDisk, Nemesis::FailingFlush, Nemesis::SlowFlush, Nemesis::PowerCut, Nemesis::TornTail];
@@ -341,6 +349,7 @@ async fn disks_are_full_fail_and_are_slow_and_crashes_lose_unsynced_data() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn redis_is_killed_emptied_stopped_and_rolled_back() {
     let nemeses = [Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::RedisStop, Nemesis::RedisRollback];
     let Some(field) = field(&nemeses, |options| options.redis = true).await else { return };

@@ -224,6 +224,7 @@ async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+#[ignore = "slow"]
 async fn urls_come_from_the_flag_then_the_variable_then_the_file_that_is_named() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
     let (right, wrong) = (cluster.node(1).url(), "http://127.0.0.1:9");

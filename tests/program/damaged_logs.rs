@@ -16,6 +16,7 @@ const LEASES: usize = 8;
 const SECTOR: usize = 512;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_node_with_a_flipped_bit_in_its_log_refuses_to_start_and_the_others_go_on() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let load = Load::start(&cluster, "load");

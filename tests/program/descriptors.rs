@@ -21,6 +21,7 @@ fn large(number: u64) -> AcquireRequest {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let limited = dir.path().join("limited");

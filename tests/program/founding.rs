@@ -31,6 +31,7 @@ async fn is_one_cluster(cluster: &Cluster) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_cluster_is_founded_once_however_often_its_nodes_are_killed_meanwhile() {
     // Founding takes some tens of milliseconds, and the first election up to a second.
     for step_ms in [3, 7, 15, 40] {

@@ -56,17 +56,20 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_with_a_full_disk_stops_and_comes_back_with_room() {
     it_stops_and_comes_back(true).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_follower_with_a_full_disk_stops_and_comes_back_with_room() {
     it_stops_and_comes_back(false).await;
 }
 
 /// Regression: it reported that its snapshots were lost, and advised a new id.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     if !may_mount() {
         return;

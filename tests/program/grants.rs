@@ -163,6 +163,7 @@ async fn the_leases_of_a_lone_node_end_too() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_renewal_gives_the_full_time_again() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client().patient();

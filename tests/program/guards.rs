@@ -21,6 +21,7 @@ const SOON: Duration = Duration::from_secs(5);
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let url = cluster.leader().await.unwrap().url();

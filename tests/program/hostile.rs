@@ -148,6 +148,7 @@ fn unfinished_body(number: usize) -> String {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn no_flood_takes_a_lease_from_its_holder_or_the_leadership_from_a_node() {
     let limit = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit }).unwrap();

@@ -152,6 +152,7 @@ async fn a_change_of_the_leader_is_seen_by_every_node() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_alerts_fire_as_their_tests_say() {
     let deploy = Path::new(env!("CARGO_MANIFEST_DIR")).join("deploy");
     promtool(&["check", "config", "prometheus.yml"], &deploy, "");
@@ -159,6 +160,7 @@ fn the_alerts_fire_as_their_tests_say() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn alerts_and_dashboard_use_existing_metrics_and_a_lost_majority_raises_alerts() {
     let redis = RedisServer::builder().start().await.unwrap();
     let (cluster, _files) = cluster(&redis).await;

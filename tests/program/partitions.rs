@@ -108,28 +108,33 @@ async fn goes_on(nodes: u16, cut: impl FnOnce(u64, &[u64]) -> Cut) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_that_is_cut_off_grants_nothing_and_the_others_go_on() {
     goes_on(3, |leader, others| Cut::between(&[leader], others)).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_follower_that_is_cut_off_grants_nothing_and_the_others_go_on() {
     let cut = |leader, others: &[u64]| Cut::between(&others[..1], &[leader, others[1]]);
     goes_on(3, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn two_of_five_nodes_that_are_cut_off_with_the_leader_among_them_stop_nobody_else() {
     goes_on(5, |leader, others| Cut::between(&[leader, others[0]], &others[1..])).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn two_of_five_nodes_that_are_cut_off_without_the_leader_stop_nobody_else() {
     let cut = |leader, others: &[u64]| Cut::between(&others[..2], &[leader, others[2], others[3]]);
     goes_on(5, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
     goes_on(3, |leader, others| Cut {
         lost: pairs(others, &[leader]),
@@ -141,6 +146,7 @@ async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
     goes_on(3, |leader, others| Cut {
         lost: pairs(&[leader], others),
@@ -152,6 +158,7 @@ async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
     goes_on(3, |leader, others| Cut {
         lost: pairs(&[leader, others[1]], &others[..1]),
@@ -163,6 +170,7 @@ async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
     goes_on(3, |leader, others| Cut {
         leader_stays: true,
@@ -174,6 +182,7 @@ async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
     goes_on(5, |leader, others| {
         let ring = [leader, others[0], others[1], others[2], others[3]];
@@ -190,6 +199,7 @@ async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
 
 /// The one node that hears both the leader and a possible majority must not prevent an election.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_replaced() {
     goes_on(5, |leader, others| {
         let (bridge, a, b, alone) = (others[0], others[1], others[2], others[3]);
@@ -222,6 +232,7 @@ async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
 
 /// The three nodes, and which of all other directions are lost, are drawn in each round.
 #[tokio::test]
+#[ignore = "slow"]
 async fn three_of_five_nodes_that_reach_each_other_go_on_whatever_else_is_lost() {
     let Some(network) = network(5) else { return };
     let cluster = on(&network, 5).start().await.unwrap();

@@ -34,6 +34,7 @@ async fn works(cluster: &Cluster, round: &str) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn certificates_are_replaced_while_nodes_run_and_broken_files_change_nothing() {
     let dir = TempDir::new().unwrap();
     let files = Certificates::new(dir.path(), NAMES).unwrap();

@@ -58,6 +58,7 @@ async fn leads_no_more(node: &Node, other: &Node) -> Option<()> {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_with_a_slow_disk_delays_nobody_and_no_renewed_lease_ends() {
     stall(true, 0).await;
 }
@@ -68,11 +69,13 @@ async fn a_follower_with_a_slow_disk_delays_nobody_and_no_renewed_lease_ends() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn with_a_majority_of_slow_disks_no_renewed_lease_ends() {
     stall(true, 1).await;
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn with_slow_disks_of_all_followers_no_renewed_lease_ends() {
     stall(false, 2).await;
 }

@@ -62,6 +62,7 @@ fn damage(node: &Node, index: u64) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_log_stays_short_under_load_and_a_restart_reads_a_snapshot() {
     let cluster = cluster().start().await.unwrap();
     let mut kept = churn(&cluster, "bounded", 16 * AFTER).await;
@@ -96,6 +97,7 @@ fn newest_index(node: &Node) -> u64 {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_node_far_behind_gets_a_snapshot_and_then_counts_for_a_quorum() {
     let cluster = cluster().start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
@@ -172,6 +174,7 @@ async fn writes_a_snapshot(node: &Node) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_power_cut_while_a_snapshot_is_taken_loses_nothing_acknowledged() {
     if !may_mount() {
         return;
@@ -196,6 +199,7 @@ async fn a_power_cut_while_a_snapshot_is_taken_loses_nothing_acknowledged() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_power_cut_while_a_snapshot_is_installed_leaves_a_node_that_catches_up() {
     if !may_mount() {
         return;

@@ -106,6 +106,7 @@ impl Load {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn clients_reach_a_cluster_that_speaks_only_tls() {
     let (cluster, dir, files) = laid_out().await;
     start(&cluster, &of_server(&files));
@@ -149,6 +150,7 @@ async fn clients_reach_a_cluster_that_speaks_only_tls() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn certificates_of_clients_are_required_and_their_authority_is_replaced() {
     let (cluster, _dir, files) = laid_out().await;
     let (first, second, trusted) =
@@ -204,6 +206,7 @@ async fn certificates_of_clients_are_required_and_their_authority_is_replaced() 
 
 /// A connection may stay open for months.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_connection_ends_with_the_certificate_of_its_client() {
     let (cluster, _dir, files) = laid_out().await;
     let own = TempDir::new().unwrap();
@@ -237,6 +240,7 @@ async fn a_connection_ends_with_the_certificate_of_its_client() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     let (cluster, dir, files) = laid_out().await;
     start(&cluster, &[]);

@@ -128,6 +128,7 @@ async fn a_node_whose_log_nobody_reads_serves_and_tells_later_how_many_lines_are
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_cluster_whose_logs_nobody_reads_serves_and_stops() {
     let cluster = Cluster::builder(PROGRAM).argument("--log=trace").lay_out().await.unwrap();
     let _readers: Vec<Reader> = cluster.nodes().iter().map(Reader::of).collect();

@@ -240,6 +240,7 @@ async fn a_list_and_then_a_watch_leave_no_gap() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
     let cluster = cluster().start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
@@ -280,6 +281,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
     const AFTER: u64 = 1 << 20;
     let Some(network) = available(Network::new(3)) else { return };

@@ -271,6 +271,7 @@ async fn a_watch_gets_the_keys_under_its_prefix_only() {
 
 /// The client of a quiet watch must be able to resume.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_quiet_watch_gets_bookmarks() {
     let service = Service::start().await;
     let mut watch = Watch::open(&service, "/v1/watch?prefix=quiet/", &[]).await;
@@ -292,6 +293,7 @@ async fn a_quiet_watch_gets_bookmarks() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn only_a_watch_that_does_not_read_is_cut_off() {
     let service = Service::start().await;
     let mut slow = Watch::open(&service, "/v1/watch", &[]).await;

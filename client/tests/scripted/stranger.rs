@@ -63,6 +63,7 @@ async fn a_grant_of_another_cluster_is_none_and_the_put_is_repeated() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_error_says_which_node_answers_for_which_cluster() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();

@@ -138,6 +138,7 @@ async fn a_tombstone_rejects_a_stale_insert() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_write_waits_for_the_transaction_before_it_and_sees_its_outcome() {
     let server = accounts().await;
     let mut new = connect(&server, Counts::Changed).await;

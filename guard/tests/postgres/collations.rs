@@ -39,6 +39,7 @@ async fn users(client: &Client, collation: &str) {
 
 /// Once a claim was compared with the number of another key, which was equal by the caller's collation.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_claim_is_compared_with_the_number_of_its_very_key() {
     for server in servers().await {
         let client = connect(&server.url()).await;
@@ -62,6 +63,7 @@ async fn a_claim_is_compared_with_the_number_of_its_very_key() {
 
 /// Once the holder of users/bob could write the row Bob, and rename it.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_row_is_written_by_claims_of_its_very_key() {
     let (by_bob, by_capital_bob) =
         ("SELECT ringfence.claim('users/bob', 5)", "SELECT ringfence.claim('users/Bob', 20)");
@@ -91,6 +93,7 @@ async fn a_row_is_written_by_claims_of_its_very_key() {
 
 /// Once each row of a table with another collation than the database's made a scan of all numbers.
 #[tokio::test]
+#[ignore = "slow"]
 async fn numbers_are_found_by_the_index_whatever_the_collation() {
     for server in servers().await {
         let client = connect(&server.url()).await;

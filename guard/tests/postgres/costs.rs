@@ -6,6 +6,7 @@ use crate::database::{connect, guarded, refused};
 
 /// A guard that looked at the whole row once failed beyond 256 MB, and took seconds for a few rows of some MB.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_row_of_300_mb_is_written_under_the_triggers() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
@@ -56,6 +57,7 @@ async fn claims_and_rows_take_linear_time() {
 
 /// A claim once matched a pattern against the whole message that contained it: beyond 256 MB it failed.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_claim_and_a_write_of_280_mb_in_one_string_are_accepted() {
     let server = guarded().await;
     let client = connect(&server.url()).await;

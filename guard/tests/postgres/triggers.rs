@@ -40,6 +40,7 @@ async fn with(client: &Client, triggers: &str) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_write_lands_only_with_a_claim_of_its_key_in_the_same_transaction() {
     for triggers in [PROTECT, BY_HAND] {
         let server = guarded().await;
@@ -89,6 +90,7 @@ async fn the_statements_of_the_readme_reject_a_stale_holder() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_row_that_moves_to_another_key_needs_claims_of_both() {
     for triggers in [PROTECT, BY_HAND] {
         let server = guarded().await;

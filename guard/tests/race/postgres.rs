@@ -160,21 +160,25 @@ fn bigint(number: u64) -> i64 {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_function_form_rejects_late_holders_and_nobody_else() {
     race(&Number::new(Form::Function)).assert_right();
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_column_form_rejects_late_holders_and_nobody_else() {
     race(&Number::new(Form::Column)).assert_right();
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_trigger_form_rejects_late_holders_and_nobody_else() {
     race(&Number::new(Form::Trigger)).assert_right();
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_function_form_rejects_late_holders_through_a_pooler() {
     race(&Number::pooled(Form::Function)).assert_right();
 }
@@ -185,16 +189,19 @@ fn the_column_form_rejects_late_holders_through_a_pooler() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn the_trigger_form_rejects_late_holders_through_a_pooler() {
     race(&Number::pooled(Form::Trigger)).assert_right();
 }
 
 #[test]
+#[ignore = "slow"]
 fn postgres_without_a_guard_loses_updates() {
     race(&Number::new(Form::Unguarded)).assert_wrong();
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_claim_before_the_transaction_that_writes_loses_updates() {
     let report = race(&Number::new(Form::ClaimedBefore));
     eprintln!("claimed before: {report:?}");

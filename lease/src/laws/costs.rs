@@ -40,6 +40,7 @@ fn readers_behind_a_writer(waiters: usize) -> LeaseTable {
 
 /// When one entry granted all of them, 9,000 leases of 64 keys stopped every replica for half a second.
 #[test]
+#[ignore = "slow"]
 fn a_release_costs_the_same_however_many_it_lets_in() {
     for (few, many) in [(200, 2_000), (2_000, 9_000)] {
         let steps_with = |waiters| {

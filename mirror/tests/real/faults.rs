@@ -129,6 +129,7 @@ async fn a_full_redis_gets_the_rest_once_it_has_memory() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn evicted_keys_are_published_again() {
     let server = RedisServer::builder()
         .line("maxmemory 3mb")
@@ -200,6 +201,7 @@ async fn a_new_leader_publishes_what_the_last_one_did_not() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn many_live_keys_are_published_again_after_a_flush() {
     let server = RedisServer::builder().start().await.unwrap();
     let table = Table::new(1_000);

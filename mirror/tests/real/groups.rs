@@ -11,6 +11,7 @@ use crate::table::Table;
 use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_failover_of_sentinel_is_followed() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
     let [first, second] = group.servers() else { panic!("not two servers") };
@@ -109,6 +110,7 @@ async fn an_emptied_master_of_a_redis_cluster_gets_its_keys_again() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_write_to_a_lost_master_is_not_reported_for_the_next() {
     let group = RedisSentinel::start(&RedisServer::builder()).await.unwrap();
     let [first, second] = group.servers() else { panic!("not two servers") };

@@ -73,6 +73,7 @@ async fn the_documented_rights_allow_nothing_else() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_documented_rights_are_enough_in_a_redis_cluster_and_behind_sentinel() {
     let cluster = RedisCluster::start(&documented_users()).await.unwrap();
     let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));

@@ -62,6 +62,7 @@ async fn until_not_ready(handle: &Handle) {
 
 /// It led for ever, nothing was committed, and all nodes said that they were ready.
 #[tokio::test(start_paused = true)]
+#[ignore = "slow"]
 async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_not_take_it_back() {
     let disks = disks();
     simulate(&disks, async {
@@ -120,6 +121,7 @@ async fn a_follower_that_gets_only_heartbeats_is_cut_off_until_it_has_caught_up(
 
 /// A leader without a quorum falls silent for a while, again and again: it was heard between.
 #[tokio::test(start_paused = true)]
+#[ignore = "slow"]
 async fn a_follower_that_only_a_deposed_leader_reaches_is_cut_off() {
     let disks: [MemoryDisk; 5] = array::from_fn(|_| MemoryDisk::default());
     simulate(&disks, async {
@@ -195,6 +197,7 @@ async fn a_leader_that_the_others_cannot_replace_stays() {
 
 /// Another leader is no better: it may only come without the entry that is stuck.
 #[tokio::test(start_paused = true)]
+#[ignore = "slow"]
 async fn leaders_that_all_commit_nothing_give_up_ever_more_slowly() {
     let disks = disks();
     simulate(&disks, async {
@@ -219,6 +222,7 @@ async fn leaders_that_all_commit_nothing_give_up_ever_more_slowly() {
 
 /// The leader kept all that a slow node had not got yet in memory, and never sent it a snapshot.
 #[tokio::test(start_paused = true)]
+#[ignore = "slow"]
 async fn a_leader_keeps_no_more_of_its_log_in_memory_for_a_node_behind_a_slow_link() {
     const AFTER: u64 = 64 << 10;
     let disks = disks();

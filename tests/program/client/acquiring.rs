@@ -38,6 +38,7 @@ async fn a_key_is_held_by_one_and_handed_over_when_it_is_released() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_lease_that_waited_longer_than_its_ttl_has_its_full_ttl_when_granted() {
     let (_cluster, client) = cluster().await;
     let first = client.lock("a").ttl(LONG).acquire().await.unwrap();

@@ -9,6 +9,7 @@ use ringfence_harness::{Browser, Certificates, Cluster, until};
 use super::{PROGRAM, SOON};
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_principal_signs_in_and_sees_what_it_may() {
     if !Browser::is_installed() {
         return;

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn changes_from_before_the_page_was_opened_are_marked_as_earlier() {
     let Some(cluster) = cluster().await else { return };
     let client = cluster.node(1).client().patient();
@@ -70,6 +71,7 @@ async fn the_history_of_a_key_goes_back_beyond_a_change_of_leaders() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_watch_that_was_cut_off_resumes_and_lists_are_read_again_with_backoff() {
     let Some(cluster) = cluster().await else { return };
     let mut browser = browse(cluster.node(1), "#/cluster").await;
@@ -113,6 +115,7 @@ async fn a_watch_that_was_cut_off_resumes_and_lists_are_read_again_with_backoff(
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn without_a_quorum_times_freeze_and_the_page_recovers_by_itself() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.node(1);

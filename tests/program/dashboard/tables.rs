@@ -25,6 +25,7 @@ const TABLE: &str = "
 ";
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_page_does_not_undo_newer_events() {
     let Some(cluster) = cluster().await else { return };
     let mut browser = browse(cluster.node(1), "").await;
@@ -52,6 +53,7 @@ async fn a_page_does_not_undo_newer_events() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_table_keeps_the_first_keys() {
     let Some(cluster) = cluster().await else { return };
     let mut browser = browse(cluster.node(1), "").await;
@@ -72,6 +74,7 @@ async fn a_table_keeps_the_first_keys() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
     const KEYS: usize = 10_000;
     let Some(cluster) = cluster().await else { return };

@@ -6,6 +6,7 @@ use serde_json::json;
 use super::*;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn names_that_look_like_markup_stay_text() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.leader().await.unwrap();

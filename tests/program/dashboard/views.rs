@@ -6,6 +6,7 @@ use ringfence_wire::{Mode, Token, WantedKey};
 use super::*;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.node(1);
@@ -124,6 +125,7 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
 
 /// On a narrow screen, a long token with the number of further holders moved the time of its row to the left.
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_times_of_all_rows_line_up_on_a_narrow_screen() {
     if !Browser::is_installed() {
         return;
@@ -155,6 +157,7 @@ async fn holders(client: &Client, name: &str) -> Vec<Token> {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn every_view_is_reached_by_keys_alone() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.leader().await.unwrap();

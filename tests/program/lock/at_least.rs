@@ -5,6 +5,7 @@ use std::time::Instant;
 use super::*;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_keys_of_a_quick_command_stay_taken_after_it_whatever_its_status() {
     let cluster = cluster().await;
     let least = Duration::from_secs(5);

@@ -55,6 +55,7 @@ async fn a_command_runs_under_a_lease_that_another_program_has_acquired() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn without_a_command_a_lease_is_held_until_a_signal_and_then_released() {
     let cluster = cluster().await;
     for sent in [Signal::TERM, Signal::INT, Signal::HUP, Signal::QUIT] {
@@ -71,6 +72,7 @@ async fn without_a_command_a_lease_is_held_until_a_signal_and_then_released() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_lease_that_is_lost_ends_the_hold_and_its_command() {
     let cluster = cluster().await;
     for script in [None, Some("exec sleep 1000")] {
@@ -87,6 +89,7 @@ async fn a_lease_that_is_lost_ends_the_hold_and_its_command() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn without_a_cluster_the_command_of_a_hold_dies_before_the_lease_can_end() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();

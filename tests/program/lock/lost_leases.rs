@@ -9,6 +9,7 @@ use tempfile::TempDir;
 use super::*;
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn without_a_cluster_a_stubborn_command_and_its_children_die_before_the_lease_can_end() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
@@ -98,6 +99,7 @@ fn pipes_in_vain() -> (std::io::PipeReader, [std::io::PipeWriter; 2]) {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_command_ends_with_its_lease_even_if_standard_error_blocks() {
     let cluster = cluster().await;
     let dir = TempDir::new().unwrap();
@@ -141,6 +143,7 @@ async fn a_command_is_dead_before_another_holds_while_its_lock_alone_is_stopped(
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_command_is_not_started_after_a_pause_that_its_lease_may_not_have_survived() {
     if !may_inject() {
         return;

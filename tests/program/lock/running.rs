@@ -183,6 +183,7 @@ async fn invalid_arguments_have_an_exit_status_of_their_own() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_lease_is_kept_beyond_its_ttl() {
     let cluster = cluster().await;
     let child = lock(&cluster, "a --ttl 6s", "sleep 10; echo $RINGFENCE_TOKEN").spawn().unwrap();

@@ -71,6 +71,7 @@ async fn batch_is_mirrored(client: &Client, body: &str, reader: &mut Multiplexed
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn when_a_grant_is_answered_mirrored_redis_has_its_fence() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).argument("--mirror-mode=before-answer").argument("--mirror-timeout=10s");
@@ -159,6 +160,7 @@ async fn no_grant_waits_for_a_redis_that_is_known_to_hang() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_new_leader_mirrors_the_existing_grants_of_a_batch_again() {
     let redis = RedisServer::builder().start().await.unwrap();
     // So long that answers wait for Redis, not for the timeout.

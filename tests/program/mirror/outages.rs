@@ -10,6 +10,7 @@ use super::{SOON, acquire, becomes, cluster, connect, equal, held_in_redis};
 const STOPPED: Duration = Duration::from_secs(10);
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn the_mirror_follows_the_leader_and_a_former_leader_changes_nothing() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).start().await.unwrap();
@@ -41,6 +42,7 @@ async fn the_mirror_follows_the_leader_and_a_former_leader_changes_nothing() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn grants_go_on_during_any_redis_outage_and_the_mirror_recovers() {
     let redis = RedisServer::builder().start().await.unwrap();
     redis.kill().unwrap();

@@ -50,6 +50,7 @@ fn a_program_that_needs_a_newer_glibc_than_the_packages_promise_is_refused() {
 }
 
 #[test]
+#[ignore = "slow"]
 fn a_release_is_complete_and_the_same_each_time() {
     if !may_package() {
         return;

@@ -16,6 +16,7 @@ const AWAY: Duration = Duration::from_millis(2_200);
 const BACK: Duration = Duration::from_millis(1_000);
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_follower_that_was_cut_off_for_long_deposes_nobody_when_it_returns() {
     let Some(network) = network(3) else { return };
     let rounds = |node: &Node| node.log().matches("raft_core: trigger ").count();
@@ -46,6 +47,7 @@ async fn a_follower_that_was_cut_off_for_long_deposes_nobody_when_it_returns() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn silent_connections_are_given_up_in_seconds_and_opened_again() {
     let Some(network) = network(3) else { return };
     let cluster = on(&network, 3).start().await.unwrap();
@@ -99,6 +101,7 @@ async fn flaps(cut: impl Fn(&Network, u64, u64)) -> Option<usize> {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_link_between_leader_and_follower_that_comes_and_goes_deposes_nobody() {
     let cut = |network: &Network, leader, follower| network.part(&[leader], &[follower]).unwrap();
     if let Some(new) = flaps(cut).await {
@@ -108,6 +111,7 @@ async fn a_link_between_leader_and_follower_that_comes_and_goes_deposes_nobody()
 
 /// As a follower it disturbs nobody.
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_leader_whose_links_come_and_go_is_deposed_once() {
     let cut = |network: &Network, leader, _| network.isolate(leader).unwrap();
     if let Some(new) = flaps(cut).await {
@@ -117,6 +121,7 @@ async fn a_leader_whose_links_come_and_go_is_deposed_once() {
 
 /// The times are printed, not checked.
 #[tokio::test]
+#[ignore = "slow"]
 async fn each_leader_that_is_cut_off_is_replaced() {
     let Some(network) = network(3) else { return };
     let cluster = on(&network, 3).start().await.unwrap();

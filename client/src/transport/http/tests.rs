@@ -103,6 +103,7 @@ async fn an_abandoned_request_closes_its_connection() {
 }
 
 #[tokio::test]
+#[ignore = "slow"]
 async fn a_request_that_the_other_kernel_does_not_acknowledge_is_broken() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let more_than_fits = Request::post("/", &"x".repeat(32 << 20)).once();

@@ -143,6 +143,7 @@ fn the_page_runs_in_a_browser_without_an_error() {
 
 /// `RINGFENCE_PAGES=folder cargo test -p ringfence-jepsen --lib pages` leaves pages to look at there.
 #[test]
+#[ignore = "slow"]
 fn pages_of_all_verdicts_and_sizes_can_be_written() {
     let folder = tempfile::tempdir().unwrap();
     let folder = std::env::var_os("RINGFENCE_PAGES").map_or(folder.path().to_owned(), PathBuf::from);

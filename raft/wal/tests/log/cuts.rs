@@ -9,6 +9,7 @@ use ringfence_wal::{OpenError, Options, Record, Wal};
 use crate::support::{append, contents, copy, folder, record, refusal, segments, sized, small, twenty};
 
 #[test]
+#[ignore = "slow"]
 fn zeros_from_any_byte_on_leave_whole_flushes_and_a_log_that_can_be_written() {
     let (dir, ends) = twenty();
     let expected = contents(dir.path());
