@@ -187,7 +187,8 @@ impl Renewals {
     }
 }
 
-/// Learns the result of one lease. A renewal that failed for now is repeated after a pause.
+/// Confirms or ends one lease, as the result of its renewal says. After any other result it is as before: [`Renewals::finish`]
+/// says when it is renewed next.
 fn learn(held: &Held, sent: Moment, result: BatchResult) {
     match result.body {
         Some(BatchBody::Grant(grant)) => held.confirm(Confirmation { sent, grant: *grant }),

@@ -107,7 +107,8 @@ impl Caller {
         (newest != self.version).then(|| self.access.identify(self.proof.clone()))
     }
 
-    /// Resolves when new rules no longer let the caller do what it does, which `check` tells.
+    /// Resolves when new rules end what the caller does: they no longer allow it, as `check` says, or take what the caller shows
+    /// for another principal, or for nobody.
     pub(crate) async fn until_denied<T>(mut self, check: impl Fn(&Self) -> Result<T, Failure>) -> Failure {
         if self.access.0.is_none() {
             return std::future::pending().await;

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     })
 }
 
-/// Takes the lease over; the inner error says that it is lost.
+/// Takes the lease over, unless its time-to-live is too short to renew in time; the inner error says that it is lost.
 async fn adopt(client: &Client, lease_id: LeaseId) -> anyhow::Result<Result<Lease, Error>> {
     let lease = match client.adopt(lease_id).await {
         Ok(lease) => lease,

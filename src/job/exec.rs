@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     command: Vec<OsString>,
 }
 
-/// Returns only on failure.
+/// Becomes COMMAND, unless that is too late. Returns only on failure, with the status to exit with.
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     child::die_with_parent(arguments.parent)?;
     if arguments.terminal

@@ -150,6 +150,7 @@ impl Node {
         }
     }
 
+    /// The responses to these, in their order; `None` for one that has to be sent alone.
     async fn send_batch(&self, batch: &[Queued]) -> Result<Vec<Option<Response>>, Failure> {
         #[derive(Serialize)]
         struct Body<'a> {
