@@ -188,7 +188,8 @@ fn find(method: &Method, path: &str) -> (&'static str, Right, Call) {
     }
 }
 
-/// Whether `path` matches `route`. A `{key}` is the rest of the path, possibly empty; other parameters are one segment.
+/// Whether `path` matches `route`, which has one parameter at most. A `{key}` is the rest of the path, possibly empty, so nothing can follow
+/// it; other parameters are one segment.
 fn is_at(route: &str, path: &str) -> bool {
     let Some((before, rest)) = route.split_once('{') else { return path == route };
     let Some(found) = path.strip_prefix(before) else { return false };
@@ -276,6 +277,14 @@ mod tests {
             assert_eq!(find(&Method::GET, path).0, expected, "{path}");
             let routes = ROUTES.iter().filter(|(route, _)| is_at(route, path)).count();
             assert!(routes <= 1, "{path}");
+        }
+    }
+
+    #[test]
+    fn every_route_is_found() {
+        for (route, _) in ROUTES {
+            let path = route.replace(['{', '}'], "");
+            assert_eq!(find(&Method::GET, &path).0, *route, "{path} is at another route, or at none");
         }
     }
 
