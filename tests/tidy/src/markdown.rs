@@ -1,17 +1,19 @@
 //! Parts of a Markdown document.
 
+/// The lines outside code blocks.
+pub(crate) fn prose(text: &str) -> Vec<&str> {
+    let mut in_block = false;
+    let is_prose = |line: &&str| {
+        let is_fence = line.trim_start().starts_with("```");
+        in_block ^= is_fence;
+        !is_fence && !in_block
+    };
+    text.lines().filter(is_prose).collect()
+}
+
 /// The texts between backticks, outside code blocks.
 pub(crate) fn quoted(text: &str) -> Vec<&str> {
-    let mut quoted = Vec::new();
-    let mut in_block = false;
-    for line in text.lines() {
-        if line.trim_start().starts_with("```") {
-            in_block = !in_block;
-        } else if !in_block {
-            quoted.extend(line.split('`').skip(1).step_by(2));
-        }
-    }
-    quoted
+    prose(text).into_iter().flat_map(|line| line.split('`').skip(1).step_by(2)).collect()
 }
 
 /// The cells of the table whose header begins with `first`, row by row, without the header.

@@ -1,6 +1,6 @@
-//! Paths that documents and comments name.
+//! Paths that documents and comments name, and names that documents look for there.
 
-use crate::markdown::quoted;
+use crate::markdown::{prose, quoted};
 use crate::tree::Tree;
 
 /// What a run creates, what belongs to openraft, and a name to be replaced: no file here has these paths.
@@ -52,9 +52,50 @@ fn bases(tree: &Tree, place: &str) -> Vec<String> {
     bases
 }
 
+/// The names that documents place in a file which lacks them, as `where: name in file`. They do so with a name in backticks, then
+/// `in` or a parenthesis, then the path of a file.
+pub fn misplaced_names(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for (document, text) in tree.ending(".md") {
+        for paragraph in prose(text).split(|line| line.is_empty()) {
+            let paragraph = paragraph.join(" ");
+            let parts: Vec<&str> = paragraph.split('`').collect();
+            let placed = parts.windows(3).skip(1).step_by(2).filter(|at| matches!(at[1].trim(), "in" | "("));
+            let misplaced = placed.filter(|at| lacks(tree, document, at[2], at[0]));
+            found.extend(misplaced.map(|at| format!("{document}: {} in {}", at[0], at[2])));
+        }
+    }
+    found
+}
+
+/// Whether `path`, as `document` names it, is a file without `name`.
+fn lacks(tree: &Tree, document: &str, path: &str, name: &str) -> bool {
+    let name = name.rsplit("::").next().unwrap_or(name);
+    let is_name = !name.is_empty() && name.chars().all(is_of_name);
+    let bases = bases(tree, document);
+    let mut texts = bases.iter().filter_map(|base| tree.text(&format!("{base}{path}"))).peekable();
+    is_name && texts.peek().is_some() && !texts.any(|text| has_word(text, name))
+}
+
+fn has_word(text: &str, word: &str) -> bool {
+    text.split(|c| !is_of_name(c)).any(|other| other == word)
+}
+
+fn is_of_name(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '_'
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_that_its_file_lacks_is_found() {
+        let document = "An arm of `Call::answer` in `src/a.rs`, of `gone` in\n`src/a.rs`, and `ans` (`src/a.rs`).\n\
+            ```\nan odd `\n```\n`GET /x` in `src/a.rs`, `any` in `src/missing.rs`.";
+        let tree = Tree::of(&[("b.md", document), ("src/a.rs", "fn answer() {}")]);
+        assert_eq!(misplaced_names(&tree), ["b.md: gone in src/a.rs", "b.md: ans in src/a.rs"]);
+    }
 
     #[test]
     fn a_path_that_leads_nowhere_is_found() {

@@ -113,6 +113,11 @@ fn paths_in_documents_and_comments_exist() {
 }
 
 #[test]
+fn names_in_documents_are_in_the_files_that_they_name() {
+    passes(paths::misplaced_names, "correct the name or the path");
+}
+
+#[test]
 fn settings_have_one_name() {
     passes(settings::uneven_settings, "a flag and its variable have the same name");
 }
