@@ -13,12 +13,12 @@ pub fn circles(tree: &Tree) -> Vec<String> {
 }
 
 /// The files that a compiler starts from.
-fn roots(tree: &Tree) -> Vec<String> {
+pub(crate) fn roots(tree: &Tree) -> Vec<String> {
     let mut roots = Vec::new();
     for folder in tree.crates() {
         let own = ["src/lib.rs", "src/main.rs"].map(|root| format!("{folder}{root}"));
         roots.extend(own.into_iter().filter(|root| tree.has(root)));
-        for kind in ["tests/", "examples/"] {
+        for kind in ["src/bin/", "tests/", "examples/"] {
             let folder = format!("{folder}{kind}");
             let inside = tree.under(&folder).into_iter().filter(|path| {
                 let name = &path[folder.len()..];

@@ -17,4 +17,5 @@ pub mod settings;
 pub mod sizes;
 pub mod tour;
 pub mod tree;
+pub mod undeclared;
 pub mod words;

@@ -1,7 +1,7 @@
 //! The rules of CONTRIBUTING.md, tested on this repository.
 
 use ringfence_tidy::tree::Tree;
-use ringfence_tidy::{circles, crates, lists, metrics, paths, settings, sizes, words};
+use ringfence_tidy::{circles, crates, lists, metrics, paths, settings, sizes, undeclared, words};
 
 /// Files that are longer than others may be.
 const LONG_FILES: &[Exception] = &[
@@ -90,6 +90,11 @@ fn passes(check: fn(&Tree) -> Vec<String>, rule: &str) {
 #[test]
 fn no_files_import_each_other() {
     passes(circles::circles, "move what ties these files together into one of them");
+}
+
+#[test]
+fn every_file_is_compiled() {
+    passes(undeclared::undeclared_files, "declare it with `mod`, or delete it");
 }
 
 #[test]
