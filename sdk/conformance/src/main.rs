@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use ringfence_conformance::adapter::Recipe;
-use ringfence_conformance::mutants::play_mutants;
+use ringfence_conformance::mutants::{Sdk, play_mutants};
 use ringfence_conformance::play::{Outcome, Played, play_all};
 use ringfence_conformance::scenario::{Scenario, Tier, chosen};
 use ringfence_conformance::world::World;
@@ -41,8 +41,12 @@ struct Arguments {
 enum Command {
     /// List the scenarios, with what they need
     List,
-    /// Play clients that each have one deliberate fault: each scenario must fail one of them
-    Mutants,
+    /// Play clients that each have one deliberate fault: each scenario must fail one of each library
+    Mutants {
+        /// Only those of this library
+        #[arg(long, value_enum, value_name = "SDK")]
+        sdk: Option<Sdk>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -53,9 +57,11 @@ fn main() -> ExitCode {
             match arguments.command {
                 None => run(arguments).await,
                 Some(Command::List) => list(),
-                Some(Command::Mutants) => {
+                Some(Command::Mutants { sdk }) => {
                     let world = World::start(program(&arguments.program)?).await?;
-                    play_mutants(&world, arguments.only.as_deref(), arguments.jobs, &mut stdout()).await
+                    let sdks = sdk.map_or(Sdk::ALL.to_vec(), |sdk| vec![sdk]);
+                    play_mutants(&world, &sdks, arguments.only.as_deref(), arguments.jobs, &mut stdout())
+                        .await
                 }
             }
         })

@@ -1,32 +1,31 @@
-//! Mutants: Python clients with one deliberate fault each. They test the scenarios.
+//! Mutants: clients with one deliberate fault each. They test the scenarios.
 //!
-//! A mutant is one replacement in a copy of `sdk/python/src`. Each scenario that it is [said](Mutant::fails) to fail must fail, and
-//! each scenario must fail one: otherwise it tests nothing. The same client without a fault must pass all of them.
+//! A mutant is one replacement in a copy of a client's [source](Sdk). Each scenario that it is [said](Mutant::fails) to fail must fail,
+//! and each scenario that the library offers must fail one: otherwise it tests nothing. The same client without a fault must pass all
+//! of them.
 
-mod table;
+mod python;
+mod sdk;
+mod typescript;
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::io::Write;
-use std::path::{Path, PathBuf};
 
 use anyhow::{Context, ensure};
 use futures_util::{StreamExt, stream};
-use tempfile::TempDir;
 
-use crate::adapter::Recipe;
 use crate::play::{Outcome, play};
 use crate::scenario::{SCENARIOS, Scenario};
 use crate::world::World;
 
-pub use table::MUTANTS;
+pub use sdk::Sdk;
 
 /// A client with one fault.
 #[derive(Clone, Copy, Debug)]
 pub struct Mutant {
     /// Its name.
     pub name: &'static str,
-    /// The file of the client, below `sdk/python/src/ringfence`.
+    /// The file, in the [source](Sdk::source) of the client.
     pub file: &'static str,
     /// What stands there, once.
     pub old: &'static str,
@@ -35,6 +34,19 @@ pub struct Mutant {
     /// The scenarios that must fail.
     pub fails: &'static [&'static str],
 }
+
+macro_rules! mutants {
+    ($($name:literal $file:literal $old:literal => $new:literal fails [$($scenario:literal)*];)*) => {
+        pub(super) const MUTANTS: &[$crate::mutants::Mutant] = &[$($crate::mutants::Mutant {
+            name: $name,
+            file: $file,
+            old: $old,
+            new: $new,
+            fails: &[$($scenario),*],
+        }),*];
+    };
+}
+use mutants;
 
 impl Mutant {
     /// What its file becomes. The error says that the client has changed.
@@ -50,42 +62,28 @@ impl Mutant {
     }
 }
 
-/// The Python client of this workspace.
-pub fn python() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../python")
-}
-
-/// The scenarios that no mutant is said to fail.
-pub fn untested() -> Vec<&'static str> {
-    let failed: BTreeSet<&str> = MUTANTS.iter().flat_map(|mutant| mutant.fails).copied().collect();
-    SCENARIOS.iter().map(|scenario| scenario.name).filter(|name| !failed.contains(name)).collect()
-}
-
 /// A client to play with, and what must come of it.
 struct Hunt {
+    sdk: Sdk,
     mutant: Option<Mutant>,
     scenario: Scenario,
 }
 
-/// Plays all mutants whose names, or whose scenarios' names, contain `only`, and first the client without a fault. Returns whether
+/// Plays all mutants whose names, or whose scenarios' names, contain `only`, and first the clients without a fault. Returns whether
 /// each scenario judged as it must.
 pub async fn play_mutants(
     world: &World,
+    sdks: &[Sdk],
     only: Option<&str>,
     jobs: usize,
     out: &mut impl Write,
 ) -> anyhow::Result<bool> {
     let only = only.unwrap_or_default();
     let mut hunts = Vec::new();
-    for mutant in MUTANTS {
-        for name in mutant.fails.iter().filter(|name| mutant.name.contains(only) || name.contains(only)) {
-            hunts.push(Hunt { mutant: Some(*mutant), scenario: scenario(name)? });
-        }
+    for &sdk in sdks {
+        hunts.extend(hunts_of(sdk, only)?);
     }
     ensure!(!hunts.is_empty(), "--only {only}: no mutant, and no scenario of one, has that in its name");
-    let named: BTreeSet<&str> = hunts.iter().map(|hunt| hunt.scenario.name).collect();
-    let sound = named.iter().map(|name| Ok(Hunt { mutant: None, scenario: scenario(name)? }));
-    let hunts: Vec<Hunt> = sound.chain(hunts.into_iter().map(Ok)).collect::<anyhow::Result<_>>()?;
     let mut is_good = true;
     let mut playing = stream::iter(hunts.iter().map(|hunt| hunt.play(world))).buffer_unordered(jobs.max(1));
     while let Some((hunt, outcome)) = playing.next().await {
@@ -93,68 +91,61 @@ pub async fn play_mutants(
         is_good &= is_right;
         writeln!(out, "{line}")?;
     }
-    for name in untested() {
-        is_good = false;
-        writeln!(out, "NO MUTANT    fails {name}")?;
+    for &sdk in sdks {
+        for name in sdk.untested() {
+            is_good = false;
+            writeln!(out, "NO MUTANT    {sdk} fails {name}")?;
+        }
     }
     Ok(is_good)
+}
+
+/// The client without a fault, and its mutants.
+fn hunts_of(sdk: Sdk, only: &str) -> anyhow::Result<Vec<Hunt>> {
+    let mut hunts = Vec::new();
+    for mutant in sdk.mutants() {
+        for name in mutant.fails.iter().filter(|name| mutant.name.contains(only) || name.contains(only)) {
+            hunts.push(Hunt { sdk, mutant: Some(*mutant), scenario: scenario(name)? });
+        }
+    }
+    let mut sound: BTreeSet<&str> = hunts.iter().map(|hunt| hunt.scenario.name).collect();
+    // Otherwise it would have to be failed by a mutant.
+    sound.extend(sdk.not_offered().map(|scenario| scenario.name).filter(|name| name.contains(only)));
+    let sound = sound.into_iter().map(|name| Ok(Hunt { sdk, mutant: None, scenario: scenario(name)? }));
+    sound.chain(hunts.into_iter().map(Ok)).collect()
 }
 
 impl Hunt {
     async fn play(&self, world: &World) -> (&Self, anyhow::Result<Outcome>) {
         let outcome = async {
-            let (source, _folder) = self.source()?;
-            let adapter = python().join("conformance_adapter.py");
-            let recipe = Recipe {
-                words: vec!["python3".to_owned(), adapter.display().to_string()],
-                variables: vec![
-                    ("PYTHONPATH".to_owned(), source.display().to_string()),
-                    ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
-                ],
-            };
+            // The folder is needed until the adapter has ended.
+            let (recipe, _folder) = self.sdk.adapter(self.mutant.as_ref()).await?;
             Ok(play(world, &self.scenario, &recipe, true).await)
         };
         (self, outcome.await)
     }
 
-    /// The folder to import from, and its owner.
-    fn source(&self) -> anyhow::Result<(PathBuf, Option<TempDir>)> {
-        let original = python().join("src");
-        let Some(mutant) = &self.mutant else { return Ok((original, None)) };
-        let folder = tempfile::tempdir()?;
-        let copy = folder.path().join("ringfence");
-        fs::create_dir(&copy)?;
-        for entry in fs::read_dir(original.join("ringfence"))? {
-            let entry = entry?;
-            if entry.file_type()?.is_file() {
-                fs::copy(entry.path(), copy.join(entry.file_name()))?;
-            }
-        }
-        let file = copy.join(mutant.file);
-        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
-        fs::write(&file, mutant.applied(&text)?)?;
-        Ok((folder.path().to_owned(), Some(folder)))
-    }
-
     fn judged(&self, outcome: &Outcome) -> (bool, String) {
-        let scenario = self.scenario.name;
+        let (sdk, scenario) = (self.sdk, self.scenario.name);
         match (self.mutant, outcome) {
-            (None, Outcome::Passed) => (true, format!("ok           {scenario}")),
+            (None, Outcome::Passed) => (true, format!("ok           {sdk} {scenario}")),
             (None, Outcome::NotOffered(missing)) => {
-                (false, format!("NOT OFFERED  {scenario}: {}", missing.join(", ")))
+                let is_known = self.sdk.not_offered().any(|one| one.name == scenario);
+                let said = if is_known { "not offered" } else { "NOT OFFERED" };
+                (is_known, format!("{said}  {sdk} {scenario}: {}", missing.join(", ")))
             }
             (None, Outcome::Failed(why)) => {
-                (false, format!("FAILED       {scenario} without a fault\n    {why}"))
+                (false, format!("FAILED       {sdk} {scenario} without a fault\n    {why}"))
             }
             (Some(mutant), Outcome::Failed(why)) => (
                 true,
                 format!(
-                    "caught       {} by {scenario}: {}",
+                    "caught       {sdk} {} by {scenario}: {}",
                     mutant.name,
                     why.lines().next().unwrap_or_default()
                 ),
             ),
-            (Some(mutant), _) => (false, format!("NOT CAUGHT   {} by {scenario}", mutant.name)),
+            (Some(mutant), _) => (false, format!("NOT CAUGHT   {sdk} {} by {scenario}", mutant.name)),
         }
     }
 }

@@ -5,34 +5,37 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 
-use ringfence_conformance::mutants::{MUTANTS, python, untested};
+use ringfence_conformance::mutants::Sdk;
 use ringfence_conformance::scenario::SCENARIOS;
 
 #[test]
 fn scenarios_and_mutants_have_names_of_their_own() {
-    for names in [
-        SCENARIOS.iter().map(|one| one.name).collect::<Vec<_>>(),
-        MUTANTS.iter().map(|one| one.name).collect(),
-    ] {
+    let scenarios = SCENARIOS.iter().map(|one| one.name).collect::<Vec<_>>();
+    let mutants = Sdk::ALL.map(|sdk| sdk.mutants().iter().map(|one| one.name).collect());
+    for names in mutants.into_iter().chain([scenarios]) {
         let all: BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(all.len(), names.len());
     }
 }
 
 #[test]
-fn each_scenario_fails_a_mutant() {
-    assert_eq!(untested(), [""; 0]);
+fn each_scenario_fails_a_mutant_of_each_library_that_offers_it() {
     let known: BTreeSet<&str> = SCENARIOS.iter().map(|scenario| scenario.name).collect();
-    for name in MUTANTS.iter().flat_map(|mutant| mutant.fails) {
-        assert!(known.contains(name), "there is no scenario {name}");
+    for sdk in Sdk::ALL {
+        assert_eq!(sdk.untested(), [""; 0], "{sdk}");
+        for name in sdk.mutants().iter().flat_map(|mutant| mutant.fails) {
+            assert!(known.contains(name), "{sdk}: there is no scenario {name}");
+        }
     }
 }
 
 #[test]
-fn each_mutant_applies_to_the_client() {
-    for mutant in MUTANTS {
-        let file = python().join("src/ringfence").join(mutant.file);
-        mutant.applied(&std::fs::read_to_string(file).unwrap()).unwrap();
+fn each_mutant_applies_to_its_client() {
+    for sdk in Sdk::ALL {
+        for mutant in sdk.mutants() {
+            let text = std::fs::read_to_string(sdk.source().join(mutant.file)).unwrap();
+            mutant.applied(&text).unwrap();
+        }
     }
 }
 

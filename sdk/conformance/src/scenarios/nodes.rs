@@ -1,5 +1,7 @@
 //! Which node is asked.
 
+use std::time::Duration;
+
 use anyhow::{bail, ensure};
 use serde_json::json;
 
@@ -55,6 +57,8 @@ pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
         elsewhere.lease_id() == put.lease_id(),
         "it asked elsewhere for another lease, and lost its place"
     );
+    let wait = Duration::from_millis(put.body["wait_ms"].as_u64().unwrap_or_default());
+    ensure!(elsewhere.at - put.at < wait, "it stayed until its wait there was over");
     stage.rival_leaves(rival).await?;
     let lease = crate::stage::lease(acquiring.answer().await?)?;
     stage.is_held_by(lease.token).await?;

@@ -1,14 +1,6 @@
-//! The faults.
+//! Faults of the Python client.
 
-use super::Mutant;
-
-macro_rules! mutants {
-    ($($name:literal $file:literal $old:literal => $new:literal fails [$($scenario:literal)*];)*) => {
-        /// All mutants.
-        pub const MUTANTS: &[Mutant] =
-            &[$(Mutant { name: $name, file: $file, old: $old, new: $new, fails: &[$($scenario),*] }),*];
-    };
-}
+use super::mutants;
 
 mutants! {
     "fresh-id-for-each-attempt" "_acquire.py"

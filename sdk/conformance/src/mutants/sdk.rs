@@ -1,0 +1,126 @@
+//! The client libraries that mutants are made of: where their source is, and how an adapter is made of a copy.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+use clap::ValueEnum;
+use tempfile::TempDir;
+use tokio::process::Command;
+
+use super::{Mutant, python, typescript};
+use crate::adapter::Recipe;
+use crate::scenario::{SCENARIOS, Scenario};
+
+/// A client library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Sdk {
+    /// `sdk/python`.
+    Python,
+    /// `sdk/typescript`, which is compiled for each mutant. Its tools have to be installed: its `test` does that.
+    #[value(name = "typescript")]
+    TypeScript,
+}
+
+impl fmt::Display for Sdk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Python => "python",
+            Self::TypeScript => "typescript",
+        })
+    }
+}
+
+impl Sdk {
+    /// All of them.
+    pub const ALL: [Self; 2] = [Self::Python, Self::TypeScript];
+
+    /// Its mutants.
+    pub fn mutants(self) -> &'static [Mutant] {
+        match self {
+            Self::Python => python::MUTANTS,
+            Self::TypeScript => typescript::MUTANTS,
+        }
+    }
+
+    /// Its folder in this workspace.
+    fn folder(self) -> PathBuf {
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(self.to_string())
+    }
+
+    /// The folder of the files that mutants change.
+    pub fn source(self) -> PathBuf {
+        self.folder().join(match self {
+            Self::Python => "src/ringfence",
+            Self::TypeScript => "src",
+        })
+    }
+
+    /// The scenarios that it cannot offer. A process of Node.js cannot fork.
+    pub fn not_offered(self) -> impl Iterator<Item = &'static Scenario> {
+        SCENARIOS.iter().filter(move |scenario| self == Self::TypeScript && scenario.needs.contains(&"fork"))
+    }
+
+    /// The scenarios that it offers, and that no mutant of it is said to fail.
+    pub fn untested(self) -> Vec<&'static str> {
+        let failed = self.mutants().iter().flat_map(|mutant| mutant.fails).copied();
+        let all: BTreeSet<&str> = failed.chain(self.not_offered().map(|scenario| scenario.name)).collect();
+        SCENARIOS.iter().map(|scenario| scenario.name).filter(|name| !all.contains(name)).collect()
+    }
+
+    /// An adapter of a copy of the library, and the folder of that copy.
+    pub(super) async fn adapter(self, mutant: Option<&Mutant>) -> anyhow::Result<(Recipe, TempDir)> {
+        let copy = tempfile::tempdir()?;
+        match self {
+            Self::Python => {
+                self.copy_source(mutant, &copy.path().join("ringfence"))?;
+                let adapter = self.folder().join("conformance_adapter.py");
+                let variables = vec![
+                    ("PYTHONPATH".to_owned(), copy.path().display().to_string()),
+                    ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
+                ];
+                let words = vec!["python3".to_owned(), adapter.display().to_string()];
+                Ok((Recipe { words, variables }, copy))
+            }
+            Self::TypeScript => {
+                self.copy_source(mutant, &copy.path().join("src"))?;
+                self.compile(copy.path()).await?;
+                let adapter = copy.path().join("dist/conformance-adapter.js");
+                let words = vec!["node".to_owned(), adapter.display().to_string()];
+                Ok((Recipe { words, variables: Vec::new() }, copy))
+            }
+        }
+    }
+
+    fn copy_source(self, mutant: Option<&Mutant>, copy: &Path) -> anyhow::Result<()> {
+        fs::create_dir(copy)?;
+        for entry in fs::read_dir(self.source())? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                fs::copy(entry.path(), copy.join(entry.file_name()))?;
+            }
+        }
+        let Some(mutant) = mutant else { return Ok(()) };
+        let file = copy.join(mutant.file);
+        let text = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+        Ok(fs::write(&file, mutant.applied(&text)?)?)
+    }
+
+    /// Compiles a copy of the TypeScript client, and its adapter. A fault may leave names unused, so nothing is checked.
+    async fn compile(self, copy: &Path) -> anyhow::Result<()> {
+        for file in ["conformance-adapter.ts", "package.json", "tsconfig.json"] {
+            fs::copy(self.folder().join(file), copy.join(file))?;
+        }
+        let modules = fs::canonicalize(self.folder().join("node_modules"))
+            .context("sdk/typescript/node_modules: install it with `npm ci`, or with sdk/typescript/test")?;
+        symlink(&modules, copy.join("node_modules"))?;
+        let mut compiler = Command::new(modules.join(".bin/tsc"));
+        let output = compiler.arg("--noCheck").current_dir(copy).kill_on_drop(true).output().await?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "a copy of the TypeScript client cannot be compiled: {said}");
+        Ok(())
+    }
+}
