@@ -16,6 +16,22 @@ const RECIPES: &str = include_str!("../../docs/recipes.md");
 const SOON: Duration = Duration::from_secs(60);
 
 // ---
+/// Returns an error if the lease was lost: then another machine may have run the job at the same time.
+async fn job(client: &Client, store: impl AsyncFn(&str, [(&'static str, String); 3])) -> Result<(), Error> {
+    let lock =
+        client.lock("reports/nightly").wait(Duration::from_secs(10)).hold_at_least(Duration::from_secs(50));
+    let lease = lock.acquire().await?;
+    let work = async {
+        for part in ["sums", "charts"] {
+            store(part, lease.headers("reports/nightly")?).await;
+        }
+        Ok(())
+    };
+    // The work is dropped before the lease can end.
+    lease.run(work).await??;
+    lease.release().await
+}
+// ---
 /// Waits for its turn, and leads. Returns when `lead` does; after a loss it queues up again.
 async fn campaign(client: &Client, key: &str, lead: impl AsyncFn(Token)) -> Result<(), Error> {
     loop {
@@ -65,10 +81,11 @@ async fn work(client: &Client, key: &str, name: &str, part: impl Future<Output =
 #[test]
 fn the_document_shows_what_is_tested() {
     let tested = include_str!("recipes.rs");
+    // The other languages have tests of their own.
     let shown: Vec<_> =
         RECIPES.split("```rust\n").skip(1).map(|rest| rest.split_once("```").unwrap().0).collect();
     let parts: Vec<_> = tested.split("// ---\n").collect();
-    assert_eq!(shown, parts[1..3]);
+    assert_eq!(shown, parts[1..4]);
 }
 
 async fn cluster() -> (Cluster, [Client; 2]) {
@@ -83,6 +100,50 @@ async fn closed(client: &Client, key: &str) {
     let held =
         async || (!client.key(key, Consistency::Linearizable).await.ok()?.holders.is_empty()).then_some(());
     until(SOON, "the gate is closed", held).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_quick_job_runs_on_one_machine_and_one_that_loses_the_lease_ends_with_an_error() {
+    let (_cluster, [a, b]) = cluster().await;
+    let stored = Mutex::new(Vec::new());
+    let store = async |part: &str, headers: [(&'static str, String); 3]| {
+        stored.lock().unwrap().push((part.to_owned(), headers[1].1.clone()));
+    };
+    job(&a, store).await.unwrap();
+    let view = b.key("reports/nightly", Consistency::Linearizable).await.unwrap();
+    let [held] = view.holders.as_slice() else { panic!("it is kept: {view:?}") };
+    let token = held.token.to_string();
+    let expected = ["sums", "charts"].map(|part| (part.to_owned(), token.clone()));
+    assert_eq!(*stored.lock().unwrap(), expected);
+
+    b.revoke("reports/nightly", held.token).await.unwrap();
+    let revoked = AtomicUsize::new(0);
+    let loses = async |_: &str, _| {
+        let view = b.key("reports/nightly", Consistency::Linearizable).await.unwrap();
+        b.revoke("reports/nightly", view.holders[0].token).await.unwrap();
+        revoked.fetch_add(1, SeqCst);
+        std::future::pending().await
+    };
+    let ended = job(&a, loses).await;
+    assert!(matches!(ended, Err(Error::Lost(_))) && revoked.load(SeqCst) == 1, "{ended:?}");
+}
+
+#[tokio::test]
+async fn another_client_goes_on_with_a_lease_that_was_left() {
+    let (_cluster, [a, client]) = cluster().await;
+    let lease = a.lock("imports/42").acquire().await.unwrap();
+    let token = lease.token();
+    let work = async {
+        // As the document shows it.
+        let id = lease.into_id();
+        let lease = client.adopt(id).await?;
+        assert_eq!(lease.token(), token);
+        lease.release().await
+    };
+    work.await.unwrap();
+    let rows: Vec<_> = RECIPES.lines().filter(|line| line.starts_with("| Rust | `")).collect();
+    let cells: Vec<_> = rows.iter().flat_map(|row| row.split('`').skip(1).step_by(2)).collect();
+    assert_eq!(cells, ["let id = lease.into_id();", "let lease = client.adopt(id).await?;"]);
 }
 
 #[tokio::test]

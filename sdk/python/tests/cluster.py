@@ -117,6 +117,10 @@ class Cluster:
         holders: list[dict[str, Any]] = until(look, "a node that answers")[0]["holders"]
         return holders
 
+    def revoke(self, key: str, token: int) -> None:
+        environment = {**os.environ, "RINGFENCE_URLS": ",".join(self.urls)}
+        subprocess.run([program(), "revoke", key, str(token)], env=environment, check=True, capture_output=True)
+
     def waiters(self, key: str) -> int:
         view = get(f"{self.url(self.leader())}/v1/keys/{key}")
         return len(view["waiters"]) if view else 0
