@@ -69,6 +69,7 @@ fn a_release_is_complete_and_the_same_each_time() {
         "README.md",
         "LICENSE",
         "CHANGELOG.md",
+        "THIRD-PARTY-LICENSES",
         "man/ringfence-cluster-add.1",
         "completions/_ringfence",
         "systemd/ringfence.service",
@@ -83,6 +84,7 @@ fn a_release_is_complete_and_the_same_each_time() {
         "etc/default/ringfence",
         "usr/lib/systemd/system/ringfence.service",
         "usr/share/man/man1/ringfence-lock.1.gz",
+        "usr/share/doc/ringfence/THIRD-PARTY-LICENSES.gz",
     ] {
         assert!(
             files.lines().any(|line| line.ends_with(&format!(" ./{file}"))),
@@ -93,12 +95,29 @@ fn a_release_is_complete_and_the_same_each_time() {
     assert!(depends.starts_with("libc6 (>= 2."), "{depends}");
 
     let program = fs::read(unpacked.join("bin/ringfence")).unwrap();
-    pip_installs(&program, &first, dir.path());
-    npm_installs(&program, &first, dir.path());
+    let licences = fs::read_to_string(unpacked.join("THIRD-PARTY-LICENSES")).unwrap();
+    names_what_is_linked(&licences);
+    pip_installs(&program, &licences, &first, dir.path());
+    npm_installs(&program, &licences, &first, dir.path());
+}
+
+/// Each crate with its licence, and the texts of these.
+fn names_what_is_linked(licences: &str) {
+    for krate in ["tokio 1", "openraft 0", "hyper 1", "rustls 0", "sled 0"] {
+        assert!(licences.lines().any(|line| line.starts_with(krate) && line.contains(": ")), "{krate}");
+    }
+    for text in [
+        "Copyright (c) Tokio Contributors",
+        "TERMS AND CONDITIONS FOR USE, REPRODUCTION",
+        "UNICODE LICENSE V3",
+    ] {
+        assert!(licences.contains(text), "{text}");
+    }
+    assert!(!licences.contains("\nproptest "), "it is no part of the program");
 }
 
 /// Without a network. No script wraps the program.
-fn pip_installs(program: &[u8], packages: &Path, dir: &Path) {
+fn pip_installs(program: &[u8], licences: &str, packages: &Path, dir: &Path) {
     let has_pip = Command::new("python3").args(["-c", "import ensurepip"]).output();
     if !has_pip.is_ok_and(|output| output.status.success()) {
         eprintln!("skipped: pip is not installed");
@@ -110,12 +129,16 @@ fn pip_installs(program: &[u8], packages: &Path, dir: &Path) {
     run(Command::new(&pip).args(["install", "--no-index", "--disable-pip-version-check"]).arg(wheel));
     is_installed(&dir.join("venv/bin/ringfence"), program);
     run(Command::new(&pip).arg("check"));
+    let place = "import importlib.metadata as it; print(it.distribution('ringfence-cli')._path)";
+    let place = run(Command::new(dir.join("venv/bin/python")).args(["-c", place]));
+    let own = Path::new(place.trim()).join("licenses/THIRD-PARTY-LICENSES");
+    assert_eq!(fs::read_to_string(own).unwrap(), licences);
     run(Command::new(&pip).args(["uninstall", "--yes", "ringfence-cli"]));
     assert!(!dir.join("venv/bin/ringfence").exists());
 }
 
 /// As with pip.
-fn npm_installs(program: &[u8], packages: &Path, dir: &Path) {
+fn npm_installs(program: &[u8], licences: &str, packages: &Path, dir: &Path) {
     if Command::new("npm").arg("--version").output().is_err() {
         eprintln!("skipped: npm is not installed");
         return;
@@ -124,6 +147,8 @@ fn npm_installs(program: &[u8], packages: &Path, dir: &Path) {
     npm.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]).arg(dir.join("app"));
     run(npm.arg(file(packages, ".tgz")).env("npm_config_cache", dir.join("cache")));
     is_installed(&dir.join("app/node_modules/.bin/ringfence"), program);
+    let own = dir.join("app/node_modules/ringfence-cli/THIRD-PARTY-LICENSES");
+    assert_eq!(fs::read_to_string(own).unwrap(), licences);
 }
 
 /// The path of the one file of a folder with this end.
