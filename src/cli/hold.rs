@@ -8,11 +8,12 @@ use anyhow::bail;
 use clap::Args;
 use ringfence_client::{Client, Error, Lease, LeaseId};
 use rustix::process::Signal;
-use tokio::time::timeout;
 
-use crate::cli::client::{Connection, LOST, RELEASE_TIMEOUT};
+use crate::cli::client::{Connection, LOST};
 use crate::cli::leases::LeaseIdSource;
-use crate::cli::under_lease::{self, Ending, FAILED, MIN_TTL, Task, died_of, exit, report, unless_signalled};
+use crate::cli::under_lease::{
+    self, Ending, FAILED, MIN_TTL, Released, Task, died_of, exit, unless_signalled,
+};
 use crate::job;
 use crate::signals::Signals;
 use crate::stderr::Stderr;
@@ -115,12 +116,9 @@ async fn adopt(client: &Client, lease_id: LeaseId) -> anyhow::Result<Result<Leas
 async fn hold(lease: Lease, signals: &mut Signals, stderr: &Stderr) -> anyhow::Result<ExitStatus> {
     // A signal is how this ends.
     let ended = unless_signalled(signals, lease.lost()).await;
-    let released = timeout(RELEASE_TIMEOUT, lease.release()).await.map_err(drop);
-    report(RELEASE, &released, stderr);
-    let loss = match (ended, released) {
-        (Ok(loss), _) | (Err(_), Ok(Err(Error::Lost(loss)))) => loss,
-        (Err(_), _) => return Ok(exit(0)),
-    };
+    let released = Released::of(lease).await;
+    released.report(RELEASE, stderr);
+    let Some(loss) = ended.ok().or(released.loss()) else { return Ok(exit(0)) };
     stderr.print(Error::Lost(loss));
     Ok(exit(LOST))
 }

@@ -41,7 +41,8 @@ COMMAND (docker, systemd-run, ssh) is not a descendant.
 With --at-least, ringfence exits when COMMAND has ended, whatever its status, and the keys stay taken until that time has passed. So a \
 job that cron starts on ten machines, whose clocks differ, runs once a minute: --try --at-least 50s. The lease expires when the time has \
 passed, or up to --ttl later: it is never cut short. If ringfence itself is killed, the lease is lost, or no \
-node answers within 6 s of the end of COMMAND, the keys are free sooner; in the last case ringfence says so, and exits with COMMAND's status.
+node answers within 6 s of the end of COMMAND, the keys are free sooner; in the last case ringfence says so, and until when the lease \
+certainly lives, and exits with COMMAND's status.
 
 SIGINT, SIGTERM and SIGQUIT to ringfence end COMMAND, and so does SIGHUP when the terminal has hung up. Any other SIGHUP, \
 SIGUSR1, SIGUSR2 and SIGWINCH go to COMMAND alone. SIGTSTP stops COMMAND and its descendants, until SIGCONT. While \

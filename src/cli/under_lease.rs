@@ -7,11 +7,13 @@ use std::fmt::Write;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::pin::pin;
 use std::process::{Command, ExitCode, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use clap::Args;
-use ringfence_client::{Error, Lease};
+use humantime::format_rfc3339_seconds;
+use ringfence_client::{Error, Lease, Loss};
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
+use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
 use crate::cli::client::{LOST, RELEASE_TIMEOUT};
@@ -127,23 +129,23 @@ impl Task<'_> {
             Ok(job) => Ok(Running::new(job, self.ending, &lease, stderr).ends(signals).await),
             Err(error) => Err(error),
         };
-        let released = timeout(RELEASE_TIMEOUT, lease.release()).await;
-        self.status(outcome, &released.map_err(drop), stderr)
+        let released = Released::of(lease).await;
+        self.status(outcome, &released, stderr)
     }
 
-    /// The status to exit with. `released` is how the release went, if it did not time out.
+    /// The status to exit with.
     fn status(
         &self,
         outcome: anyhow::Result<Outcome>,
-        released: &Result<Result<(), Error>, ()>,
+        released: &Released,
         stderr: &Stderr,
     ) -> anyhow::Result<ExitStatus> {
-        if let (Ok(Outcome::Exited { .. }), Ok(Err(Error::Lost(loss)))) = (&outcome, released) {
+        if let (Ok(Outcome::Exited { .. }), Some(loss)) = (&outcome, released.loss()) {
             stderr.print(format_args!("the lease was lost before the command exited: {loss}"));
         }
-        report(self.release, released, stderr);
+        released.report(self.release, stderr);
         Ok(match outcome? {
-            Outcome::Exited { .. } if matches!(released, Ok(Err(Error::Lost(_)))) => exit(LOST),
+            Outcome::Exited { .. } if released.loss().is_some() => exit(LOST),
             Outcome::Exited { status, had_terminal } => {
                 if let Some(signal) = interrupt(status).filter(|_| had_terminal) {
                     kill_current_process_group(signal)?;
@@ -155,12 +157,37 @@ impl Task<'_> {
     }
 }
 
-/// Prints how a release failed, but for a loss. `release` says what it does.
-pub(crate) fn report(release: &str, released: &Result<Result<(), Error>, ()>, stderr: &Stderr) {
-    match released {
-        Ok(Ok(()) | Err(Error::Lost(_))) => {}
-        Ok(Err(error)) => stderr.print(format_args!("cannot {release}: {error}")),
-        Err(()) => stderr.print(format_args!("cannot {release} in time: it will expire")),
+/// How the release of a lease went.
+pub(crate) struct Released {
+    /// The inner error is the client's, the outer one that it took too long.
+    result: Result<Result<(), Error>, Elapsed>,
+    /// Without the release, the lease certainly lives until then, by the wall clock of this machine.
+    lives_until: SystemTime,
+}
+
+impl Released {
+    pub(crate) async fn of(lease: Lease) -> Self {
+        let lives_until = SystemTime::now() + lease.remaining();
+        Self { result: timeout(RELEASE_TIMEOUT, lease.release()).await, lives_until }
+    }
+
+    /// Why the lease was lost before, if it was.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        match self.result {
+            Ok(Err(Error::Lost(loss))) => Some(loss),
+            _ => None,
+        }
+    }
+
+    /// Prints how it failed, but for a loss. `release` says what it does.
+    pub(crate) fn report(&self, release: &str, stderr: &Stderr) {
+        let until = format_rfc3339_seconds(self.lives_until);
+        let rest = format_args!("the lease lives until {until} or longer, and ends by itself");
+        match &self.result {
+            Ok(Ok(()) | Err(Error::Lost(_))) => {}
+            Ok(Err(error)) => stderr.print(format_args!("cannot {release}: {error}; {rest}")),
+            Err(_) => stderr.print(format_args!("cannot {release} in time; {rest}")),
+        }
     }
 }
 

@@ -1,6 +1,9 @@
 //! Keys that stay taken for a time after the command.
 
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
+
+use humantime::parse_rfc3339;
+use tempfile::TempDir;
 
 use super::*;
 
@@ -37,5 +40,38 @@ async fn a_lease_that_was_lost_is_not_kept_and_the_exit_status_says_so() {
         assert_eq!(status.code(), Some(76), "{err}");
         assert!(err.contains("revoked by an operator"), "{err}");
         is_free(&cluster, "a").await;
+    }
+}
+
+/// The status is that of the command, which has succeeded: nobody would look for what is wrong.
+#[tokio::test]
+async fn in_an_outage_at_the_end_it_says_until_when_the_lease_certainly_lives() {
+    let cluster = cluster().await;
+    let dir = TempDir::new().unwrap();
+    for (words, release) in [("a --ttl 60s --at-least 1h", "keep the keys"), ("b --ttl 60s", "release")] {
+        let [runs, go] = ["runs", "go"].map(|name| dir.path().join(format!("{release} {name}")));
+        let script =
+            format!("echo $$ > '{}'; until [ -e '{}' ]; do sleep 0.1; done", runs.display(), go.display());
+        let begun = SystemTime::now();
+        let child = lock(&cluster, words, &script).spawn().unwrap();
+        pids_in(&runs).await;
+        for node in cluster.nodes() {
+            node.stop().unwrap();
+        }
+        let stopped = SystemTime::now();
+        std::fs::write(&go, "").unwrap();
+        let (status, _, err) = end_of(child).await;
+        assert_eq!(status.code(), Some(0), "{err}");
+        let until = err.split_once("the lease lives until ").and_then(|(_, rest)| rest.split_once(' '));
+        let until = parse_rfc3339(until.expect(&err).0).unwrap();
+        assert!(err.starts_with(&format!("ringfence: cannot {release}")), "{err}");
+        // Less the allowance for clocks and the rest of a second.
+        assert!(
+            until >= begun + Duration::from_secs(58) && until <= stopped + Duration::from_secs(60),
+            "{err}"
+        );
+        for node in cluster.nodes() {
+            node.resume().unwrap();
+        }
     }
 }
