@@ -119,7 +119,9 @@ class Cluster:
 
     def revoke(self, key: str, token: int) -> None:
         environment = {**os.environ, "RINGFENCE_URLS": ",".join(self.urls)}
-        subprocess.run([program(), "revoke", key, str(token)], env=environment, check=True, capture_output=True)
+        subprocess.run(
+            [program(), "revoke", key, str(token)], env=environment, check=True, capture_output=True
+        )
 
     def waiters(self, key: str) -> int:
         view = get(f"{self.url(self.leader())}/v1/keys/{key}")

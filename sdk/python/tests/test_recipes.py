@@ -19,7 +19,7 @@ Job = Callable[[ringfence.Client, Callable[[str, dict[str, str]], None]], None]
 def job() -> Job:
     [block] = re.findall(r"```python\n(.*?)```", RECIPES, re.DOTALL)
     names = {"ringfence": ringfence, "Callable": Callable}
-    exec(block, names)  # noqa: S102
+    exec(block, names)
     found: Job = names["job"]  # type: ignore[assignment]
     return found
 
@@ -47,11 +47,13 @@ def test_a_job_that_loses_the_lease_ends_with_an_error(
         leases[0].release()
 
 
-def test_another_client_goes_on_with_a_lease_that_was_left(cluster: Cluster, client: ringfence.Client) -> None:
+def test_another_client_goes_on_with_a_lease_that_was_left(
+    cluster: Cluster, client: ringfence.Client
+) -> None:
     left, taken = re.findall(r"^\| Python \| `(.*?)` \| `(.*?)` \|$", RECIPES, re.MULTILINE)[0]
     with ringfence.Client(cluster.urls) as other:
         names = {"lease": client.lock("imports/42").acquire()}
-        exec(left, names)  # noqa: S102
-        exec(f"{taken}\n  state = str(lease.state)", names | {"client": other}, names)  # noqa: S102
+        exec(left, names)
+        exec(f"{taken}\n  state = str(lease.state)", names | {"client": other}, names)
         assert names["state"] == "held"
     assert not cluster.holders("imports/42")

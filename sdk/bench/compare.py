@@ -1,0 +1,148 @@
+"""Compares the client libraries with those for Redis and etcd. Starts the servers, and takes turns between all of them in each round.
+
+Prints the acquires and releases per second of one process, the medians of the rounds, and the ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections import defaultdict
+from contextlib import ExitStack
+from pathlib import Path
+
+from cluster import Cluster, claim, spawn, until
+
+HERE = Path(__file__).parent
+# What is measured: its language, and the program and the kind of each service.
+LIBRARIES = [
+    ("Python, threads", "load.py", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
+    ("Python, asyncio", "load.py", {"ringfence": "ringfence-aio", "redis": "redis-aio", "etcd": "etcd-aio"}),
+    ("TypeScript", "load.mjs", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
+]
+# How the benchmark of the servers names what its tasks of one process do.
+RUST = {"ringfence": "ringfence", "redis": "redis, fsync always", "etcd": "lock"}
+SERVICES = ["ringfence", "redis", "etcd"]
+
+
+def start_redis(stack: ExitStack, folder: Path) -> list[str]:
+    """One server without replicas, which syncs each write."""
+    host, port = own_host(stack), 6379
+    options = ["--appendonly", "yes", "--appendfsync", "always", "--save", "", "--dir", str(folder)]
+    start(stack, ["redis-server", "--bind", host, "--port", str(port), *options], folder / "log")
+    until(
+        lambda: subprocess.run(["redis-cli", "-h", host, "ping"], capture_output=True).returncode == 0,
+        "redis",
+    )
+    return [f"redis://{host}:{port}"]
+
+
+def start_etcd(stack: ExitStack, program: str, folder: Path) -> list[str]:
+    """Three servers; the URL of the one that leads."""
+    hosts = {f"n{number}": own_host(stack) for number in (1, 2, 3)}
+    everyone = ",".join(f"{name}=http://{host}:2380" for name, host in hosts.items())
+    for name, host in hosts.items():
+        peer, client = f"http://{host}:2380", f"http://{host}:2379"
+        peers = [
+            f"--listen-peer-urls={peer}",
+            f"--initial-advertise-peer-urls={peer}",
+            f"--initial-cluster={everyone}",
+        ]
+        clients = [f"--listen-client-urls={client}", f"--advertise-client-urls={client}"]
+        start(
+            stack,
+            [program, f"--name={name}", f"--data-dir={folder / name}", *peers, *clients],
+            folder / f"{name}.log",
+        )
+
+    def leader() -> str | None:
+        for host in hosts.values():
+            try:
+                with urllib.request.urlopen(f"http://{host}:2379/metrics", timeout=2) as response:
+                    if b"\netcd_server_is_leader 1\n" in response.read():
+                        return f"http://{host}:2379"
+            except OSError:
+                pass
+        return None
+
+    return [until(leader, "a leader of etcd")]
+
+
+def own_host(stack: ExitStack) -> str:
+    host, owner = claim()
+    stack.callback(owner.close)
+    return host
+
+
+def start(stack: ExitStack, command: list[str], log: Path) -> None:
+    process = spawn(command, log)
+    stack.callback(process.wait)
+    stack.callback(process.kill)
+
+
+def measure(program: str, kind: str, leases: int, seconds: float, urls: list[str]) -> float:
+    command = ["node"] if program.endswith(".mjs") else [sys.executable]
+    command += [str(HERE / program), kind, str(leases), str(seconds), *urls]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
+    if ran.returncode != 0:
+        raise SystemExit(f"sdk/bench: {program} {kind}, {leases} leases: {ran.stderr}")
+    return float(json.loads(ran.stdout)["per_s"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="sdk/bench/run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument(
+        "--leases", default="1,64,256", help="numbers of leases at once [default: %(default)s]"
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="[default: %(default)s]")
+    parser.add_argument("--seconds", type=float, default=2, help="of each turn [default: %(default)s]")
+    parser.add_argument("--etcd", default="etcd", help="its program [default: the one in the PATH]")
+    given = parser.parse_args()
+    numbers = [int(number) for number in given.leases.split(",")]
+    figures: dict[tuple[str, int, str], list[float]] = defaultdict(list)
+    folder = Path(tempfile.mkdtemp(prefix="sdk-bench-"))
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder)
+        for name in ("redis", "etcd"):
+            (folder / name).mkdir()
+        urls = {
+            "ringfence": stack.enter_context(Cluster()).urls,
+            "redis": start_redis(stack, folder / "redis"),
+            "etcd": start_etcd(stack, given.etcd, folder / "etcd"),
+        }
+        for number in range(given.rounds):
+            for language, program, kinds in LIBRARIES:
+                for leases in numbers:
+                    for service in SERVICES:
+                        per_s = measure(program, kinds[service], leases, given.seconds, urls[service])
+                        figures[language, leases, service].append(per_s)
+            print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
+    show(figures, numbers)
+
+
+def show(figures: dict[tuple[str, int, str], list[float]], numbers: list[int]) -> None:
+    """Medians, with the least and the most, and the medians of the ratios within the rounds."""
+    print("| library | leases at once | Ringfence/s | Redis/s | etcd/s | to Redis | to etcd |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for language, *_ in LIBRARIES:
+        for leases in numbers:
+            own = figures[language, leases, "ringfence"]
+            cells = [
+                f"{statistics.median(all_of):,.0f} ({min(all_of):,.0f} to {max(all_of):,.0f})"
+                for all_of in (figures[language, leases, service] for service in SERVICES)
+            ]
+            for other in ("redis", "etcd"):
+                pairs = zip(own, figures[language, leases, other], strict=True)
+                cells.append(f"{statistics.median(mine / theirs for mine, theirs in pairs):.2g}")
+            print(f"| {language} | {leases} | {' | '.join(cells)} |")
+
+
+main()
