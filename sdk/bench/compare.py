@@ -18,6 +18,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cluster import Cluster, claim, spawn, until
+from cluster import program as cluster_program
 
 HERE = Path(__file__).parent
 # What is measured: its language, and the program and the kind of each service.
@@ -26,8 +27,11 @@ LIBRARIES = [
     ("Python, asyncio", "load.py", {"ringfence": "ringfence-aio", "redis": "redis-aio", "etcd": "etcd-aio"}),
     ("TypeScript", "load.mjs", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
 ]
-# How the benchmark of the servers names what its tasks of one process do.
-RUST = {"ringfence": "ringfence", "redis": "redis, fsync always", "etcd": "lock"}
+# The Rust clients, as `ringfence-bench` names the services.
+RUST, RUST_SERVICES = (
+    "Rust",
+    {"ringfence": "ringfence", "redis": "redis fsync", "etcd": "etcd {version} lock"},
+)
 SERVICES = ["ringfence", "redis", "etcd"]
 
 
@@ -95,6 +99,39 @@ def measure(program: str, kind: str, leases: int, seconds: float, urls: list[str
     return float(json.loads(ran.stdout)["per_s"])
 
 
+def measure_rust(program: str, numbers: list[int], given: argparse.Namespace) -> dict[tuple[int, str], float]:
+    """What the benchmark of the servers measures with tasks of one process. It starts servers of its own for each turn."""
+    version = subprocess.run(
+        [given.etcd, "--version"], capture_output=True, text=True, check=True
+    ).stdout.split()[2]
+    names = {text.format(version=version): service for service, text in RUST_SERVICES.items()}
+    with tempfile.NamedTemporaryFile() as found:
+        options = ["--clients", ",".join(map(str, numbers)), "--seconds", str(max(1, round(given.seconds)))]
+        more = [
+            "--tasks",
+            "--rounds=1",
+            "--only",
+            ",".join(names),
+            "--etcd",
+            given.etcd,
+            "--json",
+            found.name,
+        ]
+        ran = subprocess.run(
+            [program, "compare", *more, *options, "--program", cluster_program()],
+            capture_output=True,
+            text=True,
+        )
+        if ran.returncode != 0:
+            raise SystemExit(f"sdk/bench: {program}: {ran.stderr}")
+        rows = json.load(found)["rows"]
+    return {
+        (row["clients"], names[row["service"]]): row["per_s"][0]
+        for row in rows
+        if row["service"] in names
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="sdk/bench/run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -105,6 +142,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="[default: %(default)s]")
     parser.add_argument("--seconds", type=float, default=2, help="of each turn [default: %(default)s]")
     parser.add_argument("--etcd", default="etcd", help="its program [default: the one in the PATH]")
+    parser.add_argument("--bench", help="the program ringfence-bench, to measure the Rust clients as well")
     given = parser.parse_args()
     numbers = [int(number) for number in given.leases.split(",")]
     figures: dict[tuple[str, int, str], list[float]] = defaultdict(list)
@@ -124,6 +162,9 @@ def main() -> None:
                     for service in SERVICES:
                         per_s = measure(program, kinds[service], leases, given.seconds, urls[service])
                         figures[language, leases, service].append(per_s)
+            if given.bench:
+                for (leases, service), per_s in measure_rust(given.bench, numbers, given).items():
+                    figures[RUST, leases, service].append(per_s)
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     show(figures, numbers)
 
@@ -132,7 +173,7 @@ def show(figures: dict[tuple[str, int, str], list[float]], numbers: list[int]) -
     """Medians, with the least and the most, and the medians of the ratios within the rounds."""
     print("| library | leases at once | Ringfence/s | Redis/s | etcd/s | to Redis | to etcd |")
     print("|---|--:|--:|--:|--:|--:|--:|")
-    for language, *_ in LIBRARIES:
+    for language in dict.fromkeys(language for language, *_ in figures):
         for leases in numbers:
             own = figures[language, leases, "ringfence"]
             cells = [

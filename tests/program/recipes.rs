@@ -25,7 +25,7 @@ async fn job(client: &Client, store: impl AsyncFn(&str, [(&'static str, String);
         for part in ["sums", "charts"] {
             store(part, lease.headers("reports/nightly")?).await;
         }
-        Ok(())
+        Ok::<_, Error>(())
     };
     // The work is dropped before the lease can end.
     lease.run(work).await??;
