@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use ringfence_fair::{Queue, Waits};
 use tokio::sync::oneshot;
 
 use crate::owner::Owner;
-use crate::queue::Queue;
 
 /// A bound on the bytes of all requests that are being handled.
 pub(super) struct Handled {
@@ -19,9 +19,20 @@ pub(super) struct Handled {
 
 struct State {
     taken: usize,
-    waiting: Queue<(usize, oneshot::Sender<Memory>)>,
+    waiting: Queue<Owner, Waiter>,
     /// Whether somebody lets requests begin.
     is_giving: bool,
+}
+
+struct Waiter {
+    bytes: usize,
+    give: oneshot::Sender<Memory>,
+}
+
+impl Waits for Waiter {
+    fn has_gone(&self) -> bool {
+        self.give.is_closed()
+    }
 }
 
 /// What one request takes, until this is dropped.
@@ -32,14 +43,14 @@ pub(super) struct Memory {
 
 impl Handled {
     pub(super) fn new(max: usize) -> Arc<Self> {
-        let state = State { taken: 0, waiting: Queue::new(), is_giving: false };
+        let state = State { taken: 0, waiting: Queue::default(), is_giving: false };
         Arc::new(Self { max, state: Mutex::new(state) })
     }
 
     /// Takes `bytes` once there is room.
     pub(super) async fn take(self: &Arc<Self>, owner: Owner, bytes: usize) -> Memory {
         let (give, given) = oneshot::channel();
-        self.state().waiting.push(owner, (bytes, give));
+        self.state().waiting.push(owner, Waiter { bytes, give });
         self.give();
         given.await.expect("a waiter is removed only to give it what it waits for")
     }
@@ -48,18 +59,18 @@ impl Handled {
         if std::mem::replace(&mut self.state().is_giving, true) {
             return;
         }
-        while let Some((bytes, give)) = self.next() {
-            // A waiter that has gone gives it back.
+        while let Some(Waiter { bytes, give }) = self.next() {
+            // A waiter that goes now gives it back.
             let _ = give.send(Memory { of: Arc::clone(self), bytes });
         }
     }
 
     /// The next one that may begin. Without one, nobody gives.
-    fn next(&self) -> Option<(usize, oneshot::Sender<Memory>)> {
+    fn next(&self) -> Option<Waiter> {
         let mut state = self.state();
         let has_room = state.taken < self.max;
-        let next = if has_room { state.waiting.pop(|(_, give)| give.is_closed()) } else { None };
-        state.taken += next.as_ref().map_or(0, |(bytes, _)| *bytes);
+        let next = if has_room { state.waiting.pop() } else { None };
+        state.taken += next.as_ref().map_or(0, |waiter| waiter.bytes);
         state.is_giving = next.is_some();
         next
     }

@@ -36,7 +36,6 @@ mod handled;
 mod measure;
 mod owner;
 mod paced;
-mod queue;
 mod socket;
 #[cfg(test)]
 mod tests;

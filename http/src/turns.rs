@@ -10,11 +10,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use ringfence_fair::Queue;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::owner::Owner;
-use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
@@ -35,12 +35,12 @@ struct Given {
     looked: Instant,
     /// Whether a task gives turns.
     is_given: bool,
-    waiting: Queue<oneshot::Sender<()>>,
+    waiting: Queue<Owner, oneshot::Sender<()>>,
 }
 
 impl Default for Given {
     fn default() -> Self {
-        Self { looked: Instant::now(), is_given: false, waiting: Queue::new() }
+        Self { looked: Instant::now(), is_given: false, waiting: Queue::default() }
     }
 }
 
@@ -94,7 +94,7 @@ impl Turns {
     fn give_some(&self) -> bool {
         let (mut given, mut number) = (self.given(), 0);
         while number < AT_ONCE {
-            let Some(turn) = given.waiting.pop(oneshot::Sender::is_closed) else {
+            let Some(turn) = given.waiting.pop() else {
                 given.is_given = number > 0;
                 return given.is_given;
             };
@@ -263,7 +263,7 @@ mod tests {
             drop(turns.ask(owner("a")));
         }
         let waits = turns.ask(owner("a")).expect("others were before");
-        let first = turns.given().waiting.pop(oneshot::Sender::is_closed).expect("one waits");
+        let first = turns.given().waiting.pop().expect("one waits");
         first.send(()).unwrap();
         assert!(waits.now_or_never().is_some());
     }
