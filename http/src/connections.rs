@@ -1,10 +1,10 @@
 //! The connections of a server: what each one is doing, and which one is closed if there is no room.
 //!
 //! ```text
-//!         ┌────────────────────── flushed ◀──────────────── flushing ◀──┐
-//!         ▼                                                             │ end of the response body
-//!  ───▶ idle ─────────────▶ head ───────────▶ handling ───────────▶ responding
-//!   accepted   first byte         whole head             response
+//!         ┌───────────────────────── flushed ◀─────────────────────── flushing ◀──┐
+//!         ▼                                                                       │ end of the response body
+//!  ───▶ idle ─────────────▶ head ───────────▶ turn ──────▶ handling ───────────▶ responding
+//!   accepted   first byte         whole head     its turn             response
 //! ```
 //! A connection belongs to the principal of its last request or, if it has none, to the host that it comes from. If there is no room for a
 //! new one, another one is closed:
@@ -100,8 +100,10 @@ struct State {
 enum Phase {
     /// No byte of a request has arrived.
     Idle,
-    /// Part of a request head has arrived, or all of it, and it is not its turn yet.
+    /// Part of a request head has arrived.
     Head,
+    /// All of it has, and it is not its turn yet.
+    Turn,
     /// A handler works on the request.
     Handling,
     /// The response is being sent.
@@ -238,6 +240,14 @@ impl Connection {
         }
     }
 
+    /// The head of a request is complete. If it waits for its turn, the client is not late.
+    pub(super) fn received_head(&self) {
+        let mut state = self.state();
+        if matches!(state.phase, Phase::Idle | Phase::Head) {
+            state.phase = Phase::Turn;
+        }
+    }
+
     /// The head of a request is complete, and it is its turn. Waits until all earlier responses are sent. hyper does not after a request
     /// that expects `100 Continue` and whose body nobody read, and a client that reads nothing could ask for any number of responses.
     /// Never returns if the connection is about to be closed for another one.
@@ -359,7 +369,7 @@ impl Connection {
                     _ if state.is_response_shed => return CloseReason::Unread,
                     Phase::Idle => (IDLE_TIMEOUT, CloseReason::Silent),
                     Phase::Head => (HEAD_TIMEOUT, CloseReason::Late),
-                    Phase::Handling => (Duration::MAX, CloseReason::Silent),
+                    Phase::Turn | Phase::Handling => (Duration::MAX, CloseReason::Silent),
                     Phase::Responding | Phase::Flushing => (IDLE_TIMEOUT, CloseReason::Unread),
                 };
                 if let Some(deadline) = state.since.checked_add(timeout) {

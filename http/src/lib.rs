@@ -148,6 +148,7 @@ async fn serve_connection<A, F>(
         let (reader, connections, answer, turns) = (&reader, &admitted.0.connections, &answer, &turns);
         let remote = Arc::clone(&remote);
         async move {
+            reader.connection().received_head();
             turns.take(reader.connection().owner()).await;
             let in_flight = reader.connection().begin().await;
             reader.allow_ahead();

@@ -3,6 +3,7 @@
 //! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
 //! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) or sent (`bodies`) only in a
 //! turn, a handler goes on (`in_turns`) in one, and the owners of connections take turns, however many connections each of them has.
+//! Whose a request is shows once it has begun: its first turn is that of whoever had the connection before.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};

@@ -67,6 +67,20 @@ async fn what_a_connection_is_doing_decides_which_of_an_owner_is_closed() {
     assert!(!is_closed(&busy));
 }
 
+/// It was closed as late after 10 s, however early the client was.
+#[tokio::test(start_paused = true)]
+async fn a_whole_head_waits_for_its_turn_as_long_as_that_takes() {
+    let connections = Connections::new(2);
+    let [late, waits] = [1; 2].map(|host| admit(&connections, host));
+    late.0.received();
+    waits.0.received();
+    waits.0.received_head();
+    tokio::time::advance(HEAD_TIMEOUT).await;
+    assert_eq!(closed([&late, &waits]), [true, false]);
+    tokio::time::advance(IDLE_TIMEOUT).await;
+    assert_eq!(closed([&late, &waits]), [true, false]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_being_answered_is_answered_before_its_connection_is_closed() {
     let connections = Connections::new(1);
