@@ -107,6 +107,20 @@ impl Caller {
         (newest != self.version).then(|| self.access.identify(self.proof.clone()))
     }
 
+    /// Goes on under the rules in use now; `true` if they are new.
+    ///
+    /// # Errors
+    /// What it shows is nobody's now, or another principal's.
+    pub(crate) fn renew(&mut self) -> Result<bool, Failure> {
+        let Some(caller) = self.renewed().transpose()? else { return Ok(false) };
+        // What was begun belongs to the principal that it was.
+        if caller.name() != self.name() {
+            return Err(caller.denied("this was begun as another principal"));
+        }
+        *self = caller;
+        Ok(true)
+    }
+
     /// Resolves when new rules end what the caller does: they no longer allow it, as `check` says, or take what the caller shows
     /// for another principal, or for nobody.
     pub(crate) async fn until_denied<T>(mut self, check: impl Fn(&Self) -> Result<T, Failure>) -> Failure {
@@ -115,15 +129,10 @@ impl Caller {
         }
         loop {
             sleep(CHECK_INTERVAL).await;
-            match self.renewed() {
-                None => {}
-                Some(Err(failure)) => return failure,
-                Some(Ok(caller)) => {
-                    // What it waits for belongs to the principal that it was.
-                    if caller.name() != self.name() {
-                        return caller.denied("this was begun as another principal");
-                    }
-                    self = caller;
+            match self.renew() {
+                Ok(false) => {}
+                Err(failure) => return failure,
+                Ok(true) => {
                     if let Err(failure) = check(&self) {
                         return failure;
                     }

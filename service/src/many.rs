@@ -3,12 +3,12 @@
 //! Operations on few keys share one log entry. Applying an entry blocks the Raft thread, and encoding its outcomes blocks a
 //! thread that serves other clients. So operations on very many keys are proposed in parts, one after the other. If the
 //! first part has no outcome, the whole request fails. If a later part has no outcome, its operations fail so, and the operations
-//! after it are certainly not done.
+//! after it are certainly not done. Parts may take long, so what the caller may do is decided anew for each of them.
 
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
+use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome};
 use ringfence_raft::Unanswered;
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
 use tokio::time::{Instant, timeout};
@@ -65,25 +65,22 @@ impl Service {
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
         let operations = operations.into_iter().map(|operation| self.command(caller, operation));
         let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();
-        let allowed = caller.allow_commands(&self.handle, commands).await?;
-        let keys = if are_few { vec![0; allowed.len()] } else { self.keys_of(caller, &allowed) };
-        let parts = parts(allowed.into_iter().zip(kinds).zip(keys));
-        // `failure`: why all further operations are not done.
-        let (mut guards, mut failure) = (Vec::new(), None::<Failure>);
+        let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands) };
+        let parts = parts(commands.into_iter().zip(kinds).zip(keys));
+        // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
+        let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
         for (number, part) in parts.into_iter().enumerate() {
             let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
-            if failure.is_none() && results.are_full() {
-                failure = Some(Failure::NoRoom);
-            }
+            failure = failure.or_else(|| results.are_full().then_some(Failure::NoRoom));
+            failure = failure.or_else(|| now.renew().err());
             if let Some(failure) = &failure {
                 kinds.into_iter().for_each(|kind| results.put(Err(failure.clone()), kind.acquires()));
                 continue;
             }
-            let acquires = commands.iter().flatten().filter_map(Allowed::attachment);
-            guards.push(AbandonGuard::new(self, caller, acquires.collect()));
-            match self.propose_part(caller, commands).await {
+            let guard = |acquires| guards.push(AbandonGuard::new(self, caller, acquires));
+            match self.propose_part(&now, commands, guard).await {
                 Ok(outcomes) => {
                     let mirrored = match &mut mirror_timeout {
                         Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
@@ -137,20 +134,21 @@ impl Service {
         }
     }
 
-    /// How many keys each of `commands` of `caller` touches; 0 if it is not allowed.
-    fn keys_of(&self, caller: &Caller, commands: &[Result<Allowed<Command>, Failure>]) -> Vec<usize> {
-        let keys = |table: &LeaseTable, command: &Result<Allowed<Command>, Failure>| {
-            command.as_ref().map_or(0, |command| table.keys_of(caller.owner_name(), command.get()))
-        };
+    /// How many keys each of `commands` of `caller` touches.
+    fn keys_of(&self, caller: &Caller, commands: &[Command]) -> Vec<usize> {
+        let keys = |table: &LeaseTable, command| table.keys_of(caller.owner_name(), command);
         self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }
 
-    /// The outcomes of the commands that are allowed, and why the others are not.
+    /// The outcomes of the commands that are allowed, and why the others are not. Gives `guard` the acquires before they are proposed.
     async fn propose_part(
         &self,
         caller: &Caller,
-        commands: Vec<Result<Allowed<Command>, Failure>>,
+        commands: Vec<Command>,
+        guard: impl FnOnce(Vec<(LeaseId, Attachment)>),
     ) -> Result<Vec<Result<Outcome, Failure>>, Unanswered> {
+        let commands = caller.allow_commands(&self.handle, commands).await?;
+        guard(commands.iter().flatten().filter_map(Allowed::attachment).collect());
         let mut allowed = Vec::with_capacity(commands.len());
         let denied: Vec<_> =
             commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();

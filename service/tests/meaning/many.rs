@@ -122,6 +122,40 @@ async fn no_part_is_proposed_that_there_is_no_room_for() {
     assert_eq!(node.service.handle().view(|table| table.live()), 128);
 }
 
+/// Runs operations on many keys, and puts other rules in place after the first part.
+async fn run_under_new_rules(node: &Node, rules: &str) -> Vec<Result<Done, Failure>> {
+    struct Replaces<'a>(&'a Node, &'a str, Vec<Result<Done, Failure>>);
+    impl Results for Replaces<'_> {
+        fn put(&mut self, result: Result<Done, Failure>, _: Option<LeaseId>) {
+            self.2.push(result);
+        }
+
+        fn are_full(&mut self) -> bool {
+            if self.2.len() == 64 {
+                self.0.replace_rules(self.1);
+            }
+            false
+        }
+    }
+    let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
+    let mut results = Replaces(node, rules, Vec::new());
+    node.service.run(&node.caller, on_many_keys(&ids), 0, || (), &mut results).await.unwrap();
+    results.2
+}
+
+/// A request with many parts, of which each may take seconds, once did all of them although its principal had lost the right.
+#[tokio::test]
+async fn each_part_is_decided_by_the_rules_in_use() {
+    let may = |may: &str| format!("[anonymous]\nallow = [{{ keys = \"*\", may = [{may}] }}]\n");
+    let node = Node::start_with(Some(&may("\"acquire\""))).await;
+    let results = run_under_new_rules(&node, &may("\"read\"")).await;
+    let is_denied = |result: &Result<Done, Failure>| matches!(result, Err(Failure::Unauthenticated(_)));
+    assert!(
+        results.len() == 200 && results[..64].iter().all(is_granted) && results[64..].iter().all(is_denied)
+    );
+    assert_eq!(node.service.handle().view(|table| table.live()), 64);
+}
+
 fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {
     let acquire = |(number, id): (usize, &LeaseId)| {
         let keys: Vec<String> = (0..64).map(|key| format!("{number}/{key}")).collect();

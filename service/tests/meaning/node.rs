@@ -7,6 +7,7 @@ use std::time::Duration;
 use ringfence_access::Watched;
 use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
+use ringfence_tls::Reload;
 use ringfence_wire::{
     AcquireRequest, Grant, Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait, Waiting, WantedKey,
 };
@@ -18,13 +19,16 @@ use tokio::time::{Instant, sleep};
 
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The file with the access rules, in the data directory of a test.
+const RULES: &str = "rules";
 
 pub(crate) struct Node {
     pub(crate) service: Arc<Service>,
     pub(crate) caller: Caller,
+    access: Option<Arc<Watched>>,
     _draining: watch::Sender<bool>,
     _node: RaftNode,
-    _data: TempDir,
+    data: TempDir,
 }
 
 impl Node {
@@ -57,15 +61,29 @@ impl Node {
         let node = RaftNode::start(settings).await.unwrap();
         let (draining, is_draining) = watch::channel(false);
         let access = rules.map(|rules| {
-            let file = data.path().join("rules");
+            let file = data.path().join(RULES);
             std::fs::write(&file, rules).unwrap();
             Arc::new(Watched::load(file).unwrap())
         });
-        let options = Options { access, mirror_timeout: None, draining: is_draining, first_attachment: 0 };
+        let options = Options {
+            access: access.clone(),
+            mirror_timeout: None,
+            draining: is_draining,
+            first_attachment: 0,
+        };
         let service = Arc::new(Service::new(node.handle(), options));
         eventually("the table is started", || service.handle().view(|table| table.started())).await;
         let caller = service.caller(Proof::default()).unwrap();
-        Self { service, caller, _draining: draining, _node: node, _data: data }
+        Self { service, caller, access, _draining: draining, _node: node, data }
+    }
+
+    /// Replaces the access rules, and uses the new ones at once.
+    pub(crate) fn replace_rules(&self, rules: &str) {
+        std::fs::write(self.data.path().join(RULES), rules).unwrap();
+        let access = self.access.as_ref().unwrap();
+        let before = access.version();
+        access.look(true);
+        assert!(access.version() > before);
     }
 
     pub(crate) async fn acquire(
