@@ -263,6 +263,7 @@ fn failed(why: String) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::future::ready;
     use std::path::PathBuf;
 
     use super::*;
@@ -290,8 +291,14 @@ mod tests {
         let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
         let is_socket = |name: &std::ffi::OsString| name.to_string_lossy().starts_with("org.chromium");
         assert!(entries.collect::<Vec<_>>().iter().any(is_socket), "its sockets are there");
+        // One that does not end with the first.
+        let mut command = mortal("sh");
+        command.args(["-c", r#"while :; do echo >"$1/late"; sleep 0.01; done"#, "sh"]).arg(&dir);
+        command.process_group(i32::try_from(browser.process.id()).unwrap());
+        let mut late = Process::start(command, &dir.join("log")).unwrap();
         drop(browser);
-        crate::until(WITHIN, "they end", async || of(&dir).is_empty().then_some(())).await.unwrap();
+        let have_ended = || ready((late.ended().unwrap().is_some() && of(&dir).is_empty()).then_some(()));
+        crate::until(WITHIN, "they end", have_ended).await.unwrap();
         assert!(!dir.exists());
     }
 }

@@ -67,6 +67,11 @@ impl Process {
         Ok(Self { child: spawn(command)?, is_stopped: false })
     }
 
+    /// Its process id.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Its exit status, if it has ended.
     pub(crate) fn ended(&mut self) -> io::Result<Option<ExitStatus>> {
         self.child.try_wait()
@@ -98,7 +103,7 @@ impl Process {
             // The state follows the name, which may contain anything.
             stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
         };
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id()));
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id()));
         tasks.is_ok_and(|tasks| tasks.flatten().all(stands))
     }
 }
@@ -189,7 +194,7 @@ impl Server {
 
     /// The id of its process, running or stopped.
     pub(crate) fn pid(&self) -> Option<u32> {
-        self.state().process.as_ref().map(|process| process.child.id())
+        self.state().process.as_ref().map(Process::id)
     }
 
     /// Whether it has a process that is not stopped.
