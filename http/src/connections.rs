@@ -240,11 +240,12 @@ impl Connection {
         }
     }
 
-    /// The head of a request is complete. If it waits for its turn, the client is not late.
-    pub(super) fn received_head(&self) {
+    /// The head of a request is complete, and waits for its turn: the client is not late, and nothing is missing.
+    pub(super) fn waits_for_turn(&self) {
         let mut state = self.state();
         if matches!(state.phase, Phase::Idle | Phase::Head) {
             state.phase = Phase::Turn;
+            self.put(&mut state, Class::Quiet);
         }
     }
 

@@ -148,8 +148,11 @@ async fn serve_connection<A, F>(
         let (reader, connections, answer, turns) = (&reader, &admitted.0.connections, &answer, &turns);
         let remote = Arc::clone(&remote);
         async move {
-            reader.connection().received_head();
-            turns.take(reader.connection().owner()).await;
+            if let Some(turn) = turns.ask(reader.connection().owner()) {
+                reader.connection().waits_for_turn();
+                // Nobody drops the other end while it waits.
+                let _ = turn.await;
+            }
             let in_flight = reader.connection().begin().await;
             reader.allow_ahead();
             let only_reads = request.method().is_safe();

@@ -63,18 +63,17 @@ impl Service {
     ) -> Result<(), Failure> {
         self.count_more(caller, operations.len().saturating_sub(1), counted)?;
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
-        let operations = operations.into_iter().map(|operation| self.command(caller, operation));
-        let (commands, kinds): (Vec<_>, Vec<_>) = operations.unzip();
+        let commands: Vec<_> = operations.into_iter().map(|operation| self.command(operation)).collect();
         let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands) };
-        let parts = parts(commands.into_iter().zip(kinds).zip(keys));
+        let parts = parts(commands.into_iter().zip(keys));
         // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
         let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
-        for (number, part) in parts.into_iter().enumerate() {
-            let (commands, kinds): (Vec<_>, Vec<_>) = part.into_iter().unzip();
+        for (number, commands) in parts.into_iter().enumerate() {
             failure = failure.or_else(|| results.are_full().then_some(Failure::NoRoom));
             failure = failure.or_else(|| now.renew().err());
+            let kinds: Vec<_> = commands.iter().map(|command| Kind::of(command, &now)).collect();
             if let Some(failure) = &failure {
                 kinds.into_iter().for_each(|kind| results.put(Err(failure.clone()), kind.acquires()));
                 continue;
@@ -110,27 +109,20 @@ impl Service {
         Ok(())
     }
 
-    fn command(&self, caller: &Caller, operation: Operation) -> (Command, Kind) {
+    fn command(&self, operation: Operation) -> Command {
         match operation {
-            Operation::Acquire(acquire) => {
-                let lease_id = acquire.lease_id;
-                let sees_holders = caller.sees_holders(acquire.keys.iter().map(|claim| &claim.key));
-                let command = Acquire {
-                    lease_id,
-                    claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
-                    ttl: acquire.ttl_ms,
-                    wait: Wait::default(),
-                    keep_place: acquire.keep_place,
-                    holder: acquire.holder,
-                    metadata: acquire.metadata,
-                    attachment: self.attachment(),
-                };
-                (Command::Acquire(Box::new(command)), Kind::Acquire { lease_id, sees_holders })
-            }
-            Operation::Renew(BatchRenew { lease_id, ttl_ms }) => {
-                (Command::Renew { lease_id, ttl: ttl_ms }, Kind::Renew)
-            }
-            Operation::Release(release) => (Command::Release { lease_id: release.lease_id }, Kind::Release),
+            Operation::Acquire(acquire) => Command::Acquire(Box::new(Acquire {
+                lease_id: acquire.lease_id,
+                claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
+                ttl: acquire.ttl_ms,
+                wait: Wait::default(),
+                keep_place: acquire.keep_place,
+                holder: acquire.holder,
+                metadata: acquire.metadata,
+                attachment: self.attachment(),
+            })),
+            Operation::Renew(BatchRenew { lease_id, ttl_ms }) => Command::Renew { lease_id, ttl: ttl_ms },
+            Operation::Release(release) => Command::Release { lease_id: release.lease_id },
         }
     }
 
@@ -216,6 +208,17 @@ impl Service {
 }
 
 impl Kind {
+    fn of(command: &Command, caller: &Caller) -> Self {
+        match command {
+            Command::Acquire(acquire) => {
+                let sees_holders = caller.sees_holders(acquire.claims.iter().map(|(key, _)| key));
+                Self::Acquire { lease_id: acquire.lease_id, sees_holders }
+            }
+            Command::Renew { .. } => Self::Renew,
+            _ => Self::Release,
+        }
+    }
+
     /// The lease, if it is an acquire.
     fn acquires(&self) -> Option<LeaseId> {
         if let Self::Acquire { lease_id, .. } = self { Some(*lease_id) } else { None }

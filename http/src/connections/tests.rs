@@ -74,11 +74,24 @@ async fn a_whole_head_waits_for_its_turn_as_long_as_that_takes() {
     let [late, waits] = [1; 2].map(|host| admit(&connections, host));
     late.0.received();
     waits.0.received();
-    waits.0.received_head();
+    waits.0.waits_for_turn();
     tokio::time::advance(HEAD_TIMEOUT).await;
     assert_eq!(closed([&late, &waits]), [true, false]);
     tokio::time::advance(IDLE_TIMEOUT).await;
     assert_eq!(closed([&late, &waits]), [true, false]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_its_turn_misses_nothing() {
+    let connections = Connections::new(2);
+    let waits = admit(&connections, 1);
+    tokio::time::advance(Duration::from_millis(2)).await;
+    let idle = admit(&connections, 1);
+    tokio::time::advance(Duration::from_millis(2)).await;
+    waits.0.received();
+    waits.0.waits_for_turn();
+    let _other = admit(&connections, 2);
+    assert_eq!(closed([&waits, &idle]), [false, true]);
 }
 
 #[tokio::test(start_paused = true)]
