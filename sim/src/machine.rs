@@ -19,9 +19,9 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::sleep;
 
 pub use self::process::Process;
-use crate::disk::MemoryDisk;
 use crate::network::Network;
 use crate::plan::Plan;
+use crate::store::Store;
 use crate::story::Story;
 
 /// Why a process has ended begins with this if it did not start.
@@ -46,8 +46,8 @@ pub struct Machine {
     pub id: NodeId,
     /// Its place in the network: the id, unless the machine replaces another that had it.
     pub place: u64,
-    /// Its disk.
-    pub disk: MemoryDisk,
+    /// What it stores on.
+    pub store: Store,
     /// The process, while there is one.
     pub process: Option<Process>,
     /// Whether the process says anything to others: not once its fuse has burnt.
@@ -106,7 +106,7 @@ impl Machine {
         Self {
             id,
             place,
-            disk: MemoryDisk::new(id, story.clone()),
+            store: Store::new(id, story.clone()),
             process: None,
             is_on: Arc::default(),
             frozen_until: 0,
@@ -147,13 +147,13 @@ impl Machine {
         let settings = Settings {
             id: self.id,
             data: PathBuf::from("/data"),
-            storage: Arc::new(self.disk.clone()),
+            storage: Arc::new(self.store.clone()),
             transport: network.port(self.place, &address, &self.is_on),
             peers,
             join,
             url: format!("http://node-{}", self.id),
             first_revision: first_revision.map(Revision),
-            wall_clock: self.disk.wall_clock(self.ahead),
+            wall_clock: self.store.wall_clock(self.ahead),
             elders: None,
             snapshot_after_bytes,
             max_lease_bytes: ringfence_raft::MAX_LEASE_BYTES,
@@ -206,7 +206,7 @@ impl Machine {
 
     /// Runs its process up to `now`, unless it is frozen.
     pub fn run_until(&mut self, now: u64) {
-        self.disk.advance_to(now);
+        self.store.advance_to(now);
         let Some(process) = self.process.as_mut().filter(|_| self.frozen_until <= now) else { return };
         if self.frozen_until != 0 {
             self.frozen_until = 0;
@@ -220,8 +220,8 @@ impl Machine {
         self.is_on.store(false, Relaxed);
         self.progress = Arc::default();
         // What the process spawned or queued ends with it.
-        self.disk.end_process((self.process.take(), std::mem::take(&mut self.work)));
-        let is_torn = power && self.disk.cut_power(rng);
+        self.store.disk.end_process((self.process.take(), std::mem::take(&mut self.work)));
+        let is_torn = power && self.store.cut_power(rng);
         (self.flush_ends, self.frozen_until, self.hangs_until, self.long_flush) = (None, 0, 0, None);
         self.fuse = None;
         is_torn
@@ -229,7 +229,7 @@ impl Machine {
 
     /// Loses all data. The node will be started again as before, or with `join`, to wait until it is added.
     pub fn wipe(&mut self, join: bool) {
-        self.disk = MemoryDisk::new(self.id, self.story.clone());
+        self.store = Store::new(self.id, self.story.clone());
         self.settings.join |= join;
     }
 

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use fastrand::Rng;
+use ringfence_disk::MemoryDisk;
 use ringfence_laws::check::tokens::GRANTED_TOKENS;
 use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, Results, Verdict, judge, loop_lag::LOOP_LAG};
 use ringfence_laws::history::{About, Call, Change, Conclusion, End, History, Invocation, NodeEnd};
@@ -18,7 +19,6 @@ use ringfence_wire::{LeaseId, Mode, RulesRange, WantedKey};
 
 use crate::clients::{self, Client, key_number};
 use crate::coverage::Coverage;
-use crate::disk::MemoryDisk;
 use crate::plan::{NEWEST_RULES, Plan};
 use crate::story::{Line, Story};
 use crate::world::World;
@@ -230,7 +230,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     let applied: BTreeMap<NodeId, u64> = applied.collect();
     for machine in world.machines.values_mut() {
         machine.kill(false, &mut rng);
-        count_records(&machine.disk, &mut coverage);
+        count_records(&machine.store.disk, &mut coverage);
     }
     let mut of_disks = Vec::new();
     if world.is_promised() {
@@ -330,7 +330,7 @@ fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findin
     for id in members {
         let Some(machine) = world.machines.get(&id) else { continue };
         let rules = RulesRange { oldest: 1, newest: NEWEST_RULES };
-        let stopped = StoppedNode::open_on(Arc::new(machine.disk.clone()), Path::new("/data"), rules);
+        let stopped = StoppedNode::open_on(Arc::new(machine.store.clone()), Path::new("/data"), rules);
         let told = stopped.and_then(|it| Ok((it.events(applied.get(&id).copied())?, it.state(common)?)));
         match told {
             Ok((events, state)) => {

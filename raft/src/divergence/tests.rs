@@ -212,6 +212,10 @@ impl Disk for Hangs {
 }
 
 impl Storage for Hangs {
+    fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(Self)
+    }
+
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
         crate::System.snapshots(dir)
     }

@@ -26,7 +26,7 @@ pub(crate) async fn aside<T: Send + 'static>(
         // The caller may have gone.
         drop(done.send(result));
     };
-    dir.storage.spawn(NAME, NICE, Box::new(work))?;
+    dir.disk.spawn(NAME, NICE, Box::new(work))?;
     result.await.unwrap_or_else(|_| Err(io::Error::other("work for the disk panicked")))
 }
 
@@ -38,7 +38,7 @@ pub(crate) fn discard(dir: &Arc<DataDir>, value: impl Send + 'static) {
         drop(held);
     };
     // Without a thread for it, it is dropped here.
-    let _ = dir.storage.spawn(NAME, NICE, Box::new(work));
+    let _ = dir.disk.spawn(NAME, NICE, Box::new(work));
 }
 
 /// A value whose use, and whose drop, wait for the disk: both happen off the runtime.

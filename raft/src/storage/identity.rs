@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 #[cfg(test)]
 use ringfence_wal::disk::System;
-use ringfence_wal::disk::{File, Mode};
+use ringfence_wal::disk::{Disk, File, Mode};
 use uuid::Uuid;
 
 use crate::consensus::NodeId;
@@ -49,6 +49,7 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct DataDir {
     pub(crate) path: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
     pub(crate) storage: Arc<dyn Storage>,
     _lock: Box<dyn File>,
 }
@@ -124,9 +125,10 @@ impl DataDir {
         node_id: NodeId,
         random: &Random,
     ) -> Result<(Self, Identity), DirError> {
-        storage.create_dir(path).map_err(DirError::io(path))?;
-        let is_ours = storage.exists(&path.join(NODE)).map_err(DirError::io(path))?;
-        if !is_ours && holds_other_files(&*storage, path).map_err(DirError::io(path))? {
+        let disk = storage.disk();
+        disk.create_dir(path).map_err(DirError::io(path))?;
+        let is_ours = disk.exists(&path.join(NODE)).map_err(DirError::io(path))?;
+        if !is_ours && holds_other_files(&*disk, path).map_err(DirError::io(path))? {
             return Err(DirError::Foreign(path.to_owned()));
         }
         let dir = Self::lock(storage, path, Mode::Create)?;
@@ -142,7 +144,7 @@ impl DataDir {
         if is_new {
             dir.write(&identity).map_err(DirError::io(&path.join(NODE)))?;
             if let Some(parent) = path.parent().filter(|parent| !parent.as_os_str().is_empty()) {
-                dir.storage.sync_dir(parent).map_err(DirError::io(parent))?;
+                dir.disk.sync_dir(parent).map_err(DirError::io(parent))?;
             }
         }
         Ok((dir, identity))
@@ -168,12 +170,13 @@ impl DataDir {
     /// Keeps other processes out of the directory `path` for as long as this lives.
     fn lock(storage: Arc<dyn Storage>, path: &Path, mode: Mode) -> Result<Self, DirError> {
         let file = path.join(LOCK);
-        let lock = storage.open(&file, mode).map_err(|error| match error.kind() {
+        let disk = storage.disk();
+        let lock = disk.open(&file, mode).map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => DirError::Missing(file.clone()),
             _ => DirError::io(&file)(error),
         })?;
         match lock.try_lock() {
-            Ok(()) => Ok(Self { path: path.to_owned(), storage, _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), disk, storage, _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DirError::InUse(path.to_owned())),
             Err(TryLockError::Error(error)) => Err(DirError::io(&file)(error)),
         }
@@ -186,7 +189,7 @@ impl DataDir {
 
     /// Whether there is a log. What cannot be read is not gone: opening it says what is wrong.
     pub(crate) fn has_log(&self) -> bool {
-        match self.storage.list(&self.log()) {
+        match self.disk.list(&self.log()) {
             Ok(names) => !names.is_empty(),
             Err(error) => error.kind() != io::ErrorKind::NotFound,
         }
@@ -201,25 +204,25 @@ impl DataDir {
         );
         let text = format!("{body}checksum {:08x}\n", crc32c::crc32c(body.as_bytes()));
         let beside = self.path.join("NODE.new");
-        let file = self.storage.open(&beside, Mode::Create)?;
+        let file = self.disk.open(&beside, Mode::Create)?;
         file.write_at(text.as_bytes(), 0)?;
         file.sync_all()?;
-        self.storage.rename(&beside, &self.path.join(NODE))?;
-        self.storage.sync_dir(&self.path)
+        self.disk.rename(&beside, &self.path.join(NODE))?;
+        self.disk.sync_dir(&self.path)
     }
 
     /// Records that the state here is not that of the cluster, and `why`: a restart must not go on from it.
     pub(crate) fn condemn(&self, why: &str) -> io::Result<()> {
-        let file = self.storage.open(&self.path.join(DIVERGED), Mode::Create)?;
+        let file = self.disk.open(&self.path.join(DIVERGED), Mode::Create)?;
         file.write_at(why.as_bytes(), 0)?;
         file.sync_all()?;
-        self.storage.sync_dir(&self.path)
+        self.disk.sync_dir(&self.path)
     }
 
     /// An error if the state here is not that of the cluster.
     pub(crate) fn check_condemned(&self) -> Result<(), DirError> {
         let path = self.path.join(DIVERGED);
-        match self.storage.read(&path) {
+        match self.disk.read(&path) {
             Ok(why) => Err(DirError::Diverged { why: String::from_utf8_lossy(&why).into_owned(), path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             Err(error) => Err(DirError::Io { path, error }),
@@ -229,7 +232,7 @@ impl DataDir {
     /// Reads `NODE`; `None` if it is missing.
     fn read(&self) -> Result<Option<Identity>, DirError> {
         let path = self.path.join(NODE);
-        match self.storage.read(&path) {
+        match self.disk.read(&path) {
             Ok(bytes) => match String::from_utf8(bytes) {
                 Ok(text) => self.parse(&text).map(Some),
                 Err(_) => Err(DirError::Damaged(path)),
@@ -280,8 +283,8 @@ impl DirError {
 
 /// Whether there is anything that a new data directory would not have. A crash while `NODE` was first written leaves at
 /// most `NODE.new`; a file system's own directory is no reason to refuse its root.
-fn holds_other_files(storage: &dyn Storage, path: &Path) -> io::Result<bool> {
-    let names = storage.list(path)?;
+fn holds_other_files(disk: &dyn Disk, path: &Path) -> io::Result<bool> {
+    let names = disk.list(path)?;
     Ok(names.iter().any(|name| !["NODE.new", LOCK, "lost+found"].iter().any(|known| name == *known)))
 }
 

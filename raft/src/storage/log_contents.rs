@@ -46,7 +46,7 @@ impl LogError {
 impl LogContents {
     /// Reads the log in `dir`, to which nobody writes, and changes nothing.
     pub(crate) fn read(dir: &DataDir) -> Result<Self, LogError> {
-        Self::of(ringfence_wal::read(&*dir.storage, &dir.log())?)
+        Self::of(ringfence_wal::read(&*dir.disk, &dir.log())?)
     }
 
     pub(super) fn of(records: Records) -> Result<Self, LogError> {

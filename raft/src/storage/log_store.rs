@@ -73,7 +73,7 @@ impl Inner {
 impl LogStore {
     /// Opens the log in a data directory, created if it is missing.
     pub(crate) fn open(dir: &DataDir, options: Options) -> Result<Self, LogError> {
-        let (wal, records) = Wal::open_on(dir.storage.clone(), &dir.log(), options)?;
+        let (wal, records) = Wal::open_on(Arc::clone(&dir.disk), &dir.log(), options)?;
         let contents = LogContents::of(records)?;
         let later = contents.entries.iter().map(|(_, entry)| body_len(entry) as u64).sum();
         let inner = Inner { contents, useless: None, snapshot: None, later, written: 0, voted: None };

@@ -11,6 +11,7 @@ use futures_util::stream;
 use openraft::storage::{IOFlushed, RaftLogStorage, RaftStateMachine};
 use openraft::vote::RaftLeaderId;
 use openraft::{EntryPayload, RaftLogReader, RaftSnapshotBuilder, StorageHelper};
+use ringfence_disk::{Fault, MemoryDisk, Operation};
 use ringfence_lease::{LeaseTable, SUPPORTED};
 use ringfence_wal::Options;
 
@@ -22,13 +23,10 @@ use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::Generations;
 
-#[path = "../../wal/tests/log/memory_disk.rs"]
-#[expect(dead_code, reason = "the tests of the log use all of it")]
-mod memory_disk;
 #[path = "../../tests/nodes/support/snapshots.rs"]
 mod snapshots;
 
-use memory_disk::{Fault, MemoryDisk, Operation};
+use snapshots::Stored;
 
 const DIR: &str = "/data";
 /// How a power cut ends: with nothing that was not synced, with all of it, or with parts.
@@ -52,7 +50,7 @@ struct Node {
 
 impl Node {
     fn start(storage: &MemoryDisk) -> Result<Self, String> {
-        let dir = DataDir::open_on(Arc::new(storage.clone()), Path::new(DIR), 1, &Random::seeded(7));
+        let dir = DataDir::open_on(Arc::new(Stored(storage.clone())), Path::new(DIR), 1, &Random::seeded(7));
         let (dir, identity) = dir.map_err(|error| match error {
             DirError::Io { .. } => error.to_string(),
             _ => panic!("{error}"),
@@ -253,7 +251,8 @@ impl Node {
 }
 
 fn lived(faults: &[(usize, Fault)]) -> (MemoryDisk, Life, Result<(), String>) {
-    let storage = faults.iter().fold(MemoryDisk::default(), |disk, (at, fault)| disk.fault(*at, *fault));
+    let storage = MemoryDisk::default();
+    faults.iter().for_each(|(at, fault)| storage.fault(*at, *fault));
     let mut life = Life::default();
     let outcome = life.run(&storage);
     (storage, life, outcome)
@@ -267,7 +266,7 @@ fn a_power_cut_at_any_disk_operation_leaves_a_state_that_was_not_yet_superseded(
     let count = storage.operations().len();
     assert!(storage.operations().contains(&Operation::Remove), "no segment was deleted: nothing was tried");
     for cut in 0..=count {
-        let (storage, life, _) = lived(&[(cut, Fault::PowerCut)]);
+        let (storage, life, _) = lived(&[(cut, Fault::Stop)]);
         for outcome in OUTCOMES {
             let left = storage.after_power_cut(outcome);
             life.check(&left).unwrap_or_else(|error| panic!("operation {cut}, outcome {outcome}: {error}"));
@@ -282,11 +281,11 @@ fn a_sync_that_is_left_out_is_noticed() {
     let syncs = (0..operations.len()).filter(|at| operations[*at] == Operation::SyncData);
     let syncs: Vec<usize> = syncs.chain([operations.len()]).collect();
     let promised = |cut| {
-        let (_, life, _) = lived(&[(cut, Fault::PowerCut)]);
+        let (_, life, _) = lived(&[(cut, Fault::Stop)]);
         (life.acknowledged, life.snapshot)
     };
     let is_noticed = |at, cut| {
-        let (storage, life, _) = lived(&[(at, Fault::LeftOut), (cut, Fault::PowerCut)]);
+        let (storage, life, _) = lived(&[(at, Fault::LeftOut), (cut, Fault::Stop)]);
         OUTCOMES.into_iter().any(|outcome| life.check(&storage.after_power_cut(outcome)).is_err())
     };
     for (at, next) in syncs.iter().zip(&syncs[1..]) {

@@ -6,15 +6,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ringfence_disk::MemoryDisk;
 use ringfence_lease::Command;
 use ringfence_raft::{Handle, Node, Random, Settings, Unanswered};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
-use crate::support::memory_disk::MemoryDisk;
 use crate::support::network::{APPENDS, Network, Way};
-use crate::support::{Cluster, SOON, acquire, address, grant, id, lead, settings, simulate, until};
+use crate::support::{Cluster, SOON, Stored, acquire, address, grant, id, lead, settings, simulate, until};
 
 const LATENCY: Duration = Duration::from_millis(20);
 /// What a packet carries.
@@ -29,7 +29,7 @@ async fn start(disks: &[MemoryDisk; 3], snapshot_after_bytes: u64) -> Cluster {
     let (dir, network) = (TempDir::new().unwrap(), Network::new(LATENCY));
     let starts = (1..).zip(disks).map(|(id, disk)| {
         let given = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), 3);
-        let (storage, random) = (Arc::new(disk.clone()), Random::seeded(id));
+        let (storage, random) = (Arc::new(Stored(disk.clone())), Random::seeded(id));
         let settings = Settings { storage, random, snapshot_after_bytes, ..given };
         async move { (id, Node::start(settings).await.unwrap()) }
     });
@@ -125,7 +125,7 @@ async fn a_follower_that_gets_only_heartbeats_is_cut_off_until_it_has_caught_up(
 async fn a_follower_that_only_a_deposed_leader_reaches_is_cut_off() {
     let disks: [MemoryDisk; 5] = array::from_fn(|_| MemoryDisk::default());
     simulate(&disks, async {
-        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(id));
+        let provide = |id| (Arc::new(Stored(disks[id as usize - 1].clone())) as _, Random::seeded(id));
         let cluster = Cluster::found(5, Network::new(LATENCY), provide).await;
         let (old, follower, other) = (cluster.handle(1), cluster.handle(2), cluster.handle(3));
         lead(&old, 1).await;

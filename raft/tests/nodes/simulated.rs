@@ -4,13 +4,13 @@ use std::array;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ringfence_disk::MemoryDisk;
 use ringfence_raft::{MembersError, Node, Random, Settings, Unanswered};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use crate::support::memory_disk::MemoryDisk;
 use crate::support::network::{FOUNDING, Network, Way};
-use crate::support::{Cluster, address, grant, id, lead, settings, simulate, until};
+use crate::support::{Cluster, Stored, address, grant, id, lead, settings, simulate, until};
 
 const LATENCY: Duration = Duration::from_millis(20);
 
@@ -18,7 +18,7 @@ const LATENCY: Duration = Duration::from_millis(20);
 async fn a_cluster_replaces_a_leader_that_is_cut_off_and_takes_it_back() {
     let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
     simulate(&disks, async {
-        let provide = |id| (Arc::new(disks[id as usize - 1].clone()) as _, Random::seeded(id));
+        let provide = |id| (Arc::new(Stored(disks[id as usize - 1].clone())) as _, Random::seeded(id));
         let cluster = Cluster::found(3, Network::new(LATENCY), provide).await;
         let (old, new) = (cluster.handle(1), cluster.handle(2));
         lead(&old, 1).await;
@@ -52,7 +52,7 @@ async fn a_late_answer_to_a_probe_does_not_stop_a_node_that_was_taken_in_meanwhi
         let (network, dir) = (Network::new(LATENCY), TempDir::new().unwrap());
         let start = |id: u64| {
             let given = settings(id, dir.path().join(id.to_string()), network.port(&address(id)), 3);
-            let (storage, random) = (Arc::new(disks[id as usize - 1].clone()), Random::seeded(id));
+            let (storage, random) = (Arc::new(Stored(disks[id as usize - 1].clone())), Random::seeded(id));
             tokio::spawn(Node::start(Settings { storage, random, ..given }))
         };
         let (first, second) = (start(1), start(2));
@@ -81,12 +81,12 @@ async fn a_node_that_is_emptied_while_it_is_added_is_not_added_and_the_operator_
     let disks: [MemoryDisk; 3] = array::from_fn(|_| MemoryDisk::default());
     simulate(&disks, async {
         let network = Network::new(LATENCY);
-        let provide = |_| (Arc::new(disks[0].clone()) as _, Random::seeded(0));
+        let provide = |_| (Arc::new(Stored(disks[0].clone())) as _, Random::seeded(0));
         let cluster = Cluster::found(1, network.clone(), provide).await;
         let leader = cluster.handle(1);
         let join = |seed| {
             let waiting = settings(2, cluster.dir.path().join("2"), network.port(OTHER), 2);
-            let storage = Arc::new(disks[seed as usize].clone());
+            let storage = Arc::new(Stored(disks[seed as usize].clone()));
             let random = Random::seeded(seed);
             tokio::spawn(Node::start(Settings { join: true, storage, random, ..waiting }))
         };

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ringfence_disk::MemoryDisk;
 use ringfence_lease::{Command, Outcome};
 use ringfence_raft::{Handle, Node, NodeId, Random, Settings};
 use ringfence_wire::Ttl;
 use tokio::time::{Instant, sleep};
 
-use crate::support::memory_disk::MemoryDisk;
 use crate::support::network::{Network, Way};
-use crate::support::{Cluster, SOON, acquire, address, grant, lead, one, settings, simulate_with};
+use crate::support::{Cluster, SOON, Stored, acquire, address, grant, lead, one, settings, simulate_with};
 
 /// The pause between two looks: as far as the clock advances at once.
 const STEP: Duration = Duration::from_millis(5);
@@ -53,14 +53,14 @@ impl Disks {
     }
 
     async fn found(&self, network: Network, seed: u64) -> Cluster {
-        let provide = |id| (Arc::new(self.of(id)) as _, Random::seeded(3 * seed + id));
+        let provide = |id| (Arc::new(Stored(self.of(id))) as _, Random::seeded(3 * seed + id));
         Cluster::found(3, network, provide).await
     }
 
     async fn start(&self, cluster: &Cluster, id: NodeId, seed: u64) -> (NodeId, Node) {
         let data = cluster.dir.path().join(id.to_string());
         let given = settings(id, data, cluster.network.port(&address(id)), 3);
-        let (storage, random) = (Arc::new(self.of(id)), Random::seeded(seed));
+        let (storage, random) = (Arc::new(Stored(self.of(id))), Random::seeded(seed));
         (id, Node::start(Settings { storage, random, ..given }).await.unwrap())
     }
 }

@@ -188,7 +188,7 @@ impl World {
         for (id, machine) in self.machines.range(..REPLACED) {
             let Some(handle) = machine.handle() else { continue };
             let bytes = handle.log_bytes_in_memory();
-            let bound = 4 * self.plan.snapshot_after_bytes.max(machine.disk.snapshot_bytes()) + SLACK;
+            let bound = 4 * self.plan.snapshot_after_bytes.max(machine.store.snapshot_bytes()) + SLACK;
             self.story.detail(self.now, || format!("{} has {bytes} bytes of its log in memory", name(*id)));
             if bytes > bound {
                 self.findings.push(format!(

@@ -85,7 +85,7 @@ impl World {
             conclusion.map(|conclusion| reply.send(conclusion));
         }
         for machine in
-            self.machines.values().filter(|machine| machine.fuse.is_some() && machine.disk.is_off())
+            self.machines.values().filter(|machine| machine.fuse.is_some() && machine.store.disk.is_off())
         {
             machine.is_on.store(false, std::sync::atomic::Ordering::Relaxed);
         }

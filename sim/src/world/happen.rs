@@ -66,7 +66,7 @@ impl World {
             }
             What::Fuse { node, operations, power, down } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.disk.light_fuse(operations);
+                    machine.store.stop_at(operations);
                     machine.fuse = Some((power, down));
                 }
             }
@@ -198,13 +198,13 @@ impl World {
             }
             What::Error { node, operations } => {
                 if let Some(machine) = self.machines.get_mut(&node) {
-                    machine.disk.fail_operation(operations);
+                    machine.store.fail_at(operations);
                 }
                 self.count("disk errors");
             }
             What::Rot { node } => {
                 if let Some(machine) = self.machines.get_mut(&node)
-                    && machine.disk.rot_snapshot(&mut self.rng)
+                    && machine.store.rot_snapshot(&mut self.rng)
                 {
                     self.count("snapshots rotten");
                 }
@@ -384,7 +384,7 @@ impl World {
         for machine in self.machines.values_mut() {
             machine.frozen_until = machine.frozen_until.min(self.now + 1);
             (machine.hangs_until, machine.long_flush, machine.start_pause) = (0, None, 0);
-            machine.disk.heal();
+            machine.store.disk.heal();
             machine.flush_ends = machine.flush_ends.map(|at| at.min(self.now + 1));
             machine.newest_rules = NEWEST_RULES;
             machine.starts_at = machine.starts_at.map(|at| at.min(self.now + 1));

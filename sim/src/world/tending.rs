@@ -36,17 +36,17 @@ impl World {
         let mut is_given = false;
         if machine.flush_ends.is_some_and(|at| at <= now) {
             machine.flush_ends = None;
-            machine.disk.finish_flush();
+            machine.store.disk.finish_flush();
             is_given = true;
         }
-        if machine.flush_ends.is_none() && machine.disk.begin_flush() {
+        if machine.flush_ends.is_none() && machine.store.disk.begin_flush() {
             let takes = machine.flush_takes(|| self.rng.u64(flush.0..=flush.1));
             machine.flush_ends = Some((now + takes).max(machine.hangs_until));
             if now + takes < machine.hangs_until {
                 self.coverage.count("flushes hung");
             }
         }
-        for work in machine.disk.take_work() {
+        for work in machine.store.disk.take_work() {
             let at = (now + self.rng.u64(flush.0..=flush.1 * 3)).max(machine.hangs_until);
             machine.work.push((at, work));
         }
@@ -58,7 +58,7 @@ impl World {
             self.wake(id);
         }
         let Some(machine) = self.machines.get_mut(&id) else { return };
-        if machine.disk.is_off() {
+        if machine.store.disk.is_off() {
             let (power, down) = machine.fuse.unwrap_or((false, FAILED));
             self.story.tell(now, format!("{} stops between two operations of its disk", name(id)));
             self.count("stops between two disk operations");
@@ -78,7 +78,7 @@ impl World {
         let is_old = machine.running_rules < NEWEST_RULES && why.contains("this program supports rules");
         let is_emptied = self.removed.contains(&id) && why.contains("with another data directory");
         let is_copy = self.removed.contains(&id) && COPIES.iter().any(|it| why.contains(it));
-        let expected = machine.disk.has_failed()
+        let expected = machine.store.disk.has_failed()
             || is_old
             || is_emptied
             || is_copy

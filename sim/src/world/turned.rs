@@ -11,9 +11,9 @@ use ringfence_raft::NodeId;
 
 use super::happen::REPLACED;
 use super::{World, name};
-use crate::disk::Copy;
 use crate::machine::Machine;
 use crate::plan::NEWEST_RULES;
+use crate::store::Copy;
 
 /// The keys of the second processes begin here. Each has the place in the network of this number.
 pub(super) const SECOND: u64 = 2 * REPLACED;
@@ -62,7 +62,7 @@ impl World {
             return;
         }
         let machines = self.machines.range(..REPLACED);
-        let copies = machines.map(|(id, machine)| (*id, (machine.disk.copy(), machine.last_index())));
+        let copies = machines.map(|(id, machine)| (*id, (machine.store.copy(), machine.last_index())));
         self.turned.copies = copies.collect();
         self.count("copies of all disks");
     }
@@ -92,7 +92,7 @@ impl World {
             self.removed.insert(*id);
             self.kill(*id, false, down);
             if let Some(machine) = self.machines.get(id) {
-                machine.disk.turn_back(&copy);
+                machine.store.turn_back(&copy);
             }
         }
         self.count(if self.turned.is_unknown { "disks of some turned back" } else { "a disk turned back" });
@@ -138,7 +138,7 @@ impl World {
         }
         let mut second = Machine::at(node, node + SECOND, &[], true, &self.plan, &self.story);
         if let Some(first) = self.machines.get(&node) {
-            second.disk.turn_back(&first.disk.copy());
+            second.store.turn_back(&first.store.copy());
         }
         self.wiped = Some(node);
         self.removed.extend([node, node + SECOND]);

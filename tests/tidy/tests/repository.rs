@@ -9,7 +9,6 @@ const LONG_FILES: &[Exception] = &[
     ("bench/src/hostile/shapes.rs", "a table of attacks"),
     ("jepsen/laws/src/history.rs", "the types of one format"),
     ("lease/src/laws/model.rs", "the naive model, to be read in one piece"),
-    ("raft/wal/tests/log/memory_disk.rs", "one type, of which each method is a promise of a disk"),
 ];
 
 /// Functions that are longer than others may be.

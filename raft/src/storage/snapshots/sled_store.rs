@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ringfence_wal::disk::System;
+use ringfence_wal::disk::{Disk, System};
 
 use crate::storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage, damaged};
 
@@ -39,6 +39,10 @@ pub(crate) struct SledStore {
 }
 
 impl Storage for System {
+    fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(*self)
+    }
+
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
         if !dir.is_dir() {
             fs::create_dir(dir)?;

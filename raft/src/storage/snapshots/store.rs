@@ -11,7 +11,10 @@ use std::sync::Arc;
 use ringfence_wal::disk::Disk;
 
 /// All that a node stores on: [`System`](ringfence_wal::disk::System), except in a simulation.
-pub trait Storage: Disk {
+pub trait Storage: Debug + Send + Sync {
+    /// The disk.
+    fn disk(&self) -> Arc<dyn Disk>;
+
     /// The snapshots in the directory `dir`, created unless it exists.
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>>;
 }

@@ -1,9 +1,5 @@
 //! Nodes in one process, connected by a network in memory.
 
-// The tests of the log use the rest.
-#[allow(dead_code)]
-#[path = "../../../wal/tests/log/memory_disk.rs"]
-pub mod memory_disk;
 pub mod network;
 mod snapshots;
 pub mod stranger;
@@ -15,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use ringfence_disk::MemoryDisk;
 use ringfence_lease::{Acquire, Attachment, Command, Outcome};
 use ringfence_raft::{Handle, Node, NodeId, Quartz, Random, Settings, Storage, System, Transport, WallClock};
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
@@ -22,8 +19,8 @@ use tempfile::TempDir;
 use tokio::task::yield_now;
 use tokio::time::{Instant, advance, sleep};
 
-use self::memory_disk::MemoryDisk;
 use self::network::Network;
+pub(crate) use self::snapshots::Stored;
 
 /// Where the revisions of a cluster here start.
 pub const FIRST: u64 = (1 << 40) + 1;

@@ -1,19 +1,26 @@
-//! Snapshots on a disk in memory: each is a file.
+//! What a node stores on if its disk is in memory: each snapshot is a file.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ringfence_disk::MemoryDisk;
 use ringfence_raft::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 use ringfence_wal::disk::{Disk, Mode};
 
-use super::memory_disk::MemoryDisk;
+/// All on one disk.
+#[derive(Debug)]
+pub(crate) struct Stored(pub(crate) MemoryDisk);
 
-impl Storage for MemoryDisk {
+impl Storage for Stored {
+    fn disk(&self) -> Arc<dyn Disk> {
+        Arc::new(self.0.clone())
+    }
+
     fn snapshots(&self, dir: &Path) -> io::Result<Arc<dyn SnapshotStore>> {
-        self.create_dir(dir)?;
-        Ok(Arc::new(Files { disk: self.clone(), dir: dir.to_owned() }))
+        self.0.create_dir(dir)?;
+        Ok(Arc::new(Files { disk: self.0.clone(), dir: dir.to_owned() }))
     }
 }
 
@@ -76,11 +83,7 @@ impl SnapshotWriter for Writer {
         check: &mut dyn FnMut(Box<dyn SnapshotReader>) -> io::Result<()>,
     ) -> io::Result<()> {
         let file = self.disk.open(&self.path, Mode::Write)?;
-        let mut bytes = Vec::new();
-        for part in self.contents.0.iter().flat_map(|(key, value)| [key, value]) {
-            bytes.extend_from_slice(&u32::try_from(part.len()).unwrap().to_le_bytes());
-            bytes.extend_from_slice(part);
-        }
+        let bytes = postcard::to_stdvec(&self.contents.0).unwrap();
         file.write_at(&bytes, 0)?;
         file.sync_all()?;
         check(Box::new(Contents::read(&self.disk, &self.path)?))
@@ -89,19 +92,8 @@ impl SnapshotWriter for Writer {
 
 impl Contents {
     fn read(disk: &MemoryDisk, path: &Path) -> io::Result<Self> {
-        let bytes = disk.read(path)?;
-        let mut parts = Vec::new();
-        let mut rest = bytes.as_slice();
-        while !rest.is_empty() {
-            let part = rest.split_at_checked(4).and_then(|(length, rest)| {
-                rest.split_at_checked(u32::from_le_bytes(length.try_into().unwrap()) as usize)
-            });
-            let (part, after) = part.ok_or(io::ErrorKind::InvalidData)?;
-            parts.push(part.to_vec());
-            rest = after;
-        }
-        let pairs = parts.chunks_exact_mut(2).map(|pair| (pair[0].clone(), pair[1].clone()));
-        Ok(Self(pairs.collect()))
+        let contents = postcard::from_bytes(&disk.read(path)?);
+        contents.map(Self).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
     }
 }
 

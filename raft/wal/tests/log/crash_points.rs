@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 
+use ringfence_disk::{Fault, MemoryDisk, Operation};
 use ringfence_wal::{Options, Record, Wal};
 
-use crate::memory_disk::{Fault, MemoryDisk, Operation};
 use crate::support::record;
 
 const DIR: &str = "/log";
@@ -99,7 +99,8 @@ impl Known {
 
 /// Runs the script with these faults, and returns what its owner knows then.
 fn played(step: u32, faults: &[(usize, Fault)]) -> (MemoryDisk, Known) {
-    let disk = faults.iter().fold(MemoryDisk::default(), |disk, (at, fault)| disk.fault(*at, *fault));
+    let disk = MemoryDisk::default();
+    faults.iter().for_each(|(at, fault)| disk.fault(*at, *fault));
     let mut known = Known::default();
     let _ = known.run(&disk, step);
     (disk, known)
@@ -116,7 +117,7 @@ fn a_power_cut_at_any_disk_operation_loses_nothing_acknowledged_and_invents_noth
             assert!(count >= 3, "{needed:?} only {count} times: nothing was tried");
         }
         for cut in 0..=operations.len() {
-            let (disk, known) = played(step, &[(cut, Fault::PowerCut)]);
+            let (disk, known) = played(step, &[(cut, Fault::Stop)]);
             for outcome in OUTCOMES {
                 let told = |error| panic!("step {step}, operation {cut}, outcome {outcome}: {error}");
                 let left = disk.after_power_cut(outcome);
@@ -134,10 +135,11 @@ fn a_power_cut_at_any_disk_operation_of_an_opening_loses_nothing() {
     for step in STEPS {
         let count = played(step, &[]).0.operations().len();
         for cut in (0..count).step_by(7) {
-            let (disk, known) = played(step, &[(cut, Fault::PowerCut)]);
+            let (disk, known) = played(step, &[(cut, Fault::Stop)]);
             for outcome in OUTCOMES {
                 for second in 0.. {
-                    let left = disk.after_power_cut(outcome).fault(second, Fault::PowerCut);
+                    let left = disk.after_power_cut(outcome);
+                    left.fault(second, Fault::Stop);
                     let is_open = open(&left, step).is_ok();
                     let left = left.after_power_cut(outcome + second as u64);
                     known.check(&left, step).unwrap_or_else(|error| {
@@ -192,7 +194,7 @@ fn a_sync_that_is_left_out_is_noticed() {
         }
         needed += 1;
         let is_noticed = (at + 1..at + 12).any(|cut| {
-            let (disk, known) = played(step, &[(at, Fault::LeftOut), (cut, Fault::PowerCut)]);
+            let (disk, known) = played(step, &[(at, Fault::LeftOut), (cut, Fault::Stop)]);
             (0..20).any(|outcome| known.check(&disk.after_power_cut(outcome), step).is_err())
         });
         assert!(is_noticed, "{operation:?}, operation {at} of {operations:?}");

@@ -10,7 +10,6 @@ mod flips;
 mod io_errors;
 mod kills;
 mod lost_sectors;
-mod memory_disk;
 mod model;
 mod page_cache;
 mod power_cuts;

@@ -2,21 +2,22 @@
 
 use std::io::{self, ErrorKind};
 
-use fastrand::Rng;
+use crate::Part;
 
 const SECTOR: usize = 512;
 
 #[derive(Clone, Default)]
-pub(super) struct Contents {
+pub(crate) struct Contents {
     /// Its beginning: what follows, up to the length, is zeros. Logs fill their files with zeros by the megabyte.
     bytes: Vec<u8>,
-    pub(super) length: usize,
+    pub(crate) length: usize,
     /// Since the last sync, in order.
-    pub(super) unsynced: Vec<Write>,
+    unsynced: Vec<Write>,
 }
 
+/// A write or, if `length` is 0, that the file was emptied.
 #[derive(Clone)]
-pub(super) struct Write {
+struct Write {
     at: usize,
     /// What was there before; zeros may follow.
     old: Vec<u8>,
@@ -28,7 +29,10 @@ pub(super) struct Write {
 }
 
 impl Contents {
-    pub(super) fn write(&mut self, at: usize, new: &[u8]) {
+    pub(crate) fn write(&mut self, at: usize, new: &[u8]) {
+        if new.is_empty() {
+            return;
+        }
         let (old_length, length) = (self.length, new.len());
         let known = self.bytes.len();
         let old = self.bytes[at.min(known)..(at + length).min(known)].to_vec();
@@ -37,10 +41,17 @@ impl Contents {
         self.unsynced.push(Write { at, old, old_length, new: new.to_vec(), length });
     }
 
-    pub(super) fn truncate(&mut self) {
+    pub(crate) fn empty(&mut self) {
+        if self.length == 0 {
+            return;
+        }
         let old = std::mem::take(&mut self.bytes);
         let old_length = std::mem::take(&mut self.length);
         self.unsynced.push(Write { at: 0, old, old_length, new: Vec::new(), length: 0 });
+    }
+
+    pub(crate) fn sync(&mut self) {
+        self.unsynced.clear();
     }
 
     /// Puts bytes, and zeros after them up to `length`.
@@ -55,7 +66,7 @@ impl Contents {
         self.bytes[end.min(known)..(at + length).min(known)].fill(0);
     }
 
-    pub(super) fn read(&self, into: &mut [u8], at: usize) -> io::Result<()> {
+    pub(crate) fn read(&self, into: &mut [u8], at: usize) -> io::Result<()> {
         if at + into.len() > self.length {
             return Err(ErrorKind::UnexpectedEof.into());
         }
@@ -66,8 +77,8 @@ impl Contents {
         Ok(())
     }
 
-    /// Each sector of an unsynced write is kept in `odds` of 100 cases. Returns whether a write was torn.
-    pub(super) fn cut_power(&mut self, rng: &mut Rng, odds: u32) -> bool {
+    /// Returns whether a write was torn.
+    pub(crate) fn cut_power(&mut self, keeps: &mut dyn FnMut(Part) -> bool) -> bool {
         let unsynced = std::mem::take(&mut self.unsynced);
         for Write { at, old, old_length, length, .. } in unsynced.iter().rev() {
             self.bytes.truncate(*old_length);
@@ -76,10 +87,19 @@ impl Contents {
         }
         let mut is_torn = false;
         for Write { at, new, length, .. } in unsynced {
+            if length == 0 {
+                if keeps(Part::Sector) {
+                    (self.bytes, self.length) = (Vec::new(), 0);
+                }
+                continue;
+            }
+            if !keeps(Part::Write) {
+                continue;
+            }
             let (mut done, mut kept, mut lost) = (0, false, false);
             while done < length {
                 let end = length.min(((at + done) / SECTOR + 1) * SECTOR - at);
-                let is_kept = rng.u32(0..100) < odds;
+                let is_kept = keeps(Part::Sector);
                 if is_kept {
                     self.put(at + done, &new[done.min(new.len())..end.min(new.len())], end - done);
                 }
