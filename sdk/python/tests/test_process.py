@@ -20,7 +20,11 @@ STRICT = ["-W", "error", "-W", "ignore::DeprecationWarning"]
 
 def start(cluster: Cluster, script: str) -> subprocess.Popen[str]:
     """A process whose lines are read one by one."""
-    head = f"import ringfence, os, sys, time\nclient = ringfence.Client({cluster.urls!r})\n"
+    # In the background of a script, SIGINT is ignored, and so it would be here.
+    head = (
+        "import ringfence, os, signal, sys, time\nsignal.signal(signal.SIGINT, signal.default_int_handler)\n"
+    )
+    head += f"client = ringfence.Client({cluster.urls!r})\n"
     environment = {**os.environ, "PYTHONPATH": str(SOURCE), "PYTHONUNBUFFERED": "1"}
     command = ["setpriv", "--pdeathsig", "KILL", "--", sys.executable, *STRICT, "-c", head + script]
     pipe = subprocess.PIPE
