@@ -95,7 +95,7 @@ def measure(program: str, kind: str, leases: int, seconds: float, urls: list[str
     command += [str(HERE / program), kind, str(leases), str(seconds), *urls]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
     if ran.returncode != 0:
-        raise SystemExit(f"sdk/bench: {program} {kind}, {leases} leases: {ran.stderr}")
+        raise SystemExit(f"sdk/bench: {program} {kind}, {leases} leases: {ran.stderr[-1_000:]}")
     return float(json.loads(ran.stdout)["per_s"])
 
 
@@ -126,9 +126,7 @@ def measure_rust(program: str, numbers: list[int], given: argparse.Namespace) ->
             raise SystemExit(f"sdk/bench: {program}: {ran.stderr}")
         rows = json.load(found)["rows"]
     return {
-        (row["clients"], names[row["service"]]): row["per_s"][0]
-        for row in rows
-        if row["service"] in names
+        (row["clients"], names[row["service"]]): row["per_s"][0] for row in rows if row["service"] in names
     }
 
 
@@ -182,7 +180,9 @@ def show(figures: dict[tuple[str, int, str], list[float]], numbers: list[int]) -
             ]
             for other in ("redis", "etcd"):
                 pairs = zip(own, figures[language, leases, other], strict=True)
-                cells.append(f"{statistics.median(mine / theirs for mine, theirs in pairs):.2g}")
+                cells.append(
+                    f"{statistics.median(mine / theirs if theirs else float('inf') for mine, theirs in pairs):.2g}"
+                )
             print(f"| {language} | {leases} | {' | '.join(cells)} |")
 
 

@@ -18,6 +18,8 @@ from urllib.parse import urlsplit
 TTL = 10
 # What is first done once, as connecting, is not counted.
 WARMUP = 0.5
+# redis-py fails beyond its limit of connections, which is 100.
+MOST = 1_000
 
 Cycle = Callable[[str], None]
 AioCycle = Callable[[str], Awaitable[None]]
@@ -37,7 +39,7 @@ def ringfence(urls: list[str]) -> Cycle:
 def redis(urls: list[str]) -> Cycle:
     import redis
 
-    client = redis.Redis.from_url(urls[0])
+    client = redis.Redis.from_url(urls[0], max_connections=MOST)
 
     def cycle(key: str) -> None:
         lock = client.lock(key, timeout=TTL)
@@ -75,7 +77,7 @@ async def ringfence_aio(urls: list[str]) -> AioCycle:
 async def redis_aio(urls: list[str]) -> AioCycle:
     import redis.asyncio
 
-    client = redis.asyncio.Redis.from_url(urls[0])
+    client = redis.asyncio.Redis.from_url(urls[0], max_connections=MOST)
 
     async def cycle(key: str) -> None:
         lock = client.lock(key, timeout=TTL)
