@@ -13,7 +13,7 @@ use crate::tree::Tree;
 const OPTIONS: &str = "src/config/options.rs";
 
 /// Flags of other programs that documents speak of by themselves: of cargo, rustc, docker and scripts.
-const NOT_OURS: [&str; 9] = [
+const NOT_OURS: [&str; 10] = [
     "--target",
     "--glibc",
     "--ulimit",
@@ -23,6 +23,7 @@ const NOT_OURS: [&str; 9] = [
     "--cacert",
     "--oauth2-bearer",
     "--enable-threads",
+    "--bench",
 ];
 
 /// One option of a command.
