@@ -5,10 +5,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ringfence_fair::{Queue, Waits};
 use tokio::sync::oneshot;
 
 use crate::owner::Owner;
+use crate::queue::{Queue, Waits};
 
 /// A bound on the bytes of all requests that are being handled.
 pub(super) struct Handled {
@@ -19,7 +19,7 @@ pub(super) struct Handled {
 
 struct State {
     taken: usize,
-    waiting: Queue<Owner, Waiter>,
+    waiting: Queue<Waiter>,
     /// Whether somebody lets requests begin.
     is_giving: bool,
 }

@@ -36,6 +36,7 @@ mod handled;
 mod measure;
 mod owner;
 mod paced;
+mod queue;
 mod socket;
 #[cfg(test)]
 mod tests;

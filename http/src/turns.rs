@@ -3,7 +3,7 @@
 //! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
 //! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) or sent (`bodies`) only in a
 //! turn, a handler goes on (`in_turns`) in one, and the owners of connections take turns, however many connections each of them has.
-//! Whose a request is shows once it has begun: its first turn is that of whoever had the connection before.
+//! Whose a request is shows once it has begun: its first turn is that of the owner that the connection had before.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
-use ringfence_fair::Queue;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::owner::Owner;
+use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait. A turn may cost some milliseconds.
 const AT_ONCE: usize = 4;
@@ -36,7 +36,7 @@ struct Given {
     looked: Instant,
     /// Whether a task gives turns.
     is_given: bool,
-    waiting: Queue<Owner, oneshot::Sender<()>>,
+    waiting: Queue<oneshot::Sender<()>>,
 }
 
 impl Default for Given {
