@@ -115,7 +115,7 @@ impl MemoryDisk {
         self
     }
 
-    /// Lets a fault happen after so many more operations. It takes the place of another of its kind.
+    /// Plans a fault of the operation that comes after `after` others. Of each kind, one is planned at most: the last.
     pub fn fault(&self, after: usize, fault: Fault) {
         let mut state = self.lock();
         let at = state.operations.len().saturating_add(after);
