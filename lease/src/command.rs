@@ -1,7 +1,11 @@
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 use serde::{Deserialize, Serialize};
 
-use crate::rules::FIRST;
+use crate::rules::{FIRST, VALUES};
+
+mod conditional;
+
+pub use conditional::{Condition, Conditional, KeyChange};
 
 /// A request to change the table. Apart from the time, it has everything that the decision depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,6 +45,8 @@ pub enum Command {
         /// The attachment of the request whose connection closed.
         attachment: Attachment,
     },
+    /// Changes keys if they are as the requester read them. Since rules 4.
+    Conditional(Box<Conditional>),
 }
 
 /// The arguments of an acquire.
@@ -79,6 +85,7 @@ impl Command {
             | Self::Release { .. }
             | Self::Revoke { .. }
             | Self::Detach { .. } => FIRST,
+            Self::Conditional(_) => VALUES,
         }
     }
 
@@ -92,6 +99,7 @@ impl Command {
                 48 + keys + metadata + acquire.holder.as_ref().map_or(0, |holder| holder.as_str().len())
             }
             Self::Revoke { key, .. } => 16 + key.as_str().len(),
+            Self::Conditional(conditional) => 16 + conditional.size_hint(),
             Self::Start { .. } | Self::Renew { .. } | Self::Release { .. } | Self::Detach { .. } => 32,
         }
     }

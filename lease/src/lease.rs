@@ -2,10 +2,10 @@ use std::sync::Arc;
 
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl};
 
-use crate::Attachment;
 use crate::keys::Keys;
 use crate::owner::SpaceNo;
 use crate::requests::{Request, Requests};
+use crate::{Attachment, Value};
 
 /// A lease that is live or waits. A clone shares its texts and is cheap.
 #[derive(Clone, Debug)]
@@ -33,6 +33,7 @@ pub(crate) struct Lease {
 struct Rare {
     metadata: Option<Arc<Metadata>>,
     wait: Option<WaitState>,
+    value: Option<Value>,
 }
 
 /// What a lease has only while it waits.
@@ -45,7 +46,7 @@ pub(crate) struct WaitState {
 }
 
 /// Upper bounds in bytes, with the overhead of slots, indexes and the allocator: per lease, per key, per key with a queue, per block of
-/// metadata, per entry of it, and per wait. `examples/table_memory.rs` measures them.
+/// metadata, per entry of it, per wait, and per value. `examples/table_memory.rs` measures them.
 const BYTES_OF_LEASE: usize = 160;
 const BYTES_OF_KEY: usize = 80;
 /// Of a key that has a queue, which one waiter or two holders may have alone.
@@ -53,6 +54,7 @@ const BYTES_OF_QUEUE: usize = 640;
 const BYTES_OF_METADATA: usize = 768;
 const BYTES_OF_ENTRY: usize = 160;
 const BYTES_OF_WAIT: usize = 1_024;
+const BYTES_OF_VALUE: usize = 160;
 
 impl Lease {
     /// A lease that is neither live nor waiting yet.
@@ -68,12 +70,20 @@ impl Lease {
             attached: false,
             number: Revision(0),
             deadline_ms: 0,
-            rare: metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), wait: None })),
+            rare: metadata.map(|metadata| Box::new(Rare { metadata: Some(metadata), ..Rare::default() })),
         }
     }
 
     pub(crate) fn metadata(&self) -> Option<&Metadata> {
         self.rare.as_ref()?.metadata.as_deref()
+    }
+
+    pub(crate) fn value(&self) -> Option<&Value> {
+        self.rare.as_ref()?.value.as_ref()
+    }
+
+    pub(crate) fn set_value(&mut self, value: Value) {
+        self.rare.get_or_insert_default().value = Some(value);
     }
 
     pub(crate) fn waits(&self) -> bool {
@@ -130,10 +140,17 @@ impl Lease {
     pub(crate) fn grant(&mut self, token: Revision, now_ms: u64) {
         if let Some(wait) = self.rare.as_mut().and_then(|rare| rare.wait.take()) {
             self.attach(wait.requests.sole(now_ms));
-            self.rare.take_if(|rare| rare.metadata.is_none());
+            self.rare.take_if(|rare| rare.metadata.is_none() && rare.value.is_none());
         }
         self.number = token;
         self.deadline_ms = now_ms.saturating_add(self.ttl.ms().into());
+    }
+
+    /// Lets a live lease end `ttl` from now, unless it is renewed. No closed connection ends it any more.
+    pub(crate) fn expire(&mut self, ttl: Ttl, now_ms: u64) {
+        self.ttl = ttl;
+        self.deadline_ms = now_ms.saturating_add(ttl.ms().into());
+        self.attach(None);
     }
 
     /// The acquire request that a live lease was granted to; `None` after another acquire or a renewal.
@@ -160,7 +177,8 @@ impl Lease {
         let metadata = self.metadata().map_or(0, |metadata| BYTES_OF_METADATA + entries(metadata));
         let holder = self.holder.as_ref().map_or(0, |holder| 32 + holder.as_str().len());
         let waits = if waits { BYTES_OF_WAIT } else { 0 };
-        (BYTES_OF_LEASE + keys + metadata + holder + waits) as u64
+        let value = self.value().map_or(0, |value| BYTES_OF_VALUE + value.as_bytes().len());
+        (BYTES_OF_LEASE + keys + metadata + holder + waits + value) as u64
     }
 
     /// The token of a live lease.

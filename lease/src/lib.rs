@@ -66,10 +66,12 @@ mod rules;
 mod steps;
 mod store;
 mod table;
+mod value;
 
-pub use command::{Acquire, Attachment, Command};
+pub use command::{Acquire, Attachment, Command, Condition, Conditional, KeyChange};
 pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
 pub use rules::{SUPPORTED, UnsupportedRules};
-pub use table::{Fence, FrozenTable, LeaseState, LeaseTable, RestoreError};
+pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError};
+pub use value::Value;

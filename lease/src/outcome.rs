@@ -19,6 +19,8 @@ pub enum Outcome {
     /// The acquire found its lease waiting, for longer than its own wait because of another request. At the end of this
     /// wait, the place is still there.
     Kept(Waiting),
+    /// All changes of the conditional are done. The grants of its acquires, in their order. Since rules 4.
+    Changed(Vec<Grant>),
 }
 
 /// A live lease that blocks another.
@@ -41,7 +43,7 @@ pub struct Blocking {
 /// Why a command was refused. An ordinary result, the same on every replica, except [`Refusal::NotYet`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
-    /// The acquire tried once, and a key was not free.
+    /// The acquire tried once, or is one of a conditional, and a key was not free.
     Held {
         /// Some of the live leases that block it.
         holders: Vec<Blocking>,
@@ -50,11 +52,11 @@ pub enum Refusal {
     },
     /// The wait timed out.
     WaitTimeout,
-    /// The lease_id belongs to a lease with other keys.
+    /// The lease_id belongs to a lease with other keys; for a conditional, to any lease that is live or waits.
     Mismatch,
     /// The lease still waits.
     NotGranted,
-    /// The token is not live on that key.
+    /// The token is not live on that key; for a conditional, also if its lease has no value or is not the requester's own.
     NotLive,
     /// The lease ended. A release gets this only if the lease ended otherwise.
     Gone(EndReason),
@@ -85,5 +87,10 @@ pub enum Refusal {
         rules: u8,
         /// The first rules that have the command.
         since: u8,
+    },
+    /// A condition does not hold. Since rules 4.
+    Changed {
+        /// On this key.
+        key: Key,
     },
 }

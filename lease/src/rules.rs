@@ -5,10 +5,14 @@ use ringfence_wire::RulesRange;
 ///
 /// - 2: requests name who gave them, with quotas; leases and ended ids have owners; all leases together have a bound.
 /// - 3: an entry has a floor, which the revision is raised to.
-pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 3 };
+/// - 4: leases may have a value; [`Command::Conditional`](crate::Command::Conditional).
+pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 4 };
 
 /// The first rules under which leases have owners.
 pub(crate) const OWNERS: u8 = 2;
+
+/// The first rules under which leases may have values.
+pub(crate) const VALUES: u8 = 4;
 
 /// The rules of every new table.
 pub(crate) const FIRST: u8 = 1;

@@ -39,7 +39,7 @@ pub(crate) use fifo::Fifo;
 pub(crate) use load::Loader;
 pub(crate) use queue::Lock;
 pub(crate) use slots::{Chunks, Slot};
-pub(crate) use spaces::{Found, Spaces};
+pub(crate) use spaces::{Known, Spaces};
 
 use index::Index;
 use locks::Locks;
@@ -95,18 +95,18 @@ impl Store {
 
     /// What `by` means by this id: a lease of its own or, if it never had one, a lease that nobody owns. A client that gets a
     /// name keeps the leases that it had before.
-    pub(crate) fn find(&self, by: Option<&PrincipalName>, id: LeaseId) -> Found {
+    pub(crate) fn find(&self, by: Option<&PrincipalName>, id: LeaseId) -> Known {
         let own = by.and_then(|_| self.spaces.number_of(by));
         let spaces = own.into_iter().chain([SpaceNo::default()]);
         let found = spaces.map(|number| self.spaces.get(number).find(id, |slot| self.leases.get(slot).id));
-        found.into_iter().find(|found| *found != Found::Nothing).unwrap_or(Found::Nothing)
+        found.into_iter().find(|found| *found != Known::Nothing).unwrap_or(Known::Nothing)
     }
 
     /// As [`Self::find`], if the lease is live or waits.
     pub(crate) fn active(&self, by: Option<&PrincipalName>, id: LeaseId) -> Option<(Slot, &Lease)> {
         match self.find(by, id) {
-            Found::Active(slot) => Some((slot, self.leases.get(slot))),
-            Found::Ended(_) | Found::Nothing => None,
+            Known::Active(slot) => Some((slot, self.leases.get(slot))),
+            Known::Ended(_) | Known::Nothing => None,
         }
     }
 

@@ -1,20 +1,23 @@
 use ringfence_wire::{LeaseId, PrincipalName, Revision, Token};
 
 use crate::limits::{Limits, REVISION_END};
-use crate::rules::{FIRST, OWNERS};
-use crate::store::{Found, Store};
+use crate::rules::{FIRST, OWNERS, VALUES};
+use crate::store::{Known, Store};
 use crate::{Command, Event, Outcome, Owner, Refusal, Request};
 
 mod acquire;
 mod change;
+mod conditional;
 mod end;
 mod fences;
 mod frozen;
 mod renew;
 mod restore;
+mod room;
 mod snapshot;
 mod view;
 
+pub use conditional::Found;
 pub use fences::Fence;
 pub use frozen::FrozenTable;
 #[cfg(test)]
@@ -182,6 +185,12 @@ impl LeaseTable {
             Command::Release { lease_id } => self.release(by, lease_id, events),
             Command::Revoke { key, token } => self.revoke(&key, token, events),
             Command::Detach { lease_id, attachment } => self.detach(by, lease_id, attachment, events),
+            Command::Conditional(_) if self.rules < VALUES => {
+                Outcome::Refused(Refusal::NotYet { rules: self.rules, since: VALUES })
+            }
+            Command::Conditional(conditional) => {
+                self.conditional(owner, *conditional, events).unwrap_or_else(Outcome::Refused)
+            }
         }
     }
 
@@ -202,8 +211,8 @@ impl LeaseTable {
     /// The refusal for an id that is neither live nor waiting.
     fn refusal(&self, by: Option<&PrincipalName>, id: LeaseId) -> Refusal {
         match self.store.find(by, id) {
-            Found::Ended(end) => end.into(),
-            Found::Active(_) | Found::Nothing => Refusal::Unknown,
+            Known::Ended(end) => end.into(),
+            Known::Active(_) | Known::Nothing => Refusal::Unknown,
         }
     }
 }

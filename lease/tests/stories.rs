@@ -77,7 +77,7 @@ fn replay(text: &str) -> String {
                 story.max_bytes = Some(number(bytes));
                 story.lines.push(line.to_owned());
             }
-            words @ ["get" | "key" | "keys" | "fence" | "live" | "due" | "count", ..] => {
+            words @ ["get" | "key" | "keys" | "fence" | "live" | "due" | "count" | "found", ..] => {
                 story.end_entry();
                 let answer = story.read(&story.table, words);
                 assert_eq!(answer, story.read(&story.restored, words), "restored");
@@ -143,6 +143,10 @@ impl Story {
             ["get", name, ..] => {
                 let by = words.iter().position(|&word| word == "of").map(|at| principal(words[at + 1]));
                 answers::state(&table.lease(by.as_ref(), id(name), now_ms))
+            }
+            ["found", name, ..] => {
+                let by = words.iter().position(|&word| word == "of").map(|at| principal(words[at + 1]));
+                answers::found(&table.found(by.as_ref(), &key(name), now_ms.unwrap_or(0)), script::name)
             }
             ["key", name, ..] => answers::key_view(&table.key(&key(name), now_ms)),
             ["keys", limit, ref more @ ..] => {

@@ -136,7 +136,7 @@ impl Service {
                 Err(failure)
             }
             // Not an outcome of an acquire.
-            Outcome::Done => Err(Failure::Indeterminate),
+            Outcome::Done | Outcome::Changed(_) => Err(Failure::Indeterminate),
         }
     }
 

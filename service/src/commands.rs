@@ -70,9 +70,11 @@ pub(crate) fn renewed(outcome: Outcome) -> Result<Box<Grant>, Failure> {
         Outcome::Standing(grant) => Ok(grant),
         Outcome::Refused(refusal) => Err(refusal.into()),
         // Not outcomes of a renewal.
-        Outcome::Granted(_) | Outcome::Waiting(_) | Outcome::Kept(_) | Outcome::Done => {
-            Err(Failure::Indeterminate)
-        }
+        Outcome::Granted(_)
+        | Outcome::Waiting(_)
+        | Outcome::Kept(_)
+        | Outcome::Done
+        | Outcome::Changed(_) => Err(Failure::Indeterminate),
     }
 }
 

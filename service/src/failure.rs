@@ -56,6 +56,8 @@ pub enum Failure {
         /// The first rules that have it.
         since: u8,
     },
+    /// What it is to change was not as it had read it. It was not done.
+    Changed,
     /// No leader took it in time. It was not done.
     NoLeader,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
@@ -84,7 +86,7 @@ impl Failure {
                 ProblemKind::Overloaded
             }
             Self::NoRoom => ProblemKind::TooLarge,
-            Self::NotYet { .. } | Self::NoLeader | Self::CutOff | Self::AfterUnanswered => {
+            Self::NotYet { .. } | Self::Changed | Self::NoLeader | Self::CutOff | Self::AfterUnanswered => {
                 ProblemKind::Unavailable
             }
             Self::Indeterminate | Self::StoppedWaiting => ProblemKind::Indeterminate,
@@ -126,6 +128,7 @@ impl From<Refusal> for Failure {
             Refusal::TooManyBytes { most } => Self::OverQuota { most, of: "bytes of leases" },
             Refusal::Full => Self::TableFull,
             Refusal::NotYet { rules, since } => Self::NotYet { rules, since },
+            Refusal::Changed { .. } => Self::Changed,
         }
     }
 }

@@ -144,6 +144,9 @@ impl Caller {
             Command::Renew { .. } | Command::Release { .. } => {
                 self.principal().may_under(KeyRight::Acquire, "")
             }
+            Command::Conditional(conditional) => {
+                conditional.keys().all(|key| self.principal().may(KeyRight::Acquire, key))
+            }
             Command::Revoke { .. } | Command::Start { .. } | Command::Detach { .. } => false,
         }
     }
@@ -153,6 +156,7 @@ impl Caller {
             Command::Acquire(acquire) => {
                 self.allow(KeyRight::Acquire, acquire.claims.iter().map(|(key, _)| key))?;
             }
+            Command::Conditional(conditional) => self.allow(KeyRight::Acquire, conditional.keys())?,
             Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
             // The release of a lease that is not there yet keeps a late acquire out.
             Command::Release { lease_id } if table.keys_of_lease(self.owner_name(), *lease_id).is_none() => {}
@@ -191,7 +195,10 @@ impl Caller {
                 table.keys_of_lease(self.owner_name(), *lease_id).is_some()
             }
             Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
-            Command::Start { .. } | Command::Acquire(_) | Command::Detach { .. } => true,
+            Command::Start { .. }
+            | Command::Acquire(_)
+            | Command::Detach { .. }
+            | Command::Conditional(_) => true,
         }
     }
 }

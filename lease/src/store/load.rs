@@ -6,6 +6,7 @@ use super::index::Index;
 use super::queue::Entry;
 use super::slots::Slot;
 use super::{Store, spaces};
+use crate::Value;
 use crate::lease::Lease;
 use crate::owner::SpaceNo;
 use crate::requests::Requests;
@@ -102,6 +103,20 @@ impl Loader {
             }
             _ => Err("requests belong to a lease that does not wait, or not until then"),
         }
+    }
+
+    /// Sets the value of the lease that was added last.
+    pub(crate) fn value(&mut self, value: Value) -> Checked {
+        let last = self.ids.last().map(|&(_, slot)| self.store.leases.get_mut(slot));
+        let may_have_one = |lease: &&mut Lease| {
+            let is_exclusive = matches!(lease.keys[..], [(_, Mode::Exclusive)]);
+            is_exclusive && !lease.waits() && lease.value().is_none() && lease.metadata().is_none()
+        };
+        let lease = last.filter(may_have_one).ok_or("a value belongs to a lease that cannot have one")?;
+        let without = lease.bytes(false);
+        lease.set_value(value);
+        self.store.bytes += lease.bytes(false) - without;
+        Ok(())
     }
 
     /// Adds the ended lease that is next by time.

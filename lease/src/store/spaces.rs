@@ -32,7 +32,7 @@ pub(crate) struct Spaces {
 
 /// What an id stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Found {
+pub(crate) enum Known {
     Active(Slot),
     Ended(End),
     Nothing,
@@ -66,10 +66,10 @@ impl Space {
         self.bytes
     }
 
-    pub(super) fn find(&self, id: LeaseId, id_at: impl Fn(Slot) -> LeaseId) -> Found {
+    pub(super) fn find(&self, id: LeaseId, id_at: impl Fn(Slot) -> LeaseId) -> Known {
         match self.by_id.get(&id, id_at) {
-            Some(slot) => Found::Active(slot),
-            None => self.ended.get(id).map_or(Found::Nothing, Found::Ended),
+            Some(slot) => Known::Active(slot),
+            None => self.ended.get(id).map_or(Known::Nothing, Known::Ended),
         }
     }
 }

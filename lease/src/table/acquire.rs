@@ -5,7 +5,7 @@ use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
 use crate::requests::Request;
-use crate::store::{Found, Slot};
+use crate::store::{Known, Slot};
 use crate::{Acquire, Blocking, Event, Outcome, Owner, Refusal};
 
 impl LeaseTable {
@@ -22,7 +22,7 @@ impl LeaseTable {
         lease.attach(Some(acquire.attachment));
         lease.deadline_ms = self.at_ms.saturating_add(u64::from(acquire.wait.ms()) + kept_ms);
         match self.store.find(owner.map(|owner| &owner.name), lease.id) {
-            Found::Active(slot) => {
+            Known::Active(slot) => {
                 let known = self.store.get(slot);
                 if !known.keys.same_keys(&lease.keys) {
                     Outcome::Refused(Refusal::Mismatch)
@@ -33,8 +33,8 @@ impl LeaseTable {
                     self.repeat_granted(slot)
                 }
             }
-            Found::Ended(end) => Outcome::Refused(end.into()),
-            Found::Nothing => {
+            Known::Ended(end) => Outcome::Refused(end.into()),
+            Known::Nothing => {
                 self.first_acquire(owner, lease, tries_once, events).unwrap_or_else(Outcome::Refused)
             }
         }
@@ -67,24 +67,7 @@ impl LeaseTable {
 
     /// Gives a new lease to its owner, unless it is one more than that may have, or than there is room for.
     fn find_room(&mut self, owner: Option<&Owner>, lease: &mut Lease, waits: bool) -> Result<(), Refusal> {
-        if let Some(Owner { name, quota }) = owner {
-            let spaces = self.store.spaces();
-            let space = spaces.number_of(Some(name)).map(|number| spaces.get(number));
-            let (leases, waiting, bytes) =
-                space.map_or((0, 0, 0), |space| (space.leases(), space.waiting(), space.bytes()));
-            if let Some(most) = quota.leases.filter(|most| leases >= *most as usize) {
-                return Err(Refusal::TooManyLeases { most });
-            }
-            if let Some(most) = quota.waiting.filter(|most| waits && waiting >= *most as usize) {
-                return Err(Refusal::TooManyWaiting { most });
-            }
-            if let Some(most) = quota.bytes.filter(|most| bytes + lease.bytes(waits) > *most) {
-                return Err(Refusal::TooManyBytes { most });
-            }
-        }
-        if self.store.bytes() + lease.bytes(waits) > self.max_bytes {
-            return Err(Refusal::Full);
-        }
+        self.room(owner).take(lease, waits)?;
         lease.space = self.store.spaces_mut().open(owner.map(|owner| &owner.name)).ok_or(Refusal::Full)?;
         Ok(())
     }
@@ -115,7 +98,7 @@ impl LeaseTable {
     }
 
     /// The refusal of a single try: live leases on the keys that are not free, and the length of the longest queue.
-    fn held(&self, lease: &Lease, longest: usize) -> Refusal {
+    pub(super) fn held(&self, lease: &Lease, longest: usize) -> Refusal {
         let mut holders = Vec::new();
         for &(ref key, mode) in lease.keys.iter() {
             if self.store.lock(key).is_some_and(|lock| !lock.fits(mode)) {
@@ -133,7 +116,7 @@ impl LeaseTable {
         Refusal::Held { holders, waiters: longest as u64 }
     }
 
-    fn longest_queue(&self, lease: &Lease) -> usize {
+    pub(super) fn longest_queue(&self, lease: &Lease) -> usize {
         let waiters = |key| self.store.lock(key).map_or(0, |lock| lock.waiters_len());
         lease.keys.iter().map(|(key, _)| waiters(key)).max().unwrap_or(0)
     }

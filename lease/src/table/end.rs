@@ -1,7 +1,7 @@
 use ringfence_wire::{EndReason, Key, LeaseId, PrincipalName, Token};
 
 use super::LeaseTable;
-use crate::store::{End, Found};
+use crate::store::{End, Known};
 use crate::{Attachment, Event, Outcome, Refusal};
 
 const RELEASED: End = End::Gone(EndReason::Released);
@@ -17,10 +17,10 @@ impl LeaseTable {
         events: &mut Vec<Event>,
     ) -> Outcome {
         match self.store.find(by, id) {
-            Found::Active(slot) => self.end(slot, EndReason::Released, events),
-            Found::Ended(RELEASED | End::TimedOut) => {}
-            Found::Ended(end) => return Outcome::Refused(end.into()),
-            Found::Nothing => match self.store.spaces_mut().open(by) {
+            Known::Active(slot) => self.end(slot, EndReason::Released, events),
+            Known::Ended(RELEASED | End::TimedOut) => {}
+            Known::Ended(end) => return Outcome::Refused(end.into()),
+            Known::Nothing => match self.store.spaces_mut().open(by) {
                 Some(space) => self.store.remember(space, id, RELEASED, self.at_ms, self.limits.remembered),
                 None => return Outcome::Refused(Refusal::Full),
             },

@@ -119,7 +119,8 @@ impl FrozenTable {
             let lease = self.leases.get(slot);
             let requests = lease.wait().map(|wait| &wait.requests).filter(|all| all.as_slice().len() > 1);
             let requests = requests.map(|requests| Record::Requests(Cow::Borrowed(requests)));
-            iter::once(Record::Lease(lease.into())).chain(requests)
+            let value = lease.value().map(|value| Record::Value(Cow::Borrowed(value)));
+            iter::once(Record::Lease(lease.into())).chain(requests).chain(value)
         })
     }
 

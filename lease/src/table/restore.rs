@@ -10,7 +10,7 @@ use crate::UnsupportedRules;
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::REVISION_END;
-use crate::rules::OWNERS;
+use crate::rules::{OWNERS, VALUES};
 use crate::store::{EndedLease, Loader};
 
 const HEAD: RestoreError = Malformed("its head is not its first record and its only one");
@@ -47,6 +47,8 @@ impl LeaseTable {
                 Record::Ended { ended_ms, lease_id: id, end } => {
                     loader.ended(EndedLease { ended_ms, id, end })
                 }
+                Record::Value(_) if rules < VALUES => Err("a lease has a value before there were any"),
+                Record::Value(value) => loader.value(value.into_owned()),
                 Record::Requests(requests) => loader.requests(requests.into_owned()),
                 Record::Ready { place, key } => loader.ready(place, key.into_owned()),
                 Record::Owner(_) if rules < OWNERS => Err("leases have owners before there were any"),

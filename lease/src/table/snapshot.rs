@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::requests::Requests;
 use crate::rules::FIRST;
 use crate::store::End;
-use crate::{Attachment, UnsupportedRules};
+use crate::{Attachment, UnsupportedRules, Value};
 
 /// The format under the first rules. A change to [`Record`], or to a type of `ringfence_wire` in it, makes new rules, and
 /// those have the next format: the number at the start of a snapshot tells its rules, too.
@@ -35,7 +35,7 @@ pub(super) fn rules_of(format: u32) -> Result<u8, RestoreError> {
 
 /// A snapshot is the format number in four bytes, little-endian, and then these records: the head, what nobody owns, then the
 /// name of each owner and what it owns, by name; the ready keys by place, and the tail. What somebody owns, or nobody, are the
-/// leases by id (each followed by its requests), and the ended ids from the oldest on.
+/// leases by id (each followed by its requests or its value), and the ended ids from the oldest on.
 ///
 /// A record has nothing that follows from others (queues, fences, deadlines in order) and nothing that depends on how the
 /// table came about: equal tables give equal bytes. Writing borrows from the table.
@@ -66,6 +66,8 @@ pub(crate) enum Record<'a> {
     Requests(Cow<'a, Requests>),
     /// The leases and ended ids that follow are this one's. Since format 4.
     Owner(Cow<'a, PrincipalName>),
+    /// The value of the lease before. Since format 6.
+    Value(Cow<'a, Value>),
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]

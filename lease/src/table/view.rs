@@ -77,6 +77,7 @@ impl LeaseTable {
                 keys(self.store.active(by, *lease_id).map(|(slot, _)| slot))
             }
             Command::Revoke { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(*token))),
+            Command::Conditional(conditional) => conditional.keys().count(),
         }
     }
 

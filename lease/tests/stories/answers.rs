@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Outcome, Refusal};
-use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, ModeName, PrincipalName, Waiting};
+use ringfence_lease::{Change, Event, Found, LeaseState, LeaseTable, Outcome, Refusal};
+use ringfence_wire::{EndReason, Grant, Holder, Key, KeyView, LeaseId, ModeName, PrincipalName, Waiting};
 
 /// The column of the answers.
 pub(super) const COLUMN: usize = 48;
@@ -17,6 +17,9 @@ pub(super) fn outcome(outcome: &Outcome) -> String {
         Outcome::Kept(waiting) => self::waiting(waiting) + ", kept for another",
         Outcome::Done => "done".to_owned(),
         Outcome::Refused(refusal) => self::refusal(refusal),
+        Outcome::Changed(grants) => {
+            format!("changed {}", grants.iter().map(self::grant).collect::<Vec<_>>().join("; "))
+        }
     }
 }
 
@@ -28,6 +31,7 @@ pub(super) fn outcome_kind(outcome: &Outcome) -> &'static str {
         Outcome::Waiting(_) | Outcome::Kept(_) => "waiting",
         Outcome::Done => "done",
         Outcome::Refused(_) => "refused",
+        Outcome::Changed(_) => "changed",
     }
 }
 
@@ -43,6 +47,17 @@ pub(super) fn state(state: &Result<LeaseState, Refusal>) -> String {
         Ok(LeaseState::Granted(grant)) => format!("granted {}", self::grant(grant)),
         Ok(LeaseState::Waiting(waiting)) => self::waiting(waiting),
         Err(refusal) => self::refusal(refusal),
+    }
+}
+
+pub(super) fn found(found: &Found, name: impl FnOnce(LeaseId) -> String) -> String {
+    match found {
+        Found::Free => "free".to_owned(),
+        Found::Taken => "taken".to_owned(),
+        Found::Own { token, lease_id, value, until_ms, expires_in_ms } => {
+            let (name, value) = (name(*lease_id), String::from_utf8_lossy(value.as_bytes()));
+            format!("own {token} {name} {value}, {expires_in_ms} left until {until_ms}")
+        }
     }
 }
 
@@ -89,6 +104,7 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::TooManyBytes { most } => format!("more than {most} bytes"),
         Refusal::Full => "full".to_owned(),
         Refusal::NotYet { since, .. } => format!("not before rules {since}"),
+        Refusal::Changed { key } => format!("changed: {key}"),
     }
 }
 

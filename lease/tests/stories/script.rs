@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
-use ringfence_lease::{Acquire, Attachment, Command, Owner, Quota, Request};
+use ringfence_lease::{
+    Acquire, Attachment, Command, Condition, Conditional, KeyChange, Owner, Quota, Request, Value,
+};
 use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Token, Ttl, Wait};
 
 /// The words that end the list of keys of an acquire.
@@ -43,7 +45,7 @@ fn commands(words: &[&str]) -> Vec<Command> {
 
 fn command(words: &[&str]) -> Command {
     let option = |name| words.iter().position(|&word| word == name).map(|at| words[at + 1]);
-    let ttl = option("ttl").map(|ms| Ttl::from_ms(number(ms)).unwrap());
+    let ttl = option("ttl").map(ttl);
     match words[0] {
         "start" => Command::Start { revision: Revision(number(words[1])) },
         "renew" => Command::Renew { lease_id: id(words[1]), ttl },
@@ -64,8 +66,61 @@ fn command(words: &[&str]) -> Command {
             metadata: option("with").map_or(Metadata::default(), metadata),
             attachment: Attachment(option("as").map_or(0, number)),
         })),
+        "change" => Command::Conditional(Box::new(conditional(&words[1..]))),
         other => panic!("no command is called {other}"),
     }
+}
+
+/// Clauses without separators: each begins with a word that says how many follow.
+fn conditional(mut words: &[&str]) -> Conditional {
+    let (mut conditions, mut changes) = (Vec::new(), Vec::new());
+    while !words.is_empty() {
+        words = match *words {
+            ["if", key, condition, ref rest @ ..] => {
+                conditions.push((self::key(key), self::condition(condition)));
+                rest
+            }
+            ["set", key, lease_id, value, ttl, ref rest @ ..] => {
+                changes.push(KeyChange::Acquire {
+                    key: self::key(key),
+                    lease_id: id(lease_id),
+                    ttl: self::ttl(ttl),
+                    value: Value::new(value.as_bytes()).unwrap(),
+                    holder: None,
+                    attachment: Attachment(0),
+                });
+                rest
+            }
+            ["expire", key, token, ttl, ref rest @ ..] => {
+                changes.push(KeyChange::Expire {
+                    key: self::key(key),
+                    token: Token(number(token)),
+                    ttl: self::ttl(ttl),
+                });
+                rest
+            }
+            ["end", key, token, ref rest @ ..] => {
+                changes.push(KeyChange::End { key: self::key(key), token: Token(number(token)) });
+                rest
+            }
+            _ => panic!("what is {words:?}?"),
+        };
+    }
+    Conditional::new(conditions, changes).unwrap()
+}
+
+/// `free`, `taken`, a token, or a token and a deadline: `7@1500`.
+fn condition(word: &str) -> Condition {
+    match (word, word.split_once('@')) {
+        ("free", _) => Condition::Free,
+        ("taken", _) => Condition::Taken,
+        (token, None) => Condition::Held { token: Token(number(token)), until_ms: None },
+        (_, Some((token, ms))) => Condition::Held { token: Token(number(token)), until_ms: Some(number(ms)) },
+    }
+}
+
+fn ttl(word: &str) -> Ttl {
+    Ttl::from_ms(number(word)).unwrap()
 }
 
 /// The id whose bits are the bytes of the name.

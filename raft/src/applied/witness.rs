@@ -114,6 +114,10 @@ impl Witness {
             Outcome::Done => self.put([3]),
             Outcome::Kept(waiting) => self.put_waiting(4, waiting),
             Outcome::Refused(refusal) => self.put_refusal(refusal),
+            Outcome::Changed(grants) => {
+                self.put([18, grants.len() as u64]);
+                grants.iter().for_each(|grant| self.put_grant(0, grant));
+            }
         }
     }
 
@@ -150,6 +154,10 @@ impl Witness {
             Refusal::Full => self.put([15]),
             Refusal::TooManyBytes { most } => self.put([16, *most]),
             Refusal::NotYet { rules, since } => self.put([17, u64::from(*rules), u64::from(*since)]),
+            Refusal::Changed { key } => {
+                self.put([19, key.as_str().len() as u64]);
+                self.deeds.extend_from_slice(key.as_str().as_bytes());
+            }
         }
     }
 
