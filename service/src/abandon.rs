@@ -1,5 +1,6 @@
 use ringfence_lease::Attachment;
 use ringfence_wire::LeaseId;
+use tokio::time::Instant;
 
 use crate::caller::Caller;
 use crate::service::Service;
@@ -38,7 +39,8 @@ impl<'a> AbandonGuard<'a> {
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         if !self.acquires.is_empty() {
-            self.service.handle.detach_later(self.caller.owner(), std::mem::take(&mut self.acquires));
+            let acquires = std::mem::take(&mut self.acquires);
+            self.service.handle.detach_later(self.caller.owner(), acquires, Instant::now());
         }
     }
 }

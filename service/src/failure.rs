@@ -45,6 +45,8 @@ pub enum Failure {
     },
     /// All leases together take as much memory as they may.
     TableFull,
+    /// It was granted, and the mirror did not have that in time. It is taken back.
+    NotMirrored,
     /// An operation among many: the results of those before it take all the room. It was not done.
     NoRoom,
     /// An operation among many: one before it has no outcome. It was not done.
@@ -89,8 +91,13 @@ impl Failure {
             Self::NotYet { .. } | Self::Changed | Self::NoLeader | Self::CutOff | Self::AfterUnanswered => {
                 ProblemKind::Unavailable
             }
-            Self::Indeterminate | Self::StoppedWaiting => ProblemKind::Indeterminate,
+            Self::Indeterminate | Self::StoppedWaiting | Self::NotMirrored => ProblemKind::Indeterminate,
         }
+    }
+
+    /// Whether it was certainly not done.
+    pub fn is_certain(&self) -> bool {
+        self.kind() != ProblemKind::Indeterminate
     }
 
     /// How the lease ended, if that is why.

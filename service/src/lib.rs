@@ -29,6 +29,8 @@ mod mirror;
 mod reads;
 mod rights;
 mod service;
+mod transact;
+mod transaction;
 mod usage;
 mod wait;
 
@@ -43,4 +45,6 @@ pub use rights::{Allowed, Right};
 pub use ringfence_access::Proof;
 pub use ringfence_lease::LeaseState;
 pub use service::{Options, Service};
+pub use transact::{Transacted, Unsent};
+pub use transaction::{CannotDo, Seen, Transaction};
 pub use usage::{BYTES_OF_A_REQUEST, Counted};

@@ -98,6 +98,11 @@ pub(crate) fn acquired(result: Result<&Acquired, &Failure>) {
     counter.increment(1);
 }
 
+/// A request of several steps acquired as many leases.
+pub(crate) fn transacted(grants: usize) {
+    ACQUIRED.done(0).increment(grants as u64);
+}
+
 /// An acquire was granted after a wait in the queue.
 pub(crate) fn waited(took: Duration) {
     WAITED.record(took);

@@ -156,6 +156,7 @@ impl Caller {
             Command::Acquire(acquire) => {
                 self.allow(KeyRight::Acquire, acquire.claims.iter().map(|(key, _)| key))?;
             }
+            // Whose leases it ends or extends, the table decides.
             Command::Conditional(conditional) => self.allow(KeyRight::Acquire, conditional.keys())?,
             Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
             // The release of a lease that is not there yet keeps a late acquire out.

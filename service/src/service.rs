@@ -5,6 +5,7 @@ use std::time::Duration;
 use ringfence_access::{Principal, Proof, Watched};
 use ringfence_lease::Attachment;
 use ringfence_raft::Handle;
+use ringfence_wire::LeaseId;
 use tokio::sync::watch;
 
 use crate::caller::{Access, Caller};
@@ -31,6 +32,7 @@ pub struct Service {
     pub(crate) mirror_timeout: Option<Duration>,
     access: Access,
     usages: Arc<Usages>,
+    first_attachment: u64,
     attachments: AtomicU64,
 }
 
@@ -43,6 +45,7 @@ impl Service {
             mirror_timeout: options.mirror_timeout,
             access: Access::new(options.access),
             usages: Arc::default(),
+            first_attachment: options.first_attachment,
             attachments: AtomicU64::new(options.first_attachment),
         }
     }
@@ -118,5 +121,12 @@ impl Service {
     /// A new number for one request to acquire.
     pub(crate) fn attachment(&self) -> Attachment {
         Attachment(self.attachments.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// The id of a lease that the client does not choose, and the number of the request for it. No other start of a node draws either.
+    pub(crate) fn new_lease(&self) -> (LeaseId, Attachment) {
+        let attachment = self.attachment();
+        let bits = u128::from(self.first_attachment) << 64 | u128::from(attachment.0);
+        (LeaseId::from_u128(bits | 1 << 127).expect("a bit is set"), attachment)
     }
 }

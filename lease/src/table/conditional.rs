@@ -17,7 +17,10 @@ pub enum Found {
     /// An acquire that tries once would get it, exclusively.
     Free,
     /// It would not.
-    Taken,
+    Taken {
+        /// How long one of the leases that hold it lives unless renewed, in milliseconds; `None` if only waiters keep it.
+        expires_in_ms: Option<u64>,
+    },
     /// A lease with a value, which is the requester's own, holds it.
     Own {
         /// The token of the lease.
@@ -60,15 +63,18 @@ impl LeaseTable {
         if self.is_free(key) {
             return Found::Free;
         }
-        let holder = self.store.lock(key).and_then(|lock| lock.holders().next());
-        let own = holder.and_then(|holder| self.own(by, key, holder.number.into()));
-        own.map_or(Found::Taken, |(_, lease, value)| Found::Own {
-            token: lease.number.into(),
-            lease_id: lease.id,
-            value: value.clone(),
-            until_ms: lease.deadline_ms,
-            expires_in_ms: lease.expires_in_ms(now_ms.max(self.at_ms)),
-        })
+        let holder = self.holders(key).next().map(|(holder, _)| holder);
+        let left = |holder: &Lease| holder.expires_in_ms(now_ms.max(self.at_ms));
+        match holder.and_then(|holder| self.own(by, key, holder.number.into())) {
+            Some((_, lease, value)) => Found::Own {
+                token: lease.number.into(),
+                lease_id: lease.id,
+                value: value.clone(),
+                until_ms: lease.deadline_ms,
+                expires_in_ms: left(lease),
+            },
+            None => Found::Taken { expires_in_ms: holder.map(left) },
+        }
     }
 
     pub(super) fn conditional(

@@ -7,5 +7,6 @@ mod ended;
 mod many;
 mod node;
 mod rights;
+mod transact;
 mod validate;
 mod waiting;

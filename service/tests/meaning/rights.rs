@@ -1,6 +1,7 @@
 use ringfence_access::Digest;
-use ringfence_service::{Acquired, Caller, Failure, Proof};
-use ringfence_wire::LeaseId;
+use ringfence_lease::Value;
+use ringfence_service::{Acquired, Caller, CannotDo, Failure, Proof, Seen, Transacted, Transaction};
+use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::time::Instant;
 
 use crate::node::{Node, granted, request};
@@ -57,4 +58,29 @@ async fn a_lease_id_of_another_principal_is_unknown_and_a_key_without_a_right_fo
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
     let unknown = Proof { credential: Some(Digest::of(b"nobody")), ..Proof::default() };
     assert!(matches!(node.service.caller(unknown), Err(Failure::Unauthenticated(_))));
+}
+
+#[tokio::test]
+async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_others() {
+    let node = node().await;
+    let (holder, stranger) = (caller(&node, "holder"), caller(&node, "stranger"));
+    let (own, forbidden) = (Key::new("a/1").unwrap(), Key::new("b").unwrap());
+    let value = Value::new(b"the same").unwrap();
+    let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
+    let Transacted { result: true, unsent: Some(unsent) } =
+        node.service.transact(&holder, std::slice::from_ref(&own), set).await.unwrap()
+    else {
+        panic!("not acquired")
+    };
+    unsent.sent();
+    let end = |keys: &mut Transaction| {
+        Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own) == Ok(None)))
+    };
+    let seen = node.service.transact(&stranger, std::slice::from_ref(&own), end).await.unwrap().result;
+    assert_eq!(seen, (true, Err(CannotDo::Taken), true));
+    let denied = node.service.transact(&holder, &[own.clone(), forbidden], |_| Ok(())).await.unwrap_err();
+    assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
+    let ended =
+        node.service.transact(&holder, std::slice::from_ref(&own), |keys| Ok(keys.end(&own))).await.unwrap();
+    assert_eq!(ended.result, Ok(true));
 }

@@ -1,0 +1,218 @@
+//! What a request of several steps finds at its keys, and what it makes of them.
+//!
+//! It runs on a copy of the keys that it names, and changes that copy alone. What it has read becomes the conditions of one command, and
+//! what it leaves changed becomes the changes of that command: so either all of it is done, on keys that are as it found them, or
+//! nothing.
+
+use std::collections::BTreeMap;
+
+use ringfence_lease::{Attachment, Condition, Conditional, Found, KeyChange, Value};
+use ringfence_wire::{Holder, Key, LeaseId, Token, Ttl};
+
+/// The keys of a request, as it found them and as it leaves them. A clone is a point to go back to.
+#[derive(Clone, Debug)]
+pub struct Transaction(BTreeMap<Key, Place>);
+
+/// A key of the request.
+#[derive(Clone, Debug)]
+struct Place {
+    found: Found,
+    /// What of it decides what the request comes to.
+    read: Read,
+    now: Now,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Read {
+    Nothing,
+    /// Who holds it.
+    Holder,
+    /// And for how long.
+    Deadline,
+}
+
+/// What the request leaves at a key.
+#[derive(Clone, Debug)]
+enum Now {
+    AsFound,
+    /// The lease that was found ends then.
+    Expires(Ttl),
+    /// Nothing: what was found has ended.
+    Free,
+    /// A lease of its own, and what was found has ended.
+    New(Value, Ttl),
+}
+
+/// What is at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen<'a> {
+    /// Nothing: it can be acquired.
+    Free,
+    /// A lease with this value, of the caller.
+    Own(&'a Value),
+    /// What the caller cannot change in a transaction: somebody else's lease, or one without a value, or somebody waits for the key.
+    Taken,
+}
+
+/// Why a step of a transaction cannot be done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CannotDo {
+    /// The request did not name the key.
+    NotNamed,
+    /// What holds the key is [`Seen::Taken`].
+    Taken,
+    /// A lease of the caller holds the key.
+    Held,
+}
+
+impl Transaction {
+    /// The most keys of a request.
+    pub const MAX_KEYS: usize = Conditional::MOST / 2;
+
+    pub(crate) fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
+        let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
+        Self(keys.map(|(key, found)| (key, place(found))).collect())
+    }
+
+    /// What is at `key`.
+    ///
+    /// # Errors
+    /// The request did not name it.
+    pub fn see(&mut self, key: &Key) -> Result<Seen<'_>, CannotDo> {
+        Ok(self.place(key, Read::Holder)?.see())
+    }
+
+    /// The value at `key`, with the token of its lease. `None`: none of the caller, or one that this request acquires.
+    ///
+    /// # Errors
+    /// The request did not name it.
+    pub fn token(&mut self, key: &Key) -> Result<Option<(&Value, Token)>, CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        Ok(match (&place.now, &place.found) {
+            (Now::AsFound | Now::Expires(_), Found::Own { value, token, .. }) => Some((value, *token)),
+            _ => None,
+        })
+    }
+
+    /// How long the lease at `key` lives unless it is renewed, in milliseconds. `None`: there is no lease, or somebody waits for it.
+    ///
+    /// # Errors
+    /// The request did not name it.
+    pub fn time_left_ms(&mut self, key: &Key) -> Result<Option<u64>, CannotDo> {
+        let place = self.place(key, Read::Deadline)?;
+        Ok(match (&place.now, &place.found) {
+            (Now::Expires(ttl) | Now::New(_, ttl), _) => Some(ttl.ms().into()),
+            (Now::AsFound, Found::Own { expires_in_ms, .. }) => Some(*expires_in_ms),
+            (Now::AsFound, Found::Taken { expires_in_ms }) => *expires_in_ms,
+            (Now::Free, _) | (Now::AsFound, Found::Free) => None,
+        })
+    }
+
+    /// Acquires `key` with a new lease.
+    ///
+    /// # Errors
+    /// It is not free, or the request did not name it.
+    pub fn acquire(&mut self, key: &Key, value: Value, ttl: Ttl) -> Result<(), CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        match place.see() {
+            Seen::Free => place.now = Now::New(value, ttl),
+            Seen::Own(_) => return Err(CannotDo::Held),
+            Seen::Taken => return Err(CannotDo::Taken),
+        }
+        Ok(())
+    }
+
+    /// The caller's lease at `key` ends in `ttl` from now unless it is renewed, sooner or later than before. Returns whether there is one.
+    ///
+    /// # Errors
+    /// It is somebody else's, or has no value, or the request did not name the key.
+    pub fn expire(&mut self, key: &Key, ttl: Ttl) -> Result<bool, CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        match place.see() {
+            Seen::Own(_) => {}
+            Seen::Free => return Ok(false),
+            Seen::Taken => return Err(CannotDo::Taken),
+        }
+        match &mut place.now {
+            Now::New(_, new_ttl) => *new_ttl = ttl,
+            now => *now = Now::Expires(ttl),
+        }
+        Ok(true)
+    }
+
+    /// Ends the caller's lease at `key`. Returns whether there is one.
+    ///
+    /// # Errors
+    /// It is somebody else's, or has no value, or the request did not name the key.
+    pub fn end(&mut self, key: &Key) -> Result<bool, CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        match place.see() {
+            Seen::Own(_) => place.now = Now::Free,
+            Seen::Free => return Ok(false),
+            Seen::Taken => return Err(CannotDo::Taken),
+        }
+        Ok(true)
+    }
+
+    /// The command that does it, if it changes anything. `new` gives each lease its id and attachment.
+    pub(crate) fn into_command(
+        self,
+        holder: Option<&Holder>,
+        mut new: impl FnMut() -> (LeaseId, Attachment),
+    ) -> Option<Conditional> {
+        let (mut conditions, mut changes) = (Vec::new(), Vec::new());
+        for (key, place) in self.0 {
+            if let Some(condition) = place.condition() {
+                conditions.push((key.clone(), condition));
+            }
+            let found = match place.found {
+                Found::Own { token, .. } => Some(token),
+                Found::Free | Found::Taken { .. } => None,
+            };
+            match (place.now, found) {
+                (Now::Expires(ttl), Some(token)) => changes.push(KeyChange::Expire { key, token, ttl }),
+                (Now::Free, Some(token)) => changes.push(KeyChange::End { key, token }),
+                (Now::New(value, ttl), found) => {
+                    changes.extend(found.map(|token| KeyChange::End { key: key.clone(), token }));
+                    let (lease_id, attachment) = new();
+                    let holder = holder.cloned();
+                    changes.push(KeyChange::Acquire { key, lease_id, ttl, value, holder, attachment });
+                }
+                _ => {}
+            }
+        }
+        let are_few = "each of at most 32 keys has one condition and two changes";
+        (!changes.is_empty()).then(|| Conditional::new(conditions, changes).expect(are_few))
+    }
+
+    fn place(&mut self, key: &Key, read: Read) -> Result<&mut Place, CannotDo> {
+        let place = self.0.get_mut(key).ok_or(CannotDo::NotNamed)?;
+        place.read = place.read.max(read);
+        Ok(place)
+    }
+}
+
+impl Place {
+    fn see(&self) -> Seen<'_> {
+        match (&self.now, &self.found) {
+            (Now::New(value, _), _) | (Now::AsFound | Now::Expires(_), Found::Own { value, .. }) => {
+                Seen::Own(value)
+            }
+            (Now::AsFound, Found::Taken { .. }) => Seen::Taken,
+            _ => Seen::Free,
+        }
+    }
+
+    fn condition(&self) -> Option<Condition> {
+        if self.read == Read::Nothing {
+            return None;
+        }
+        Some(match self.found {
+            Found::Free => Condition::Free,
+            Found::Taken { .. } => Condition::Taken,
+            Found::Own { token, until_ms, .. } => {
+                Condition::Held { token, until_ms: (self.read == Read::Deadline).then_some(until_ms) }
+            }
+        })
+    }
+}

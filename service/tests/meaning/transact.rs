@@ -1,0 +1,196 @@
+//! Requests of several steps.
+
+use std::sync::Arc;
+
+use ringfence_lease::Value;
+use ringfence_service::{CannotDo, Failure, Seen, Transacted, Transaction};
+use ringfence_wire::{Key, Token, Ttl};
+
+use crate::node::{Node, eventually};
+
+fn key(name: &str) -> Key {
+    Key::new(name).unwrap()
+}
+
+fn value(text: &str) -> Value {
+    Value::new(text.as_bytes()).unwrap()
+}
+
+fn ttl() -> Ttl {
+    Ttl::from_ms(60_000).unwrap()
+}
+
+impl Node {
+    async fn transact<R>(
+        &self,
+        keys: &[&str],
+        run: impl FnMut(&mut Transaction) -> Result<R, R>,
+    ) -> Result<Transacted<R>, Failure> {
+        let keys: Vec<Key> = keys.iter().map(|name| key(name)).collect();
+        self.service.transact(&self.caller, &keys, run).await
+    }
+
+    /// Acquires the key for a value. Whether that could be done.
+    async fn set(&self, name: &str, text: &str) -> bool {
+        let set = |keys: &mut Transaction| Ok(keys.acquire(&key(name), value(text), ttl()).is_ok());
+        sent(self.transact(&[name], set).await)
+    }
+
+    async fn token(&self, name: &str) -> Option<Token> {
+        let token = |keys: &mut Transaction| Ok(keys.token(&key(name)).unwrap().map(|(_, token)| token));
+        sent(self.transact(&[name], token).await)
+    }
+
+    /// Ends the lease on the key if it has this value.
+    async fn end_if(&self, name: &str, text: &str) -> bool {
+        let end = |keys: &mut Transaction| {
+            Ok(keys.see(&key(name)) == Ok(Seen::Own(&value(text))) && keys.end(&key(name)).unwrap())
+        };
+        sent(self.transact(&[name], end).await)
+    }
+}
+
+/// What it came to. The client learns of it.
+fn sent<R>(transacted: Result<Transacted<R>, Failure>) -> R {
+    let Transacted { result, unsent } = transacted.unwrap();
+    unsent.into_iter().for_each(|unsent| unsent.sent());
+    result
+}
+
+#[tokio::test]
+async fn what_is_set_is_a_lease_with_a_value_until_it_is_ended() {
+    let node = Node::start().await;
+    assert!(node.set("a", "mine").await && !node.set("a", "other").await);
+    let first = node.token("a").await.unwrap();
+    assert!(node.service.handle().view(|table| table.is_live(&key("a"), first)));
+    assert!(!node.end_if("a", "other").await && node.end_if("a", "mine").await);
+    assert!(!node.end_if("a", "mine").await && node.token("a").await.is_none());
+    assert!(node.set("a", "other").await && node.token("a").await.unwrap() > first);
+}
+
+#[tokio::test]
+async fn what_is_ended_and_acquired_in_one_step_has_a_new_token() {
+    let node = Node::start().await;
+    assert!(node.set("a", "mine").await);
+    let first = node.token("a").await.unwrap();
+    let replace = |keys: &mut Transaction| {
+        assert!(keys.end(&key("a")).unwrap());
+        assert_eq!(keys.see(&key("a")), Ok(Seen::Free));
+        keys.acquire(&key("a"), value("mine"), ttl()).unwrap();
+        assert_eq!(keys.token(&key("a")), Ok(None));
+        assert_eq!(keys.see(&key("a")), Ok(Seen::Own(&value("mine"))));
+        Ok(())
+    };
+    sent(node.transact(&["a"], replace).await);
+    assert!(node.token("a").await.unwrap() > first);
+}
+
+#[tokio::test]
+async fn a_lease_ends_sooner_or_later_than_before() {
+    let node = Node::start().await;
+    assert!(node.set("a", "mine").await);
+    let left = |ttl_ms: u32| {
+        move |keys: &mut Transaction| {
+            assert!(keys.expire(&key("a"), Ttl::from_ms(ttl_ms).unwrap()).unwrap());
+            Ok(keys.time_left_ms(&key("a")).unwrap().unwrap())
+        }
+    };
+    let read = |keys: &mut Transaction| Ok(keys.time_left_ms(&key("a")).unwrap().unwrap());
+    for ttl_ms in [600_000, 5_000] {
+        assert_eq!(sent(node.transact(&["a"], left(ttl_ms)).await), u64::from(ttl_ms));
+        assert!((1..=ttl_ms.into()).contains(&sent(node.transact(&["a"], read).await)));
+    }
+    assert!(!sent(node.transact(&["b"], |keys| Ok(keys.expire(&key("b"), ttl()).unwrap())).await));
+}
+
+/// Whoever sees a key free acquires it, and nobody else.
+#[tokio::test]
+async fn of_many_requests_for_a_key_one_gets_it() {
+    let node = Arc::new(Node::start().await);
+    let tries: Vec<_> = (0..32)
+        .map(|number| {
+            let node = Arc::clone(&node);
+            tokio::spawn(async move { node.set("a", &number.to_string()).await })
+        })
+        .collect();
+    let mut granted = 0;
+    for one in tries {
+        granted += usize::from(one.await.unwrap());
+    }
+    assert_eq!(granted, 1);
+}
+
+#[tokio::test]
+async fn all_keys_are_acquired_or_none() {
+    let node = Node::start().await;
+    let all = ["a", "b", "c"];
+    let set = |keys: &mut Transaction| {
+        let each = |name: &&str| keys.acquire(&key(name), value("mine"), ttl());
+        all.iter().try_for_each(each).map_err(Err).map(Ok)
+    };
+    assert!(node.set("b", "other").await);
+    assert_eq!(sent(node.transact(&all, set).await), Err(CannotDo::Held));
+    assert_eq!((node.token("a").await, node.token("c").await), (None, None));
+    assert!(node.end_if("b", "other").await);
+    assert_eq!(sent(node.transact(&all, set).await), Ok(()));
+    let mut tokens = Vec::new();
+    for name in all {
+        tokens.push(node.token(name).await.unwrap());
+    }
+    assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "a lease of its own each");
+}
+
+#[tokio::test]
+async fn what_others_hold_is_only_seen_to_be_taken() {
+    let node = Node::start().await;
+    node.hold("a").await;
+    let look = |keys: &mut Transaction| {
+        let (see, end) = (keys.see(&key("a")) == Ok(Seen::Taken), keys.end(&key("a")));
+        Ok((see, end, keys.expire(&key("a"), ttl()), keys.acquire(&key("a"), value("v"), ttl())))
+    };
+    let taken = CannotDo::Taken;
+    assert_eq!(sent(node.transact(&["a"], look).await), (true, Err(taken), Err(taken), Err(taken)));
+    let left = |keys: &mut Transaction| Ok(keys.time_left_ms(&key("a")).unwrap());
+    assert!(sent(node.transact(&["a"], left).await).unwrap() > 0);
+}
+
+#[tokio::test]
+async fn an_error_or_a_key_that_was_not_named_changes_nothing() {
+    let node = Node::start().await;
+    let set = |keys: &mut Transaction| {
+        keys.acquire(&key("a"), value("v"), ttl()).unwrap();
+        Err(keys.see(&key("b")).unwrap_err())
+    };
+    let revision = || node.service.handle().view(|table| table.revision());
+    let before = revision();
+    assert_eq!(sent(node.transact(&["a"], set).await), CannotDo::NotNamed);
+    assert_eq!(revision(), before);
+}
+
+#[tokio::test]
+async fn a_grant_that_the_client_is_not_sent_is_taken_back() {
+    let node = Node::start().await;
+    let set = |keys: &mut Transaction| {
+        let each = |name: &&str| keys.acquire(&key(name), value("v"), ttl());
+        ["a", "b"].iter().try_for_each(each).map_err(|_| ())
+    };
+    assert!(node.set("kept", "v").await);
+    drop(node.transact(&["a", "b"], set).await.unwrap());
+    let live = || node.service.handle().view(|table| table.live());
+    eventually("they are taken back", || live() == 1).await;
+    assert!(node.token("kept").await.is_some());
+}
+
+#[tokio::test]
+async fn a_key_that_somebody_waits_for_cannot_be_replaced_in_one_step() {
+    let node = Node::start().await;
+    assert!(node.set("a", "v").await);
+    node.queue("a").await;
+    let replace = |keys: &mut Transaction| {
+        keys.end(&key("a")).unwrap();
+        keys.acquire(&key("a"), value("w"), ttl()).map_err(|_| ())
+    };
+    let failure = node.transact(&["a"], replace).await.unwrap_err();
+    assert!(matches!(failure, Failure::Held { by_waiters: true, .. }), "{failure:?}");
+    assert!(node.end_if("a", "v").await && node.token("a").await.is_none());
+}
