@@ -31,6 +31,7 @@ use tokio::time::{sleep, timeout};
 mod bodies;
 mod budget;
 mod connections;
+mod dialog;
 mod encryption;
 mod handled;
 mod measure;
@@ -45,6 +46,7 @@ mod turns;
 
 pub use bodies::{RequestBody, Shed, without_share};
 pub use connections::{Connection, Connections};
+pub use dialog::{Dialog, Reply};
 pub use encryption::Tls;
 pub use measure::METRICS;
 pub use threads::Threads;
