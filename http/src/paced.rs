@@ -211,4 +211,15 @@ mod tests {
             assert!(socket.read_u8().now_or_never().is_none());
         }
     }
+
+    #[tokio::test]
+    async fn the_system_asks_a_silent_client_whether_it_is_there() {
+        let (socket, _turns) = socket(0).await;
+        socket.keep_alive().unwrap();
+        let socket = SockRef::from(&socket.stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_RETRIES);
+    }
 }

@@ -1,5 +1,6 @@
 //! A dialog of lines, and what clients make of it.
 
+mod courses;
 mod drains;
 mod floods;
 mod hangups;
@@ -194,6 +195,27 @@ async fn a_connection_of_a_principal_rests_for_any_time() {
     let begun = Instant::now();
     assert_eq!(rest(&mut client).await, "");
     assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
+}
+
+/// The kernel's timer of a socket: 2 if it will ask whether the other side is there.
+fn timer(address: SocketAddr, client: SocketAddr) -> String {
+    let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
+    let ends = [address, client].map(|end| format!(":{:04X}", end.port()));
+    let mut fields = sockets.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+    let socket = fields.find(|fields| fields[1].ends_with(&ends[0]) && fields[2].ends_with(&ends[1]));
+    socket.unwrap()[5].to_owned()
+}
+
+#[tokio::test]
+async fn the_system_asks_a_silent_client_whether_it_is_there() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("echo a\n").await;
+    reads(&mut client, "a\n").await;
+    let client = client.local_addr().unwrap();
+    let begun = std::time::Instant::now();
+    while !timer(server.address, client).starts_with("02:") {
+        assert!(begun.elapsed() < Duration::from_secs(10), "{}", timer(server.address, client));
+    }
 }
 
 #[tokio::test]

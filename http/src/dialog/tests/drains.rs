@@ -30,12 +30,18 @@ async fn a_stop_waits_for_requests_and_closes_idle_connections() {
     reads(&mut idle, "app\n").await;
     let mut waits = server.sent("wait a\necho b\n").await;
     until("it begins", || server.seen.begun.load(Relaxed) == 2).await;
+    server.seen.received.store(0, Relaxed);
+    let mut begins = server.sent("ec").await;
+    until("it has begun", || server.seen.received.load(Relaxed) > 0).await;
     let begun = Instant::now();
     server.stop.send_replace(true);
     assert_eq!(rest(&mut idle).await, "");
     assert!(!server.serving.is_finished());
     server.gate.send_replace(true);
     assert_eq!(rest(&mut waits).await, "a\nb\n");
+    assert!(!server.serving.is_finished());
+    begins.write_all(b"ho c\n").await.unwrap();
+    assert_eq!(rest(&mut begins).await, "c\n");
     server.serving.await.unwrap();
     assert!(begun.elapsed() < Duration::from_secs(1));
 }

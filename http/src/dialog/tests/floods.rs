@@ -54,7 +54,7 @@ async fn what_follows_a_request_waits_in_the_kernel() {
     let mut client = server.sent("wait a\n").await;
     until("it begins", || server.seen.begun.load(Relaxed) == 1).await;
     let text = "echo b\n".repeat(5_000_000);
-    let (mut reader, mut writer) = client.split();
+    let (mut reader, writer) = client.split();
     let (mut written, mut stuck) = (0, 0);
     // Until nothing more is taken.
     while stuck < 1_000 {
