@@ -69,7 +69,8 @@ impl Transaction {
     /// The most keys of a request.
     pub const MAX_KEYS: usize = Conditional::MOST / 2;
 
-    pub(crate) fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
+    /// A transaction on keys that are like this.
+    pub fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
         let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
         Self(keys.map(|(key, found)| (key, place(found))).collect())
     }
@@ -155,7 +156,7 @@ impl Transaction {
     }
 
     /// The command that does it, if it changes anything. `new` gives each lease its id and attachment.
-    pub(crate) fn into_command(
+    pub fn into_command(
         self,
         holder: Option<&Holder>,
         mut new: impl FnMut() -> (LeaseId, Attachment),
