@@ -78,6 +78,11 @@ impl Refused {
         Self::new(Kind::Arguments, text)
     }
 
+    /// An argument is no number.
+    pub(crate) fn no_integer() -> Self {
+        Self::arguments("ERR value is not an integer or out of range")
+    }
+
     /// It is not done here, for this reason.
     pub(crate) fn unsupported(why: &str) -> Self {
         Self::new(Kind::Unsupported, format!("ERR ringfence: {why}"))

@@ -11,6 +11,7 @@ use crate::frame::integer;
 use crate::key_name;
 use crate::measure;
 use crate::refused::{Kind, Refused};
+use crate::reply::Reply;
 use crate::script::{self, Budget, RunError, Script};
 use crate::scripts::{Digest, Scripts};
 use crate::verbs::{self, Answer, Place, Verb};
@@ -91,8 +92,7 @@ impl Run {
     /// `EVAL script numkeys key … argument …`
     fn read(arguments: &[Bytes], from: From, is_read_only: bool, find: Find) -> Result<Self, Refused> {
         let [_, script, count, rest @ ..] = arguments else { return Err(verbs::wrong_number("eval")) };
-        let count = integer(count)
-            .ok_or_else(|| Refused::arguments("ERR value is not an integer or out of range"))?;
+        let count = integer(count).ok_or_else(Refused::no_integer)?;
         let count =
             usize::try_from(count).map_err(|_| Refused::arguments("ERR Number of keys can't be negative"))?;
         let (names, arguments) = rest
@@ -126,15 +126,16 @@ impl Run {
     fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
         let Self { script, names, keys, arguments, database, is_read_only } = self;
         let mut calls = Calls { transaction, keys, database: *database, is_read_only: *is_read_only };
-        script::run(script, names, arguments, &mut calls, budget).map_err(|error| {
-            measure::script_failed();
-            match error {
-                RunError::Failed(text) => {
-                    Refused::new(Kind::Script, String::from_utf8_lossy(&text).into_owned())
-                }
-                RunError::Halted(halt) => Refused::new(Kind::Script, format!("ERR ringfence: {halt}")),
+        let failed = match script::run(script, names, arguments, &mut calls, budget) {
+            // It may have meant it, but then it has done nothing, either.
+            Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
+                String::from_utf8_lossy(&text).into_owned()
             }
-        })
+            Ok(reply) => return Ok(reply),
+            Err(RunError::Halted(halt)) => format!("ERR ringfence: {halt}"),
+        };
+        measure::script_failed();
+        Err(Refused::new(Kind::Script, failed))
     }
 }
 

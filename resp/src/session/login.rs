@@ -79,7 +79,7 @@ impl Session {
 
     /// `SELECT database`
     pub(super) fn select(&mut self, database: &Bytes) -> Result<Done, Refused> {
-        let number = integer(database).ok_or_else(|| Refused::arguments("ERR invalid DB index"))?;
+        let number = integer(database).ok_or_else(Refused::no_integer)?;
         let number = u16::try_from(number).ok().filter(|number| *number < DATABASES);
         self.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
         Ok(Done::Reply(Reply::OK))

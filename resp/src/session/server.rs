@@ -64,7 +64,7 @@ impl Session {
     /// `WAIT replicas milliseconds`: whatever was answered, so many other nodes have on disk.
     pub(super) fn wait(&self, arguments: &[Bytes]) -> Result<Done, Refused> {
         if arguments.iter().any(|argument| integer(argument).is_none_or(|number| number < 0)) {
-            return Err(Refused::arguments("ERR value is not an integer or out of range"));
+            return Err(Refused::no_integer());
         }
         let voters = self.node.service.handle().voters();
         let others = voters.iter().map(|voters| voters.len() / 2).max().unwrap_or(0);

@@ -59,8 +59,7 @@ impl Words<'_> {
     /// The argument number `at` as a time from now, in milliseconds; it may be over.
     pub(super) fn ms(&self, at: usize, unit: Unit) -> Result<i64, Refused> {
         let argument = self.arguments.get(at).ok_or_else(syntax)?;
-        let number = integer(argument)
-            .ok_or_else(|| Refused::arguments("ERR value is not an integer or out of range"))?;
+        let number = integer(argument).ok_or_else(Refused::no_integer)?;
         let ms = number.checked_mul(if unit == Unit::Seconds { 1_000 } else { 1 });
         ms.ok_or_else(|| self.invalid_expire())
     }

@@ -32,7 +32,7 @@ async fn questions_of_clients_are_answered_and_nothing_is_promised() {
         ("SELECT 0", "+OK"),
         ("SELECT 1023", "+OK"),
         ("SELECT 1024", "-ERR DB index is out of range"),
-        ("SELECT a", "-ERR invalid DB index"),
+        ("SELECT a", "-ERR value is not an integer or out of range"),
         ("CLIENT SETINFO LIB-NAME redis-py", "+OK"),
         ("CLIENT SETNAME a", "+OK"),
         ("CLIENT SETNAME a\nb", "-ERR Client names cannot contain spaces, newlines or special characters."),
