@@ -47,6 +47,13 @@ pub enum Command {
     },
     /// Changes keys if they are as the requester read them. Since rules 4.
     Conditional(Box<Conditional>),
+    /// Ends a lease of a [`Conditional`] because its client was not told of it, unless it was in the meantime. Since rules 4.
+    TakeBack {
+        /// The lease. An unknown id is remembered as abandoned: a node drew it, and its grant may still be on its way.
+        lease_id: LeaseId,
+        /// The attachment of the request.
+        attachment: Attachment,
+    },
 }
 
 /// The arguments of an acquire.
@@ -85,7 +92,7 @@ impl Command {
             | Self::Release { .. }
             | Self::Revoke { .. }
             | Self::Detach { .. } => FIRST,
-            Self::Conditional(_) => VALUES,
+            Self::Conditional(_) | Self::TakeBack { .. } => VALUES,
         }
     }
 
@@ -100,7 +107,11 @@ impl Command {
             }
             Self::Revoke { key, .. } => 16 + key.as_str().len(),
             Self::Conditional(conditional) => 16 + conditional.size_hint(),
-            Self::Start { .. } | Self::Renew { .. } | Self::Release { .. } | Self::Detach { .. } => 32,
+            Self::Start { .. }
+            | Self::Renew { .. }
+            | Self::Release { .. }
+            | Self::Detach { .. }
+            | Self::TakeBack { .. } => 32,
         }
     }
 }

@@ -25,8 +25,6 @@ use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 
 /// How long after its connection closed an acquire is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
-/// The longest pause before that is tried again.
-const MAX_DETACH_PAUSE: Duration = Duration::from_secs(30);
 /// How long a node may take to prove that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 /// A leader with an entry that waits for longer is not ready.
@@ -106,21 +104,16 @@ impl Handle {
     }
 
     /// Ends leases in 2 s, granted or not, except those of which a renewal or an acquire with another attachment arrives before. They are
-    /// of one request, and stay one. Until it has an outcome, it is repeated, but not after `until`: then the wait deadline or the
-    /// time-to-live ends them. If very many are being repeated, it is not.
-    pub fn detach_later(&self, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>, until: Instant) {
+    /// of one request, and stay one.
+    pub fn detach_later(&self, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
         let detach = |(lease_id, attachment)| Command::Detach { lease_id, attachment };
-        let request = Request { by, commands: leases.into_iter().map(detach).collect() };
-        let (handle, mut pause, mut repeats) = (self.clone(), DETACH_AFTER, None);
+        let (handle, commands) = (self.clone(), leases.into_iter().map(detach).collect());
+        let at = Instant::now() + DETACH_AFTER;
         tokio::spawn(async move {
-            loop {
-                sleep(pause).await;
-                let Err(error) = handle.propose(request.clone()).await else { return };
-                repeats = repeats.or_else(|| Arc::clone(&handle.shared.repeats).try_acquire_owned().ok());
-                if repeats.is_none() || Instant::now() >= until {
-                    return tracing::debug!(%error, "could not take back an acquire that nobody was told of");
-                }
-                pause = (2 * pause).min(MAX_DETACH_PAUSE);
+            sleep_until(at).await;
+            // The wait deadline or the time-to-live ends it where this does not arrive.
+            if let Err(error) = handle.propose(Request { by, commands }).await {
+                tracing::debug!(%error, "could not cancel an abandoned acquire");
             }
         });
     }

@@ -8,7 +8,6 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::UnsupportedRules;
 use ringfence_wire::{Revision, RulesRange};
-use tokio::sync::Semaphore;
 
 use crate::applied::state_machine::{Raft, StateMachine};
 use crate::applied::table::Applied;
@@ -26,7 +25,7 @@ use crate::peer::{Directory, Network, Peers, Program, Server, Transport};
 use crate::propose::proposer::Proposer;
 use crate::random::Random;
 use crate::reads::{ReadIndex, Reads};
-use crate::replica::{GivenUp, MAX_REPEATS, Replica};
+use crate::replica::{GivenUp, Replica};
 use crate::service::NodeService;
 use crate::storage::compaction::{Compaction, tail_bytes};
 use crate::storage::identity::{DataDir, DirError};
@@ -233,7 +232,6 @@ impl Node {
             reads,
             peers: Arc::clone(&peers),
             mirror: OnceLock::new(),
-            repeats: Arc::new(Semaphore::new(MAX_REPEATS)),
             changing: tokio::sync::Mutex::default(),
             given_up: GivenUp::default(),
             cut_off: tokio::sync::watch::Sender::default(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use ringfence_wire::{Key, Revision};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
 use crate::applied::state_machine::Raft;
@@ -26,9 +26,6 @@ const LEADER_LOST: Duration = Duration::from_millis(ELECTION_MS.end + ELECTION_M
 /// A member that acknowledged nothing for so long takes over no leadership, and gets no vote.
 pub(crate) const HEARD: Duration = LEADER_LOST;
 
-/// How many take-backs of acquires are being repeated at most: each takes a task, for as long as there is no outcome.
-pub(crate) const MAX_REPEATS: usize = 4_096;
-
 /// What the tasks and handles of a node share.
 pub(crate) struct Replica {
     pub(crate) id: NodeId,
@@ -40,8 +37,6 @@ pub(crate) struct Replica {
     pub(crate) reads: Reads,
     pub(crate) peers: Arc<Peers>,
     pub(crate) mirror: OnceLock<Box<dyn MirrorView>>,
-    /// One for each take-back that is being repeated.
-    pub(crate) repeats: Arc<Semaphore>,
     /// Held while this node changes the members.
     pub(crate) changing: tokio::sync::Mutex<()>,
     pub(crate) given_up: GivenUp,

@@ -1,9 +1,10 @@
 //! What a request does to keys: commands and scripts, all or nothing.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_service::{CannotDo, Seen, Transaction};
+use ringfence_service::{CannotDo, Keys, Seen, Transaction};
 use ringfence_wire::{Key, PrincipalName, Token};
 
 use crate::calls::Calls;
@@ -63,7 +64,7 @@ impl Work {
             () if is("evalsha_ro") => Self::Script(Run::read(arguments, from, true, Run::of_digest)?),
             () => Self::Verb(Verb::read(arguments, from.place, from.database)?),
         };
-        if work.keys().len() > Transaction::MAX_KEYS {
+        if work.keys().len() > Keys::MOST {
             return Err(too_many_keys());
         }
         Ok(work)
@@ -98,7 +99,7 @@ impl Run {
         let (names, arguments) = rest
             .split_at_checked(count)
             .ok_or_else(|| Refused::arguments("ERR Number of keys can't be greater than number of args"))?;
-        if names.len() > Transaction::MAX_KEYS {
+        if names.len() > Keys::MOST {
             return Err(too_many_keys());
         }
         let keys = names.iter().map(|name| key_name::key(from.database, name)).collect::<Result<_, _>>()?;
@@ -158,22 +159,19 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
 impl Watched {
     /// What is at `key`.
     pub(crate) fn look(transaction: &mut Transaction, key: &Key) -> Result<Self, CannotDo> {
-        if let Some((_, token)) = transaction.token(key)? {
+        if let Some(token) = transaction.lease(key)? {
             return Ok(Self::Own(token));
         }
         Ok(if transaction.see(key)? == Seen::Free { Self::Free } else { Self::Taken })
     }
 }
 
-/// All keys of `work`, once each.
-pub(crate) fn keys_of<'a>(all: impl IntoIterator<Item = &'a Key>) -> Result<Vec<Key>, Refused> {
-    let keys: std::collections::BTreeSet<&Key> = all.into_iter().collect();
-    match keys.len() <= Transaction::MAX_KEYS {
-        true => Ok(keys.into_iter().cloned().collect()),
-        false => Err(too_many_keys()),
-    }
+/// All of these keys, once each.
+pub(crate) fn keys_of<'a>(all: impl IntoIterator<Item = &'a Key>) -> Result<Keys, Refused> {
+    let keys: BTreeSet<&Key> = all.into_iter().collect();
+    Keys::new(keys.into_iter().cloned().collect()).ok_or_else(too_many_keys)
 }
 
-pub(crate) fn too_many_keys() -> Refused {
-    Refused::arguments(format!("ERR ringfence: a request has at most {} keys", Transaction::MAX_KEYS))
+fn too_many_keys() -> Refused {
+    Refused::arguments(format!("ERR ringfence: a request has at most {} keys", Keys::MOST))
 }

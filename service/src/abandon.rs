@@ -1,6 +1,5 @@
 use ringfence_lease::Attachment;
 use ringfence_wire::LeaseId;
-use tokio::time::Instant;
 
 use crate::caller::Caller;
 use crate::service::Service;
@@ -39,8 +38,7 @@ impl<'a> AbandonGuard<'a> {
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         if !self.acquires.is_empty() {
-            let acquires = std::mem::take(&mut self.acquires);
-            self.service.handle.detach_later(self.caller.owner(), acquires, Instant::now());
+            self.service.handle.detach_later(self.caller.owner(), std::mem::take(&mut self.acquires));
         }
     }
 }

@@ -147,7 +147,10 @@ impl Caller {
             Command::Conditional(conditional) => {
                 conditional.keys().all(|key| self.principal().may(KeyRight::Acquire, key))
             }
-            Command::Revoke { .. } | Command::Start { .. } | Command::Detach { .. } => false,
+            Command::Revoke { .. }
+            | Command::Start { .. }
+            | Command::Detach { .. }
+            | Command::TakeBack { .. } => false,
         }
     }
 
@@ -170,7 +173,7 @@ impl Caller {
                     return Err(self.denied_on_keys(KeyRight::Revoke, "all keys of the lease"));
                 }
             }
-            Command::Start { .. } | Command::Detach { .. } => {
+            Command::Start { .. } | Command::Detach { .. } | Command::TakeBack { .. } => {
                 return Err(self.denied("no request may do this"));
             }
         }
@@ -199,6 +202,7 @@ impl Caller {
             Command::Start { .. }
             | Command::Acquire(_)
             | Command::Detach { .. }
+            | Command::TakeBack { .. }
             | Command::Conditional(_) => true,
         }
     }

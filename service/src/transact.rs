@@ -6,21 +6,24 @@
 //!  keys ─▶ copy ─▶ run ─▶ changes something ─▶ one command, on condition that the keys are as copied ─▶ done │
 //!                     └─▶ changes nothing ─▶ the copy was as new as the cluster's: answered; else ──────────┘
 //! ```
-//! The first copy may be old: what it leads to is done only if it is true. So what succeeds takes one command and no read.
+//! The first copy may be old: what it leads to is done only if it is true. So what succeeds takes one command and no read, unless it
+//! depends on how much time is left.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_access::KeyRight;
-use ringfence_lease::{Attachment, Command, Conditional, KeyChange, Outcome, Owner, Refusal};
-use ringfence_wire::{Grant, Key, LeaseId};
+use ringfence_lease::{Command, Conditional, Found, KeyChange, Outcome, Refusal};
+use ringfence_wire::{Grant, Key};
 use tokio::time::Instant;
 
 use crate::caller::Caller;
 use crate::failure::Failure;
 use crate::measure;
 use crate::service::Service;
-use crate::transaction::Transaction;
+use crate::take_back::Unsent;
+use crate::transaction::{Keys, Transaction};
+use crate::usage::BYTES_OF_A_REQUEST;
 
 /// How often a request is run. Each time but the first two, somebody else has changed one of its keys in the meantime.
 const MOST_RUNS: usize = 32;
@@ -36,41 +39,6 @@ pub struct Transacted<R> {
     pub unsent: Option<Unsent>,
 }
 
-/// Grants of which the client has not learned, or may never learn. If this is dropped, they are taken back.
-///
-/// A client that is answered with an error, or not at all, does not come back to ask what became of its lease, as one does that chose its
-/// id. So unlike an acquire by id, this one is taken back after an error, too, and until that has an outcome or their time is over.
-#[must_use = "grants that are not sent are taken back"]
-pub struct Unsent {
-    service: Arc<Service>,
-    by: Option<Owner>,
-    grants: Vec<(LeaseId, Attachment)>,
-    /// When the last of them ends by itself.
-    until: Instant,
-}
-
-impl Unsent {
-    /// The client has been sent the response.
-    pub fn sent(mut self) {
-        self.grants.clear();
-    }
-}
-
-impl std::fmt::Debug for Unsent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Unsent").field(&self.grants).finish()
-    }
-}
-
-impl Drop for Unsent {
-    fn drop(&mut self) {
-        if !self.grants.is_empty() {
-            let grants = std::mem::take(&mut self.grants);
-            self.service.handle.detach_later(self.by.take(), grants, self.until);
-        }
-    }
-}
-
 impl Service {
     /// Does what `run` makes of `keys`, in one step and for `caller`. It is run again when the keys have changed in the meantime. What it
     /// returns as an error is the answer, too, and then nothing is changed.
@@ -81,28 +49,32 @@ impl Service {
     pub async fn transact<R>(
         self: &Arc<Self>,
         caller: &Caller,
-        keys: &[Key],
+        keys: &Keys,
         mut run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
-        assert!(keys.len() <= Transaction::MAX_KEYS, "too many keys in a request of several steps");
         let deadline = Instant::now() + TIMEOUT;
-        let mut caller = caller.clone();
-        let mut now_ms = None;
+        let (mut caller, mut now_ms, mut proposals) = (caller.clone(), None, 0);
         for _ in 0..MOST_RUNS {
             caller.allow(KeyRight::Acquire, keys.iter())?;
             let mut transaction = self.copy(&caller, keys, now_ms);
-            let (result, command) = match run(&mut transaction) {
+            let result = run(&mut transaction);
+            let is_timely = now_ms.is_some() || !transaction.reads_time();
+            let (result, command) = match result {
                 Ok(result) => (result, transaction.into_command(None, || self.new_lease())),
                 Err(result) => (result, None),
             };
             match command {
-                Some(command) => {
+                Some(command) if is_timely => {
+                    // The request was counted, for its first proposal.
+                    let requests = 1 + command.size_hint() / BYTES_OF_A_REQUEST;
+                    self.count_more(&caller, if proposals > 0 { requests } else { 0 }, 0)?;
+                    proposals += 1;
                     if let Some(unsent) = self.change(&caller, command).await? {
                         return Ok(Transacted { result, unsent });
                     }
                 }
                 None if now_ms.is_some() => return Ok(Transacted { result, unsent: None }),
-                None => {}
+                _ => {}
             }
             if Instant::now() >= deadline {
                 break;
@@ -114,9 +86,15 @@ impl Service {
     }
 
     /// `keys` as this node has them. `now_ms`: the cluster time of the copy, if it is as new as the cluster's.
-    fn copy(&self, caller: &Caller, keys: &[Key], now_ms: Option<u64>) -> Transaction {
+    fn copy(&self, caller: &Caller, keys: &Keys, now_ms: Option<u64>) -> Transaction {
         self.handle.view(|table| {
-            let found = |key: &Key| (key.clone(), table.found(caller.owner_name(), key, now_ms.unwrap_or(0)));
+            let found = |key: &Key| {
+                let mut found = table.found(caller.owner_name(), key, now_ms.unwrap_or(0));
+                if let Found::Taken { expires_in_ms } = &mut found {
+                    expires_in_ms.take_if(|_| !caller.sees_holders(std::iter::once(key)));
+                }
+                (key.clone(), found)
+            };
             Transaction::new(keys.iter().map(found))
         })
     }
@@ -127,16 +105,20 @@ impl Service {
         caller: &Caller,
         command: Conditional,
     ) -> Result<Option<Option<Unsent>>, Failure> {
+        let acquired = command.changes().iter().filter_map(|change| match change {
+            KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
+            _ => None,
+        });
         // From before the proposal, so that it is dropped with this future.
-        let unsent = self.unsent(caller, &command);
-        let result = self.propose(caller, Command::Conditional(Box::new(command))).await;
-        let grants = match result.and_then(changed) {
+        let unsent = Unsent::new(self, caller, acquired.collect());
+        let outcome = self.propose(caller, Command::Conditional(Box::new(command))).await;
+        let grants = match outcome.and_then(changed) {
             Ok(Some(grants)) => grants,
-            other => {
-                if let (Some(unsent), true) = (unsent, other.as_ref().err().is_none_or(Failure::is_certain)) {
-                    unsent.sent();
+            not_done => {
+                if not_done.as_ref().err().is_none_or(Failure::is_certain) {
+                    unsent.into_iter().for_each(Unsent::sent);
                 }
-                return other.map(|_| None);
+                return not_done.map(|_| None);
             }
         };
         if let Some(within) = self.mirror_timeout
@@ -146,19 +128,6 @@ impl Service {
         }
         measure::transacted(grants.len());
         Ok(Some(unsent))
-    }
-
-    /// What takes back the grants of `command`, if it makes any.
-    fn unsent(self: &Arc<Self>, caller: &Caller, command: &Conditional) -> Option<Unsent> {
-        let (mut grants, mut lasts) = (Vec::new(), Duration::ZERO);
-        for change in command.changes() {
-            if let KeyChange::Acquire { lease_id, attachment, ttl, .. } = change {
-                grants.push((*lease_id, *attachment));
-                lasts = lasts.max(Duration::from_millis(ttl.ms().into()));
-            }
-        }
-        let until = Instant::now() + TIMEOUT + lasts;
-        (!grants.is_empty()).then(|| Unsent { service: Arc::clone(self), by: caller.owner(), grants, until })
     }
 }
 

@@ -9,9 +9,13 @@ use std::collections::BTreeMap;
 use ringfence_lease::{Attachment, Condition, Conditional, Found, KeyChange, Value};
 use ringfence_wire::{Holder, Key, LeaseId, Token, Ttl};
 
-/// The keys of a request, as it found them and as it leaves them. A clone is a point to go back to.
+/// The keys of a request, as it found them and as it leaves them.
 #[derive(Clone, Debug)]
 pub struct Transaction(BTreeMap<Key, Place>);
+
+/// The keys that a request of several steps names: a few, so that it costs the cluster little.
+#[derive(Clone, Debug, Default)]
+pub struct Keys(Vec<Key>);
 
 /// A key of the request.
 #[derive(Clone, Debug)]
@@ -27,14 +31,18 @@ enum Read {
     Nothing,
     /// Who holds it.
     Holder,
-    /// And for how long.
+    /// And until when.
     Deadline,
+    /// And how long that is from now.
+    TimeLeft,
 }
 
 /// What the request leaves at a key.
 #[derive(Clone, Debug)]
 enum Now {
     AsFound,
+    /// The lease that was found, and the client was told of it.
+    Told,
     /// The lease that was found ends then.
     Expires(Ttl),
     /// Nothing: what was found has ended.
@@ -65,10 +73,21 @@ pub enum CannotDo {
     Held,
 }
 
-impl Transaction {
+impl Keys {
     /// The most keys of a request.
-    pub const MAX_KEYS: usize = Conditional::MOST / 2;
+    pub const MOST: usize = Conditional::MOST / 2;
 
+    /// `None` if there are more than [`Self::MOST`].
+    pub fn new(keys: Vec<Key>) -> Option<Self> {
+        (keys.len() <= Self::MOST).then_some(Self(keys))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Key> {
+        self.0.iter()
+    }
+}
+
+impl Transaction {
     /// A transaction on keys that are like this.
     pub fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
         let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
@@ -83,14 +102,35 @@ impl Transaction {
         Ok(self.place(key, Read::Holder)?.see())
     }
 
-    /// The value at `key`, with the token of its lease. `None`: none of the caller, or one that this request acquires.
+    /// The token of the lease with `value` at `key`, which the client is told. `None`: there is none of the caller, or this request
+    /// acquires it.
     ///
     /// # Errors
     /// The request did not name it.
-    pub fn token(&mut self, key: &Key) -> Result<Option<(&Value, Token)>, CannotDo> {
+    pub fn token(&mut self, key: &Key, value: &Value) -> Result<Option<Token>, CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        Ok(match (&mut place.now, &place.found) {
+            (now, Found::Own { value: own, token, is_untold, .. })
+                if own == value && !matches!(now, Now::Free | Now::New(..)) =>
+            {
+                if *is_untold && matches!(now, Now::AsFound) {
+                    *now = Now::Told;
+                }
+                Some(*token)
+            }
+            _ => None,
+        })
+    }
+
+    /// The token of the caller's lease at `key`, to tell it from a later one. The client must not be told: see [`Self::token`].
+    ///
+    /// # Errors
+    /// The request did not name it.
+    pub fn lease(&mut self, key: &Key) -> Result<Option<Token>, CannotDo> {
         let place = self.place(key, Read::Holder)?;
         Ok(match (&place.now, &place.found) {
-            (Now::AsFound | Now::Expires(_), Found::Own { value, token, .. }) => Some((value, *token)),
+            (Now::Free | Now::New(..), _) => None,
+            (_, Found::Own { token, .. }) => Some(*token),
             _ => None,
         })
     }
@@ -100,12 +140,12 @@ impl Transaction {
     /// # Errors
     /// The request did not name it.
     pub fn time_left_ms(&mut self, key: &Key) -> Result<Option<u64>, CannotDo> {
-        let place = self.place(key, Read::Deadline)?;
+        let place = self.place(key, Read::TimeLeft)?;
         Ok(match (&place.now, &place.found) {
             (Now::Expires(ttl) | Now::New(_, ttl), _) => Some(ttl.ms().into()),
-            (Now::AsFound, Found::Own { expires_in_ms, .. }) => Some(*expires_in_ms),
-            (Now::AsFound, Found::Taken { expires_in_ms }) => *expires_in_ms,
-            (Now::Free, _) | (Now::AsFound, Found::Free) => None,
+            (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) => Some(*expires_in_ms),
+            (Now::AsFound | Now::Told, Found::Taken { expires_in_ms }) => *expires_in_ms,
+            (Now::Free, _) | (_, Found::Free) => None,
         })
     }
 
@@ -128,7 +168,8 @@ impl Transaction {
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
     pub fn expire(&mut self, key: &Key, ttl: Ttl) -> Result<bool, CannotDo> {
-        let place = self.place(key, Read::Holder)?;
+        // One that arrives late must not undo a newer one.
+        let place = self.place(key, Read::Deadline)?;
         match place.see() {
             Seen::Own(_) => {}
             Seen::Free => return Ok(false),
@@ -155,6 +196,18 @@ impl Transaction {
         Ok(true)
     }
 
+    /// Undoes what was done since `before`, a clone. What was read in the meantime still decides.
+    pub fn go_back(&mut self, before: Self) {
+        for (place, before) in self.0.values_mut().zip(before.0.into_values()) {
+            place.now = before.now;
+        }
+    }
+
+    /// Whether it depends on the time of the copy.
+    pub(crate) fn reads_time(&self) -> bool {
+        self.0.values().any(|place| place.read == Read::TimeLeft)
+    }
+
     /// The command that does it, if it changes anything. `new` gives each lease its id and attachment.
     pub fn into_command(
         self,
@@ -171,6 +224,7 @@ impl Transaction {
                 Found::Free | Found::Taken { .. } => None,
             };
             match (place.now, found) {
+                (Now::Told, Some(token)) => changes.push(KeyChange::Keep { key, token }),
                 (Now::Expires(ttl), Some(token)) => changes.push(KeyChange::Expire { key, token, ttl }),
                 (Now::Free, Some(token)) => changes.push(KeyChange::End { key, token }),
                 (Now::New(value, ttl), found) => {
@@ -196,9 +250,8 @@ impl Transaction {
 impl Place {
     fn see(&self) -> Seen<'_> {
         match (&self.now, &self.found) {
-            (Now::New(value, _), _) | (Now::AsFound | Now::Expires(_), Found::Own { value, .. }) => {
-                Seen::Own(value)
-            }
+            (Now::New(value, _), _) => Seen::Own(value),
+            (Now::AsFound | Now::Told | Now::Expires(_), Found::Own { value, .. }) => Seen::Own(value),
             (Now::AsFound, Found::Taken { .. }) => Seen::Taken,
             _ => Seen::Free,
         }
@@ -212,8 +265,39 @@ impl Place {
             Found::Free => Condition::Free,
             Found::Taken { .. } => Condition::Taken,
             Found::Own { token, until_ms, .. } => {
-                Condition::Held { token, until_ms: (self.read == Read::Deadline).then_some(until_ms) }
+                Condition::Held { token, until_ms: (self.read >= Read::Deadline).then_some(until_ms) }
             }
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_read_decides_also_after_going_back() {
+        let key = |name| Key::new(name).expect("a key");
+        let value = Value::new(b"v").expect("short");
+        let own = Found::Own {
+            token: Token(7),
+            lease_id: LeaseId::random(),
+            value: value.clone(),
+            until_ms: 900,
+            expires_in_ms: 400,
+            is_untold: true,
+        };
+        let mut keys = Transaction::new([(key("a"), own), (key("b"), Found::Free)].into_iter());
+        let before = keys.clone();
+        assert_eq!(keys.end(&key("a")), Ok(true));
+        assert_eq!(keys.see(&key("a")), Ok(Seen::Free));
+        keys.go_back(before);
+        assert_eq!(keys.see(&key("a")), Ok(Seen::Own(&value)));
+        keys.acquire(&key("b"), value, Ttl::default()).expect("it is free");
+        assert!(!keys.reads_time());
+        let command = keys.into_command(None, || (LeaseId::random(), Attachment(1))).expect("it changes b");
+        let held = Condition::Held { token: Token(7), until_ms: None };
+        assert_eq!(command.conditions(), [(key("a"), held), (key("b"), Condition::Free)]);
+        assert_eq!(command.changes().len(), 1);
     }
 }

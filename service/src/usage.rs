@@ -17,6 +17,9 @@ pub const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// How long a request that was refused is held back at most.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
+/// How many take-backs of one principal are repeated at a time.
+const MAX_REPEATS: u32 = 4_096;
+
 /// What the principals use, by their names. It outlives new rules.
 #[derive(Default)]
 pub(crate) struct Usages(Mutex<HashMap<Option<PrincipalName>, Usage>>);
@@ -27,6 +30,8 @@ struct Usage {
     /// In units of 4 KiB. Reads take nothing of what renewals need.
     reads: Option<Allowance>,
     watches: u32,
+    /// Take-backs that had no outcome yet, each of which has a task.
+    repeats: u32,
     /// Requests that were refused, and whose connections are not read on yet.
     held_back: u32,
     /// Lines of the audit log about what was refused.
@@ -110,6 +115,15 @@ impl Usages {
             ))),
             _ => Ok(self.counted(principal, |usage| &mut usage.watches)),
         }
+    }
+
+    pub(crate) fn repeat_place(self: &Arc<Self>, principal: &Principal) -> Option<Counted> {
+        let has_place = self.with(principal, |usage| {
+            let has_place = usage.repeats < MAX_REPEATS;
+            usage.repeats += u32::from(has_place);
+            has_place
+        });
+        has_place.then(|| self.counted(principal, |usage| &mut usage.repeats))
     }
 
     /// Waits until a request that was refused would be allowed, behind those that wait already, but for at most a second. Refusing costs

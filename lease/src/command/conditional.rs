@@ -22,7 +22,7 @@ pub struct Conditional {
 pub enum Condition {
     /// An acquire that tries once would get the key, exclusively.
     Free,
-    /// It would not.
+    /// It would not, and no lease holds it that has a value and is the requester's own.
     Taken,
     /// The lease with this token holds it, has a value, and is the requester's own.
     Held {
@@ -48,10 +48,17 @@ pub enum KeyChange {
         value: Value,
         /// A public label.
         holder: Option<Holder>,
-        /// Identifies this request for a later [`Command::Detach`](crate::Command::Detach).
+        /// Identifies this request for a later [`Command::TakeBack`](crate::Command::TakeBack).
         attachment: Attachment,
     },
-    /// Lets the lease end `ttl` from now unless renewed: sooner or later than before. No closed connection ends it any more.
+    /// The client has been told of the lease: it is not taken back any more.
+    Keep {
+        /// Its key.
+        key: Key,
+        /// Its token.
+        token: Token,
+    },
+    /// Lets the lease end `ttl` from now unless renewed: sooner or later than before. It is not taken back any more.
     Expire {
         /// Its key.
         key: Key,
@@ -99,12 +106,12 @@ impl Conditional {
     }
 
     /// About how many bytes it takes in the log.
-    pub(super) fn size_hint(&self) -> usize {
+    pub fn size_hint(&self) -> usize {
         let change = |change: &KeyChange| match change {
             KeyChange::Acquire { value, holder, .. } => {
                 48 + value.as_bytes().len() + holder.as_ref().map_or(0, |holder| holder.as_str().len())
             }
-            KeyChange::Expire { .. } | KeyChange::End { .. } => 16,
+            KeyChange::Keep { .. } | KeyChange::Expire { .. } | KeyChange::End { .. } => 16,
         };
         let keys: usize = self.keys().map(|key| key.as_str().len() + 2).sum();
         keys + 16 * self.conditions.len() + self.changes.iter().map(change).sum::<usize>()
@@ -115,7 +122,10 @@ impl KeyChange {
     /// The key that it changes.
     pub fn key(&self) -> &Key {
         match self {
-            Self::Acquire { key, .. } | Self::Expire { key, .. } | Self::End { key, .. } => key,
+            Self::Acquire { key, .. }
+            | Self::Keep { key, .. }
+            | Self::Expire { key, .. }
+            | Self::End { key, .. } => key,
         }
     }
 }

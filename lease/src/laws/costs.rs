@@ -1,11 +1,13 @@
 //! The cost of an entry depends on what its commands touch, and that of a view on what it shows, not on the size of the
 //! table. These tests count steps with tables of two sizes.
 
-use ringfence_wire::{Key, LeaseId, Mode};
+use ringfence_wire::{Key, LeaseId, Mode, Token, Ttl};
 
 use super::make::{self, id, key};
 use crate::steps::steps_of;
-use crate::{Command, Event, LeaseTable, Outcome};
+use crate::{
+    Attachment, Command, Condition, Conditional, Event, KeyChange, LeaseTable, Outcome, Refusal, Value,
+};
 
 fn nth_key(n: usize) -> Key {
     key(&format!("k{n}"))
@@ -104,4 +106,57 @@ fn a_repeat_costs_the_same_however_many_wait_ahead() {
     let (few, many) = (steps_with(300), steps_with(3_000));
     assert_eq!(few, many);
     assert!(many.0 <= 10 * many.1, "{many:?}");
+}
+
+fn set(n: usize) -> KeyChange {
+    KeyChange::Acquire {
+        key: nth_key(n),
+        lease_id: lease_id(n),
+        ttl: Ttl::default(),
+        value: Value::new(b"v").expect("it is short"),
+        holder: None,
+        attachment: Attachment(7),
+    }
+}
+
+/// As many conditions and changes as there may be, on keys that are set. Perhaps the last change fails.
+fn conditional_of(table: &LeaseTable, last_fails: bool) -> Command {
+    let most = Conditional::MOST;
+    let held = |n| Condition::Held { token: table.fence(&nth_key(n)), until_ms: None };
+    let end = |n| KeyChange::End { key: nth_key(n), token: table.fence(&nth_key(n)) };
+    let mut changes: Vec<_> = (0..most).map(end).collect();
+    if last_fails {
+        changes[most - 1] = KeyChange::End { key: nth_key(most - 1), token: Token(u64::MAX) };
+    }
+    let conditions = (0..most).map(|n| (nth_key(n), held(n))).collect();
+    Command::Conditional(Box::new(Conditional::new(conditions, changes).expect("they are few")))
+}
+
+#[test]
+fn a_conditional_costs_what_it_touches() {
+    let steps_with = |count: usize, last_fails| {
+        let mut table = LeaseTable::new();
+        table.raise_rules(4);
+        for first in (0..count).step_by(Conditional::MOST) {
+            let changes = (first..first + Conditional::MOST).map(set).collect();
+            let conditional = Conditional::new(Vec::new(), changes).expect("they are few");
+            apply(&mut table, vec![Command::Conditional(Box::new(conditional))]);
+        }
+        // Nobody waits for any of them, and many for another.
+        let waiters =
+            (count..2 * count).map(|n| make::acquire(n as u128 + 1, [(key("w"), Mode::Exclusive)], 60_000));
+        apply(&mut table, waiters.map(Command::from).collect());
+        let conditional = conditional_of(&table, last_fails);
+        let ((outcomes, _), steps) = steps_of(|| apply(&mut table, vec![conditional]));
+        match last_fails {
+            true => assert_eq!(outcomes, [Outcome::Refused(Refusal::NotLive)]),
+            false => assert_eq!(outcomes, [Outcome::Changed(Vec::new())]),
+        }
+        steps
+    };
+    for last_fails in [false, true] {
+        let (few, many) = (steps_with(128, last_fails), steps_with(6_400, last_fails));
+        assert_eq!(few, many);
+        assert!(many <= 3 * Conditional::MOST, "{many}");
+    }
 }

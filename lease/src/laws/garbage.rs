@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::num::NonZeroU32;
 
 use proptest::collection::vec;
+use proptest::option;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
@@ -15,7 +16,7 @@ use super::snapshots::records_of;
 use crate::requests::{Request, Requests};
 use crate::store::End;
 use crate::table::{LeaseRecord, LeaseTable, Record, RestoreError, write_records};
-use crate::{Command, SUPPORTED, UnsupportedRules};
+use crate::{Command, SUPPORTED, UnsupportedRules, Value};
 
 /// Restores `bytes`, and plays on.
 fn live_on(bytes: &[u8], script: &Script) -> Result<(), RestoreError> {
@@ -23,7 +24,7 @@ fn live_on(bytes: &[u8], script: &Script) -> Result<(), RestoreError> {
     LeaseTable::restore(&table.snapshot()[..], SUPPORTED)
         .expect("a restored table can be saved and restored");
     for entry in &script.entries {
-        let requests = script.requests(entry, table.revision());
+        let requests = script.requests(entry, &table);
         table.apply_requests(table.at_ms().saturating_add_signed(entry.step_ms), requests, &mut Vec::new());
     }
     // To the end of all leases, and of all time.
@@ -43,9 +44,9 @@ fn samples(count: usize) -> Vec<(Vec<u8>, Script)> {
     while samples.len() < count {
         let mut table = LeaseTable::default();
         let script = sample();
-        table.raise_rules(if script.has_owners { 2 } else { 1 });
+        table.raise_rules(if samples.len() % 2 == 0 { SUPPORTED.newest } else { 1 });
         for entry in &script.entries {
-            let requests = script.requests(entry, table.revision());
+            let requests = script.requests(entry, &table);
             table.apply_requests(
                 table.at_ms().saturating_add_signed(entry.step_ms),
                 requests,
@@ -151,6 +152,8 @@ fn records_that_contradict_each_other_are_refused() {
         revision: Revision(revision),
     };
     let shared = |limit| Mode::Shared { limit };
+    let value = || Record::Value(Cow::Owned(Value::new(b"secret").unwrap()));
+    let refusal_with_value = |rules, place| refusal_under(rules, &|records| records.insert(place, value()));
     let ready = |place, key: &str| Record::Ready { place: Revision(place), key: Cow::Owned(make::key(key)) };
     let requests = |until: &[u64]| {
         let request = |&until_ms| Request { attachment: None, until_ms };
@@ -160,6 +163,7 @@ fn records_that_contradict_each_other_are_refused() {
     assert_eq!(refusal_under(2, &|records| records.insert(2, owner("ann"))), None);
     assert_eq!(refusal_under(2, &|records| drop(records.splice(4..4, [owner("ann")]))), None);
     assert_eq!(refusal_of(&|records| records.insert(3, requests(&[1_005, 17]))), None);
+    assert_eq!(refusal_with_value(4, 2), None);
     assert_eq!(held_as(&[shared(None), shared(NonZeroU32::new(2))]), None);
     for (refusal, words) in [
         (refusal_of(&|records| records[0] = head(6, 0, 1)), "yet to come"),
@@ -188,6 +192,26 @@ fn records_that_contradict_each_other_are_refused() {
                 records.insert(5, Record::Ended { ended_ms: 6, lease_id: id(3), end });
             }),
             "ended twice",
+        ),
+        (refusal_with_value(3, 2), "before there were any"),
+        (refusal_with_value(4, 1), "cannot have one"),
+        (refusal_with_value(4, 3), "cannot have one"),
+        (refusal_under(4, &|records| drop(records.splice(2..2, [value(), value()]))), "cannot have one"),
+        (
+            refusal_under(4, &|records| {
+                let Record::Lease(lease) = &mut records[1] else { panic!("{records:?}") };
+                lease.keys.to_mut().push((key("b"), Mode::Exclusive));
+                records.insert(2, value());
+            }),
+            "cannot have one",
+        ),
+        (
+            refusal_under(4, &|records| {
+                let Record::Lease(lease) = &mut records[1] else { panic!("{records:?}") };
+                lease.keys.to_mut()[0].1 = shared(None);
+                records.insert(2, value());
+            }),
+            "cannot have one",
         ),
         (refusal_of(&|records| records.insert(2, owner("ann"))), "before there were any"),
         (refusal_under(2, &|records| records.insert(5, owner("ann"))), "has nothing"),
@@ -222,10 +246,10 @@ fn records_that_contradict_each_other_are_refused() {
 
 proptest! {
     #[test]
-    fn random_bytes_are_refused(bytes in vec(any::<u8>(), 0..200), with_format in any::<bool>()) {
+    fn random_bytes_are_refused(bytes in vec(any::<u8>(), 0..200), format in option::of(3..=6_u8)) {
         let mut bytes = bytes;
-        if with_format {
-            bytes.splice(0..0, [3, 0, 0, 0]);
+        if let Some(format) = format {
+            bytes.splice(0..0, [format, 0, 0, 0]);
         }
         prop_assert!(LeaseTable::restore(&bytes[..], SUPPORTED).is_err());
     }

@@ -9,10 +9,12 @@ use ringfence_wire::{
 use crate::limits::Limits;
 use crate::{
     Acquire, Attachment, Blocking, Change, Command, Event, LeaseState, Outcome, Owner, Quota, Refusal,
-    Request,
+    Request, Value,
 };
 
-#[derive(Debug)]
+mod conditional;
+
+#[derive(Clone, Debug)]
 pub(super) struct Model {
     pub(super) at: u64,
     pub(super) revision: u64,
@@ -22,6 +24,8 @@ pub(super) struct Model {
     pub(super) limits: Limits,
     /// How much more this entry may do to let waiters in.
     pub(super) grants_left: usize,
+    /// How many conditionals could not be done, though their first changes could.
+    pub(super) undone: usize,
 }
 
 /// Whose a lease is.
@@ -31,6 +35,7 @@ type By = Option<PrincipalName>;
 pub(super) struct Lease {
     pub(super) by: By,
     pub(super) first: Acquire,
+    value: Option<Value>,
     pub(super) live: bool,
     /// Its token or its place.
     number: u64,
@@ -58,7 +63,7 @@ impl Lease {
 
 impl Model {
     pub(super) fn new(limits: Limits) -> Self {
-        Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits, grants_left: 0 }
+        Self { at: 0, revision: 0, leases: Vec::new(), ended: Vec::new(), limits, grants_left: 0, undone: 0 }
     }
 
     pub(super) fn apply(&mut self, at: u64, requests: Vec<Request>, events: &mut Vec<Event>) -> Vec<Outcome> {
@@ -102,7 +107,8 @@ impl Model {
                 }
                 Outcome::Done
             }
-            Command::Acquire(acquire) => self.acquire(owner, *acquire, events),
+            Command::Acquire(acquire) => self.acquire(owner, *acquire, None, events),
+            Command::Conditional(conditional) => self.conditional(owner, &conditional, events),
             Command::Renew { lease_id, ttl } => {
                 let now = self.at;
                 let Some(known) = self.find(&by, lease_id) else {
@@ -168,7 +174,13 @@ impl Model {
         }
     }
 
-    fn acquire(&mut self, owner: Option<&Owner>, acquire: Acquire, events: &mut Vec<Event>) -> Outcome {
+    fn acquire(
+        &mut self,
+        owner: Option<&Owner>,
+        acquire: Acquire,
+        value: Option<Value>,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
         let by = owner.map(|owner| owner.name.clone());
         let quota = owner.map_or(Quota::default(), |owner| owner.quota);
         let try_once = acquire.wait.ms() == 0 && !acquire.keep_place;
@@ -212,7 +224,7 @@ impl Model {
             self.leases.iter().filter(|lease| lease.by == by && (!waits || !lease.live)).count()
         };
         // Holders have three bytes here, and metadata one entry of four.
-        let bytes = |acquire: &Acquire, waits: bool| {
+        let bytes = |acquire: &Acquire, value: &Option<Value>, waits: bool| {
             let queue = |mode| {
                 if waits {
                     640
@@ -227,12 +239,13 @@ impl Model {
             let metadata = if acquire.metadata.is_empty() { 0 } else { 768 + 160 + 4 };
             160 + keys
                 + metadata
+                + value.as_ref().map_or(0, |value| 160 + value.as_bytes().len() as u64)
                 + if acquire.holder.is_some() { 35 } else { 0 }
                 + if waits { 1_024 } else { 0 }
         };
         let mine = self.leases.iter().filter(|lease| lease.by == by);
-        let mine: u64 = mine.map(|lease| bytes(&lease.first, !lease.live)).sum();
-        let is_heavy = |waits| quota.bytes.filter(|most| mine + bytes(&acquire, waits) > *most);
+        let mine: u64 = mine.map(|lease| bytes(&lease.first, &lease.value, !lease.live)).sum();
+        let is_heavy = |waits| quota.bytes.filter(|most| mine + bytes(&acquire, &value, waits) > *most);
         let (heavy_live, heavy_waiting) = (is_heavy(false), is_heavy(true));
         let is_full = |quota: Option<u32>, count: usize| quota.is_some_and(|most| count >= most as usize);
         let (has_most, most_wait) = (is_full(quota.leases, own(false)), is_full(quota.waiting, own(true)));
@@ -245,6 +258,7 @@ impl Model {
             ttl: acquire.ttl,
             requests: vec![(acquire.attachment, deadline)],
             first: acquire,
+            value,
             admitted: Vec::new(),
         };
         let claimed = lease.first.claims.iter().map(|claim| claim.0.clone());

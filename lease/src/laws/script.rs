@@ -12,12 +12,18 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, PrincipalName, Revisi
 
 use super::make::key;
 use crate::limits::Limits;
+use crate::table::LeaseTable;
 use crate::{Acquire, Attachment, Command, Owner, Quota, Request};
 
+mod conditional;
+
 pub(super) const KEYS: [&str; 3] = ["a", "a/b", "c"];
-pub(super) const IDS: u128 = 9;
+/// Of acquires.
+const IDS: u128 = 9;
+/// With those of conditionals only.
+const MOST_IDS: u128 = 12;
 /// More keys than all of them have.
-pub(super) const MANY: usize = IDS as usize * KEYS.len();
+pub(super) const MANY: usize = MOST_IDS as usize * KEYS.len();
 
 /// A random history.
 #[derive(Clone)]
@@ -66,10 +72,11 @@ impl Entry {
 
 impl Script {
     /// The requests of an entry, each of one command.
-    pub(super) fn requests(&self, entry: &Entry, revision: Revision) -> Vec<Request> {
-        let request = |(action, owner): (&Action, &Option<Owner>)| Request {
-            by: owner.clone().filter(|_| self.has_owners),
-            commands: vec![action.at_revision(revision)],
+    pub(super) fn requests(&self, entry: &Entry, table: &LeaseTable) -> Vec<Request> {
+        let request = |(action, owner): (&Action, &Option<Owner>)| {
+            let by = owner.clone().filter(|_| self.has_owners);
+            let name = by.as_ref().map(|owner| &owner.name);
+            Request { commands: vec![action.played(name, table)], by }
         };
         entry.actions.iter().zip(&entry.owners).map(request).collect()
     }
@@ -84,6 +91,7 @@ pub(super) fn principal(name: &str) -> PrincipalName {
 #[derive(Clone, Debug)]
 pub(super) enum Action {
     Command(Command),
+    Conditional(conditional::Drawn),
     /// Revokes the token so many revisions back.
     Revoke {
         key: Key,
@@ -92,18 +100,19 @@ pub(super) enum Action {
 }
 
 impl Action {
-    pub(super) fn at_revision(&self, revision: Revision) -> Command {
+    fn played(&self, by: Option<&PrincipalName>, table: &LeaseTable) -> Command {
         match self {
             Self::Command(command) => command.clone(),
             Self::Revoke { key, back } => {
-                Command::Revoke { key: key.clone(), token: Token(revision.0.saturating_sub(*back)) }
+                Command::Revoke { key: key.clone(), token: Token(table.revision().0.saturating_sub(*back)) }
             }
+            Self::Conditional(drawn) => Command::Conditional(Box::new(drawn.played(by, table))),
         }
     }
 }
 
 pub(super) fn ids() -> impl Iterator<Item = LeaseId> {
-    (1..=IDS).filter_map(LeaseId::from_u128)
+    (1..=MOST_IDS).filter_map(LeaseId::from_u128)
 }
 
 pub(super) fn scripts() -> impl Strategy<Value = Script> {
@@ -146,20 +155,23 @@ fn entry() -> impl Strategy<Value = Entry> {
 }
 
 fn action() -> impl Strategy<Value = Action> {
-    let id = || (1..=IDS).prop_map(|bits| LeaseId::from_u128(bits).unwrap());
+    let acquired = || (1..=IDS).prop_map(|bits| LeaseId::from_u128(bits).unwrap());
+    let any_id = || (1..=MOST_IDS).prop_map(|bits| LeaseId::from_u128(bits).unwrap());
+    let id = || prop_oneof![9 => acquired(), 1 => any_id()];
     let any_key = || select(&KEYS[..]).prop_map(key);
     let attachment = || (0..3_u64).prop_map(Attachment);
     let ttl = || select(vec![100, 101, 150, 400, 2_000]).prop_map(|ms| Ttl::from_ms(ms).unwrap());
     let command = prop_oneof![
-        12 => acquire(id(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))),
+        12 => acquire(acquired(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))),
         3 => (id(), option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }),
         4 => id().prop_map(|lease_id| Command::Release { lease_id }),
-        2 => (id(), attachment())
+        3 => (id(), attachment())
             .prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }),
         1 => select(vec![0, 7, u64::MAX]).prop_map(|n| Command::Start { revision: Revision(n) }),
     ];
     prop_oneof![
         11 => command.prop_map(Action::Command),
+        4 => conditional::drawn().prop_map(Action::Conditional),
         1 => (any_key(), 0..8_u64).prop_map(|(key, back)| Action::Revoke { key, back }),
     ]
 }

@@ -4,11 +4,14 @@ use std::io::{self, Read, Write};
 use std::num::NonZeroU32;
 use std::thread;
 
-use ringfence_wire::{Holder, Metadata, Mode, PrincipalName, RulesRange};
+use ringfence_wire::{Holder, Metadata, Mode, PrincipalName, RulesRange, Ttl};
 
 use super::make::{acquire, id, key};
 use crate::table::{FrozenTable, LeaseTable, Record, RecordReader, RestoreError};
-use crate::{Acquire, Attachment, Command, Outcome, Owner, Quota, Request, SUPPORTED};
+use crate::{
+    Acquire, Attachment, Command, Conditional, Found, KeyChange, Outcome, Owner, Quota, Request, SUPPORTED,
+    Value,
+};
 
 pub(super) fn bytes_of(view: &FrozenTable) -> Vec<u8> {
     let mut bytes = Vec::new();
@@ -145,6 +148,44 @@ fn owners_are_in_the_format() {
     assert_eq!(restored.snapshot(), table.snapshot());
     let ann = PrincipalName::new("ann").unwrap();
     assert!(restored.lease(Some(&ann), id(2), None).is_ok() && restored.lease(None, id(2), None).is_err());
+}
+
+#[test]
+fn values_are_in_the_format() {
+    let mut table = LeaseTable::default();
+    table.raise_rules(4);
+    let set = |n, name, value: &[u8]| KeyChange::Acquire {
+        key: key(name),
+        lease_id: id(n),
+        ttl: Ttl::default(),
+        value: Value::new(value).unwrap(),
+        holder: None,
+        attachment: Attachment(7),
+    };
+    let longest = [b'v'; Value::MAX_BYTES];
+    let changes = vec![set(1, "a", b"\xff\x00"), set(2, "b", b""), set(3, "c", &longest)];
+    let conditional = Conditional::new(Vec::new(), changes).unwrap();
+    let outcomes = table.apply(1, vec![Command::Conditional(Box::new(conditional))], &mut Vec::new());
+    assert!(matches!(&outcomes[..], [Outcome::Changed(grants)] if grants.len() == 3));
+    let records = [
+        "06000000 00010003",
+        "0110 00000000000000000000000000000001 01016100 9875 00 00 0107 01 9975 00",
+        "0702ff00",
+        "0110 00000000000000000000000000000002 01016200 9875 00 00 0107 02 9975 00",
+        "0700",
+        "0110 00000000000000000000000000000003 01016300 9875 00 00 0107 03 9975 00",
+        "078008",
+        &in_hex(&longest),
+        "030300",
+    ];
+    assert_eq!(in_hex(&table.snapshot()), records.concat().replace(' ', ""));
+    // Also in single bytes, as a record that goes on beyond the buffer is read.
+    let snapshot = table.snapshot();
+    let restored =
+        LeaseTable::restore(Trickle { bytes: &snapshot, pause: false, fails: false }, SUPPORTED).unwrap();
+    assert_eq!((restored.snapshot(), restored.bytes()), (snapshot, table.bytes()));
+    let found = restored.found(None, &key("a"), 1);
+    assert!(matches!(found, Found::Own { value, .. } if value.as_bytes() == b"\xff\x00"));
 }
 
 #[test]

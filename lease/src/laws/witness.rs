@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use ringfence_wire::{EndReason, Key, LeaseId, Mode, Revision, Token};
+use ringfence_wire::{EndReason, Key, LeaseId, Mode, Revision, Token, Ttl};
 
 use super::make::key;
 use super::model::compatible;
 use super::script::KEYS;
 use crate::limits::Limits;
 use crate::table::LeaseTable;
-use crate::{Acquire, Attachment, Change, Command, Event, LeaseState, Outcome, Refusal};
+use crate::{
+    Acquire, Attachment, Change, Command, Conditional, Event, KeyChange, LeaseState, Outcome, Refusal,
+};
 
 pub(super) struct Witness {
     limits: Limits,
@@ -138,6 +140,11 @@ impl Witness {
             (None, Cause::Command(Command::Acquire(acquire), _)) if acquire.lease_id == event.lease_id => {
                 (acquire.ttl.ms().into(), u64::MAX, BTreeMap::from([(acquire.attachment, now_ms)]))
             }
+            (None, Cause::Command(Command::Conditional(conditional), _)) => {
+                let (ttl, attachment) = new_lease(conditional, event.lease_id);
+                self.count("granted by a conditional");
+                (ttl.ms().into(), u64::MAX, BTreeMap::from([(attachment, now_ms)]))
+            }
             _ => panic!("{} was granted without a request", event.lease_id),
         };
         self.count(if waited.is_some() { "granted from the queue" } else { "granted at once" });
@@ -197,6 +204,14 @@ impl Witness {
             (EndReason::Released, Cause::Command(Command::Release { lease_id }, _)) => {
                 assert_eq!(*lease_id, event.lease_id);
                 self.count("released");
+            }
+            (EndReason::Released, Cause::Command(Command::Conditional(conditional), _)) => {
+                let is_it = |change: &KeyChange| {
+                    matches!(change, KeyChange::End { key, token }
+                        if token.0 == seen.number && *key == seen.claims[0].0)
+                };
+                assert!(seen.claims.len() == 1 && conditional.changes().iter().any(is_it));
+                self.count("released by a conditional");
             }
             (EndReason::Revoked, Cause::Command(Command::Revoke { key, token }, _)) => {
                 assert!(token.0 == seen.number && seen.claims.iter().any(|claim| claim.0 == *key));
@@ -299,6 +314,17 @@ impl Witness {
                 seen.is_known = true;
                 self.count(if shorter { "renewed for less than it had" } else { "renewed" });
             }
+            (Command::Conditional(conditional), Outcome::Changed(_)) => {
+                for change in conditional.changes() {
+                    let KeyChange::Expire { token, ttl, .. } = change else { continue };
+                    let of_token = |seen: &&mut Seen| seen.live && seen.number == token.0;
+                    // Perhaps a change after this one has ended it.
+                    let Some(seen) = self.seen.values_mut().find(of_token) else { continue };
+                    let (before_ms, ttl_ms) = (seen.deadline_ms, u64::from(ttl.ms()));
+                    (seen.ttl_ms, seen.deadline_ms, seen.is_known) = (ttl_ms, now_ms + ttl_ms, true);
+                    self.count(if now_ms + ttl_ms < before_ms { "shortened" } else { "prolonged" });
+                }
+            }
             (_, Outcome::Refused(refusal)) => self.count(match refusal {
                 Refusal::Held { holders, .. } if holders.is_empty() => "held by waiters alone",
                 Refusal::Held { .. } => "held",
@@ -315,6 +341,7 @@ impl Witness {
                 | Refusal::Full => {
                     panic!("nobody in particular has no quota, and there is room")
                 }
+                Refusal::Changed { .. } => "changed",
                 Refusal::NotYet { .. } => panic!("a table decides by the rules that an entry has"),
             }),
             _ => {}
@@ -328,11 +355,21 @@ impl Witness {
             };
             assert_eq!(grant.token, Token(seen.number));
             let left_ms = seen.deadline_ms.saturating_sub(table.at_ms());
-            assert_eq!(grant.expires_in_ms, Some(left_ms), "only a renewal moves a deadline");
+            assert_eq!(grant.expires_in_ms, Some(left_ms), "only a renewal, or an expiry, moves a deadline");
         }
         assert_eq!(self.seen.values().filter(|seen| seen.live).count(), table.live());
         assert_eq!(self.seen.values().filter(|seen| !seen.live).count(), table.waiters());
     }
+}
+
+/// What a conditional says of the lease with this id.
+fn new_lease(conditional: &Conditional, id: LeaseId) -> (Ttl, Attachment) {
+    let mut changes = conditional.changes().iter();
+    let found = changes.find_map(|change| match change {
+        KeyChange::Acquire { lease_id, ttl, attachment, .. } if *lease_id == id => Some((*ttl, *attachment)),
+        _ => None,
+    });
+    found.unwrap_or_else(|| panic!("{id} was granted without a request"))
 }
 
 fn wait_ends_ms(acquire: &Acquire, now_ms: u64) -> u64 {

@@ -33,12 +33,15 @@ pub enum Found {
         until_ms: u64,
         /// The time until then, in milliseconds.
         expires_in_ms: u64,
+        /// Whether its client may not have been told of it.
+        is_untold: bool,
     },
 }
 
 /// A change that can be done, after those before it.
 enum Step {
     Acquire(Lease),
+    Keep(Slot),
     Expire(Slot, Ttl),
     End(Slot),
 }
@@ -72,6 +75,7 @@ impl LeaseTable {
                 value: value.clone(),
                 until_ms: lease.deadline_ms,
                 expires_in_ms: left(lease),
+                is_untold: lease.attachment().is_some(),
             },
             None => Found::Taken { expires_in_ms: holder.map(left) },
         }
@@ -101,6 +105,7 @@ impl LeaseTable {
                     let slot = self.grant(lease, events);
                     grants.push(self.grant_of(self.store.get(slot), Some(self.at_ms)));
                 }
+                Step::Keep(slot) => self.store.edit(slot, |lease| lease.attach(None)),
                 Step::Expire(slot, ttl) => self.store.edit(slot, |lease| lease.expire(ttl, self.at_ms)),
                 Step::End(slot) => self.end(slot, EndReason::Released, events),
             }
@@ -124,7 +129,7 @@ impl LeaseTable {
     fn holds(&self, by: Option<&PrincipalName>, key: &Key, condition: &Condition) -> bool {
         match *condition {
             Condition::Free => self.is_free(key),
-            Condition::Taken => !self.is_free(key),
+            Condition::Taken => matches!(self.found(by, key, 0), Found::Taken { .. }),
             Condition::Held { token, until_ms } => self
                 .own(by, key, token)
                 .is_some_and(|(_, lease, _)| until_ms.is_none_or(|until_ms| lease.deadline_ms == until_ms)),
@@ -135,12 +140,12 @@ impl LeaseTable {
         self.store.lock(key).is_none_or(|lock| lock.fits(Mode::Exclusive))
     }
 
-    /// The lease with a value that holds `key` with this token, if `by` owns it, or nobody does.
+    /// The lease with a value that holds `key` with this token, if `by` owns it. A lease of nobody is nobody else's: its id, which its
+    /// holder shows over HTTP, is not shown here.
     fn own(&self, by: Option<&PrincipalName>, key: &Key, token: Token) -> Option<(Slot, &Lease, &Value)> {
         let slot = self.store.lock(key)?.holder(token)?;
         let lease = self.store.get(slot);
-        let owner = self.store.owner(lease);
-        let is_own = owner.is_none() || owner == by;
+        let is_own = self.store.owner(lease) == by;
         is_own.then_some((slot, lease, lease.value()?))
     }
 }
@@ -158,10 +163,11 @@ impl<'a> Plan<'a> {
                 self.ids.insert(lease_id);
                 Step::Acquire(lease)
             }
+            KeyChange::Keep { key, token } => Step::Keep(self.own(&key, token)?.0),
             KeyChange::Expire { key, token, ttl } => Step::Expire(self.own(&key, token)?.0, ttl),
             KeyChange::End { key, token } => {
                 let (slot, lease) = self.own(&key, token)?;
-                self.room.give_back(lease, self.table.store.owner(lease) == self.by);
+                self.room.give_back(lease);
                 self.is_free.insert(key, true);
                 Step::End(slot)
             }

@@ -8,8 +8,7 @@ const RELEASED: End = End::Gone(EndReason::Released);
 
 /// Every way in which a lease ends, and a waiter leaves its queues.
 impl LeaseTable {
-    /// Remembers an unknown id as released, so that an acquire still on its way grants nothing. Tells a holder that its
-    /// lease ended otherwise, however often it asks.
+    /// Also of an id that is not known yet. Tells a holder that its lease ended otherwise, however often it asks.
     pub(super) fn release(
         &mut self,
         by: Option<&PrincipalName>,
@@ -20,10 +19,16 @@ impl LeaseTable {
             Known::Active(slot) => self.end(slot, EndReason::Released, events),
             Known::Ended(RELEASED | End::TimedOut) => {}
             Known::Ended(end) => return Outcome::Refused(end.into()),
-            Known::Nothing => match self.store.spaces_mut().open(by) {
-                Some(space) => self.store.remember(space, id, RELEASED, self.at_ms, self.limits.remembered),
-                None => return Outcome::Refused(Refusal::Full),
-            },
+            Known::Nothing => return self.forestall(by, id, RELEASED),
+        }
+        Outcome::Done
+    }
+
+    /// Remembers an unknown id as ended, so that an acquire still on its way grants nothing.
+    fn forestall(&mut self, by: Option<&PrincipalName>, id: LeaseId, end: End) -> Outcome {
+        match self.store.spaces_mut().open(by) {
+            Some(space) => self.store.remember(space, id, end, self.at_ms, self.limits.remembered),
+            None => return Outcome::Refused(Refusal::Full),
         }
         Outcome::Done
     }
@@ -59,6 +64,20 @@ impl LeaseTable {
             }
         }
         Outcome::Done
+    }
+
+    /// As [`Self::detach`], and also of an id that is not known yet: two requests of a node may be decided in any order.
+    pub(super) fn take_back(
+        &mut self,
+        by: Option<&PrincipalName>,
+        id: LeaseId,
+        attachment: Attachment,
+        events: &mut Vec<Event>,
+    ) -> Outcome {
+        match self.store.find(by, id) {
+            Known::Nothing => self.forestall(by, id, End::Gone(EndReason::Abandoned)),
+            Known::Active(_) | Known::Ended(_) => self.detach(by, id, attachment, events),
+        }
     }
 
     /// The earliest time at which something ends, in milliseconds: one more than the smallest deadline. `None` if nothing

@@ -165,15 +165,16 @@ mod tests {
         let mut bytes = Vec::new();
         let head = Record::Head { at_ms: 1, first_revision: Revision(0), revision: Revision(1) };
         write_records(1, [head], &mut bytes).unwrap();
-        // A lease, its id, one key, and 2^60 as the length of that key.
-        bytes.extend([1, 16]);
-        bytes.extend([7; 16]);
-        bytes.push(1);
-        bytes.extend([0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10]);
-        let source = io::Cursor::new(&bytes[4..]).chain(io::repeat(b'a'));
-        let mut reader = RecordReader::new(source);
-        reader.next().unwrap();
-        let error = reader.next().unwrap_err();
-        assert!(error.to_string().contains("cannot be decoded"), "{error}");
+        // A lease, its id, and one key, or a value; and 2^60 as the length of that key or value.
+        let lease = [&[1, 16][..], &[7; 16], &[1]].concat();
+        for record in [&lease[..], &[7]] {
+            let length = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x10];
+            let bytes = [&bytes[4..], record, &length].concat();
+            let source = io::Cursor::new(bytes).chain(io::repeat(b'a'));
+            let mut reader = RecordReader::new(source);
+            reader.next().unwrap();
+            let error = reader.next().unwrap_err();
+            assert!(error.to_string().contains("cannot be decoded"), "{error}");
+        }
     }
 }

@@ -49,13 +49,11 @@ impl Room {
         Ok(())
     }
 
-    /// Gives back the room of a live lease, which is the owner's own or nobody's.
-    pub(super) fn give_back(&mut self, lease: &Lease, is_own: bool) {
+    /// Gives back the room of a live lease of the owner.
+    pub(super) fn give_back(&mut self, lease: &Lease) {
         let less = lease.bytes(false);
+        self.leases -= 1;
+        self.bytes -= less;
         self.bytes_of_all -= less;
-        if is_own {
-            self.leases -= 1;
-            self.bytes -= less;
-        }
     }
 }

@@ -73,7 +73,8 @@ impl LeaseTable {
             Command::Acquire(acquire) => acquire.claims.len(),
             Command::Renew { lease_id, .. }
             | Command::Release { lease_id }
-            | Command::Detach { lease_id, .. } => {
+            | Command::Detach { lease_id, .. }
+            | Command::TakeBack { lease_id, .. } => {
                 keys(self.store.active(by, *lease_id).map(|(slot, _)| slot))
             }
             Command::Revoke { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(*token))),

@@ -53,10 +53,13 @@ pub(super) fn state(state: &Result<LeaseState, Refusal>) -> String {
 pub(super) fn found(found: &Found, name: impl FnOnce(LeaseId) -> String) -> String {
     match found {
         Found::Free => "free".to_owned(),
-        Found::Taken => "taken".to_owned(),
-        Found::Own { token, lease_id, value, until_ms, expires_in_ms } => {
+        Found::Taken { expires_in_ms } => {
+            expires_in_ms.map_or("taken".to_owned(), |ms| format!("taken, {ms} left"))
+        }
+        Found::Own { token, lease_id, value, until_ms, expires_in_ms, is_untold } => {
             let (name, value) = (name(*lease_id), String::from_utf8_lossy(value.as_bytes()));
-            format!("own {token} {name} {value}, {expires_in_ms} left until {until_ms}")
+            let untold = if *is_untold { ", untold" } else { "" };
+            format!("own {token} {name} {value}, {expires_in_ms} left until {until_ms}{untold}")
         }
     }
 }

@@ -52,6 +52,7 @@ fn command(words: &[&str]) -> Command {
         "release" => Command::Release { lease_id: id(words[1]) },
         "revoke" => Command::Revoke { key: key(words[1]), token: Token(number(words[2])) },
         "detach" => Command::Detach { lease_id: id(words[1]), attachment: Attachment(number(words[2])) },
+        "takeback" => Command::TakeBack { lease_id: id(words[1]), attachment: Attachment(number(words[2])) },
         "acquire" => Command::Acquire(Box::new(Acquire {
             lease_id: id(words[1]),
             claims: words[2..]
@@ -89,6 +90,10 @@ fn conditional(mut words: &[&str]) -> Conditional {
                     holder: None,
                     attachment: Attachment(0),
                 });
+                rest
+            }
+            ["keep", key, token, ref rest @ ..] => {
+                changes.push(KeyChange::Keep { key: self::key(key), token: Token(number(token)) });
                 rest
             }
             ["expire", key, token, ttl, ref rest @ ..] => {

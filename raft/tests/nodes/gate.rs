@@ -4,29 +4,27 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ringfence_lease::{Command, Outcome, Refusal};
+use ringfence_lease::{Command, Condition, Conditional, Outcome, Refusal};
 use ringfence_raft::{Handle, Node, NodeId, Says, Settings, StoppedNode};
-use ringfence_wire::{RulesRange, Upgraded};
+use ringfence_wire::{Key, RulesRange, Upgraded};
 use tempfile::TempDir;
 
 use crate::support::network::{FORWARDS, Network, Way};
 use crate::support::{Cluster, acquire, address, grant, id, lead, one, settings, until};
 
-const OLD: RulesRange = RulesRange { oldest: 1, newest: 2 };
-const NEW: RulesRange = RulesRange { oldest: 1, newest: 3 };
+const OLD: RulesRange = RulesRange { oldest: 1, newest: 3 };
+const NEW: RulesRange = RulesRange { oldest: 1, newest: 4 };
 /// How often each node is asked while the rules are raised.
 const ASKED: u64 = 200;
 
-/// To the new program, a release is a command of its newest rules. The old one would run it.
-fn since(command: &Command) -> u8 {
-    match command {
-        Command::Release { .. } => NEW.newest,
-        other => other.since(),
-    }
+/// A command of the newest rules. It changes nothing.
+fn change() -> Command {
+    let conditions = vec![(Key::new("free").unwrap(), Condition::Free)];
+    Command::Conditional(Box::new(Conditional::new(conditions, Vec::new()).unwrap()))
 }
 
-fn release(lease: u128) -> Command {
-    Command::Release { lease_id: id(lease) }
+fn done() -> Outcome {
+    Outcome::Changed(Vec::new())
 }
 
 fn not_yet() -> Outcome {
@@ -37,8 +35,9 @@ fn not_yet() -> Outcome {
 fn of(dir: &TempDir, network: &Network, node: NodeId, is_new: bool) -> Settings {
     let given = settings(node, dir.path().join(node.to_string()), network.port(&address(node)), 3);
     match is_new {
-        true => Settings { rules: NEW, since, ..given },
-        false => Settings { rules: OLD, ..given },
+        true => Settings { rules: NEW, ..given },
+        // It knows no newer commands, so it withholds none that it is sent.
+        false => Settings { rules: OLD, since: |_| OLD.oldest, ..given },
     }
 }
 
@@ -65,9 +64,9 @@ async fn restart(cluster: &mut Cluster, node: NodeId, is_new: bool) {
     cluster.nodes.insert(node, started);
 }
 
-/// Stops all nodes. How many releases each of their logs has; none may stand under rules that do not have it.
-async fn releases(cluster: Cluster) -> Vec<usize> {
-    let mut releases = Vec::new();
+/// Stops all nodes. How many changes each of their logs has; none may stand under rules that do not have it.
+async fn changes(cluster: Cluster) -> Vec<usize> {
+    let mut changes = Vec::new();
     for (node, running) in cluster.nodes {
         running.stop().await;
         let stopped = StoppedNode::open(&cluster.dir.path().join(node.to_string())).unwrap();
@@ -75,30 +74,30 @@ async fn releases(cluster: Cluster) -> Vec<usize> {
         for entry in stopped.log().unwrap().entries {
             let Says::Commands { rules, requests, .. } = entry.says else { continue };
             for command in requests.iter().flat_map(|request| &request.commands) {
-                assert!(since(command) <= rules, "node {node} has it under rules {rules}: {command:?}");
-                count += usize::from(matches!(command, Command::Release { .. }));
+                assert!(command.since() <= rules, "node {node} has it under rules {rules}: {command:?}");
+                count += usize::from(matches!(command, Command::Conditional(_)));
             }
         }
-        releases.push(count);
+        changes.push(count);
     }
-    releases
+    changes
 }
 
 /// Commands of old rules beside new ones, alone and together.
 async fn asks_for_both(handle: &Handle, first: u128) {
     let key = |lease: u128| format!("key-{lease}");
     let commands = vec![
-        release(first),
+        change(),
         acquire(first, &key(first), 0),
-        release(first),
-        release(first),
+        change(),
+        change(),
         acquire(first + 1, &key(first + 1), 0),
     ];
     let outcomes = handle.propose(commands).await.unwrap();
     let is_granted = |outcome: &Outcome| matches!(outcome, Outcome::Granted(_));
     assert_eq!([0, 2, 3].map(|place| outcomes[place].clone()), [not_yet(), not_yet(), not_yet()]);
     assert!(outcomes.len() == 5 && [1, 4].iter().all(|place| is_granted(&outcomes[*place])), "{outcomes:?}");
-    assert_eq!(handle.propose(vec![release(first)]).await, Ok(vec![not_yet()]));
+    assert_eq!(handle.propose(vec![change()]).await, Ok(vec![not_yet()]));
 }
 
 /// Followers of the old program once stopped at it, and a leader of the old program closed the connection on which it came.
@@ -119,15 +118,15 @@ async fn only_the_new_command_of_a_request_is_refused_until_the_rules_are_raised
     lead(&first, 3).await;
     asks_for_both(&first, 900).await;
     until("all are known as new", || cluster.handle(3).status().rules_supported == Some(NEW.newest)).await;
-    assert_eq!(first.upgrade(None, false).await, Ok(Upgraded { from: 2, to: 3 }));
+    assert_eq!(first.upgrade(None, false).await, Ok(Upgraded { from: 3, to: 4 }));
     for through in 1..=3 {
-        assert_eq!(one(&cluster.handle(through), release(1)).await, Outcome::Done);
+        assert_eq!(one(&cluster.handle(through), change()).await, done());
     }
     // Wherever the last of them stands by now, this entry shows it committed.
     grant(&first, 999, "last").await;
     let applied = |node| cluster.handle(node).view(|table| table.lease(None, id(999), None).is_ok());
     until("all have applied it", || (1..=3).all(applied)).await;
-    assert_eq!(releases(cluster).await, [3, 3, 3]);
+    assert_eq!(changes(cluster).await, [3, 3, 3]);
 }
 
 #[tokio::test]
@@ -139,7 +138,7 @@ async fn a_new_command_that_is_under_way_while_the_rules_are_raised_is_done() {
     let follower = cluster.handle(2);
     until("it follows", || follower.status().leader == Some(1)).await;
     // Its connection is open, so the command waits in the network.
-    assert_eq!(one(&follower, release(1)).await, not_yet());
+    assert_eq!(one(&follower, change()).await, not_yet());
     cluster.network.hold(&address(2), &address(1), [FORWARDS], Way::There);
     let raised = async {
         let upgraded = async || leader.upgrade(None, false).await;
@@ -148,8 +147,8 @@ async fn a_new_command_that_is_under_way_while_the_rules_are_raised_is_done() {
         }
         cluster.network.heal();
     };
-    let (outcome, ()) = tokio::join!(one(&follower, release(1)), raised);
-    assert_eq!(outcome, Outcome::Done);
+    let (outcome, ()) = tokio::join!(one(&follower, change()), raised);
+    assert_eq!(outcome, done());
 }
 
 #[tokio::test]
@@ -161,24 +160,23 @@ async fn a_new_command_is_refused_or_done_while_the_rules_are_raised_and_done_fr
     let asking = (1..=3).map(|node| {
         let handle = cluster.handle(node);
         async move {
-            let mut done = 0;
+            let mut count = 0;
             for _ in 0..ASKED {
-                match one(&handle, release(1)).await {
-                    Outcome::Done => done += 1,
-                    outcome => assert!(outcome == not_yet() && done == 0, "{outcome:?} after {done}"),
-                }
+                let outcome = one(&handle, change()).await;
+                assert!(outcome == done() || outcome == not_yet() && count == 0, "{outcome:?} after {count}");
+                count += u64::from(outcome == done());
             }
             // The raise may have come last.
-            while done == 0 {
-                done += u64::from(one(&handle, release(1)).await == Outcome::Done);
+            while count == 0 {
+                count += u64::from(one(&handle, change()).await == done());
             }
-            done
+            count
         }
     });
-    let (upgraded, done) = tokio::join!(first.upgrade(None, false), join_all(asking));
-    assert_eq!(upgraded, Ok(Upgraded { from: 2, to: 3 }));
+    let (upgraded, counts) = tokio::join!(first.upgrade(None, false), join_all(asking));
+    assert_eq!(upgraded, Ok(Upgraded { from: 3, to: 4 }));
     grant(&first, 999, "last").await;
     let applied = |node| cluster.handle(node).view(|table| table.lease(None, id(999), None).is_ok());
     until("all have applied it", || (1..=3).all(applied)).await;
-    assert_eq!(releases(cluster).await, [done.iter().sum::<u64>() as usize; 3]);
+    assert_eq!(changes(cluster).await, [counts.iter().sum::<u64>() as usize; 3]);
 }

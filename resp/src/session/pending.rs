@@ -1,5 +1,7 @@
 //! `MULTI`, `WATCH` and `EXEC`: commands that are done together, if keys are as they were.
 
+use std::collections::BTreeSet;
+
 use bytes::Bytes;
 use ringfence_service::Caller;
 use ringfence_wire::Key;
@@ -86,19 +88,21 @@ impl Session {
     pub(super) async fn watch(&mut self, names: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
         let keys: Vec<Key> =
             names.iter().map(|name| key_name::key(self.database, name)).collect::<Result<_, _>>()?;
-        let known = self.pending.watched.iter().map(|(key, _)| key);
+        let watched = &self.pending.watched;
+        work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
         // What was seen first counts.
-        let mut keys = work::keys_of(keys.iter().chain(known))?;
-        keys.retain(|key| self.pending.watched.iter().all(|(known, _)| known != key));
-        if keys.is_empty() {
+        let new: BTreeSet<Key> =
+            keys.into_iter().filter(|key| watched.iter().all(|(known, _)| known != key)).collect();
+        if new.is_empty() {
             return Ok(Done::Reply(Reply::OK));
         }
-        let share =
-            grown(self.node.room.share(caller.name()), keys.iter().map(|key| 64 + key.as_str().len()).sum())?;
+        let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
+        let share = grown(self.node.room.share(caller.name()), bytes)?;
         let mut seen = Vec::new();
+        let keys = work::keys_of(&new)?;
         let done = self.transact(caller, &keys, |transaction, _| {
             seen.clear();
-            for key in &keys {
+            for key in &new {
                 seen.push((key.clone(), Watched::look(transaction, key)?));
             }
             Ok(Reply::OK)

@@ -1,7 +1,7 @@
 //! Runs commands and scripts, all or nothing.
 
 use bytes::Bytes;
-use ringfence_service::{Caller, Transacted, Transaction};
+use ringfence_service::{Caller, Keys, Transacted, Transaction};
 
 use super::{Done, MAX_REPLY, Session, too_long};
 use crate::measure;
@@ -15,11 +15,11 @@ use crate::work::{self, Work};
 impl Session {
     /// Does one command or script.
     pub(super) async fn perform(&self, caller: &Caller, work: &Work) -> Result<Done, Refused> {
-        let keys = work::keys_of(work.keys())?;
-        if keys.is_empty() {
+        if work.keys().is_empty() {
             let mut nothing = Transaction::new(std::iter::empty());
             return work.run(&mut nothing, &mut Budget::of_request()).map(Done::Reply);
         }
+        let keys = work::keys_of(work.keys())?;
         self.transact(caller, &keys, |transaction, budget| work.run(transaction, budget)).await
     }
 
@@ -27,7 +27,7 @@ impl Session {
     pub(super) async fn transact(
         &self,
         caller: &Caller,
-        keys: &[ringfence_wire::Key],
+        keys: &Keys,
         mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
     ) -> Result<Done, Refused> {
         let (mut budget, mut runs) = (Budget::of_request(), 0);

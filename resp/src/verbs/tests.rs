@@ -12,6 +12,7 @@ fn transaction() -> Transaction {
         value: Value::new(b"v").unwrap(),
         until_ms: 15_000,
         expires_in_ms: 5_400,
+        is_untold: false,
     };
     let waited = Found::Taken { expires_in_ms: None };
     let keys = [
@@ -42,6 +43,7 @@ fn run(line: &str, place: Place) -> (String, String) {
         }
         KeyChange::Expire { key, token, ttl } => format!("expire {key} {token} {}", ttl.ms()),
         KeyChange::End { key, token } => format!("end {key} {token}"),
+        KeyChange::Keep { key, token } => format!("keep {key} {token}"),
     });
     let changes = changes.collect::<Vec<_>>().join("; ");
     (replies, changes)

@@ -14,8 +14,8 @@ pub(super) fn token(words: &Words) -> Result<Verb, Refused> {
         if !matches!(transaction.see(&key)?, Seen::Own(own) if *own == value) {
             return Ok(Reply::Null);
         }
-        match transaction.token(&key)? {
-            Some((_, token)) => Ok(Reply::Integer(i64::try_from(token.0).unwrap_or(i64::MAX))),
+        match transaction.token(&key, &value)? {
+            Some(token) => Ok(Reply::Integer(i64::try_from(token.0).unwrap_or(i64::MAX))),
             None => Err(Refused::new(
                 Kind::Order,
                 "ERR ringfence: the lock has its token once this request is done: ask in the next one",

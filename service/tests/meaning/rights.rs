@@ -1,6 +1,6 @@
 use ringfence_access::Digest;
 use ringfence_lease::Value;
-use ringfence_service::{Acquired, Caller, CannotDo, Failure, Proof, Seen, Transacted, Transaction};
+use ringfence_service::{Acquired, Caller, CannotDo, Failure, Keys, Proof, Seen, Transacted, Transaction};
 use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::time::Instant;
 
@@ -25,6 +25,10 @@ async fn node() -> Node {
 fn caller(node: &Node, name: &str) -> Caller {
     let proof = Proof { credential: Some(Digest::of(name.as_bytes())), ..Proof::default() };
     node.service.caller(proof).unwrap()
+}
+
+fn keys<const N: usize>(keys: [&Key; N]) -> Keys {
+    Keys::new(keys.map(Key::clone).into()).unwrap()
 }
 
 async fn acquire(node: &Node, name: &str, lease_id: LeaseId, key: &str) -> Result<Acquired, Failure> {
@@ -68,19 +72,18 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let value = Value::new(b"the same").unwrap();
     let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
     let Transacted { result: true, unsent: Some(unsent) } =
-        node.service.transact(&holder, std::slice::from_ref(&own), set).await.unwrap()
+        node.service.transact(&holder, &keys([&own]), set).await.unwrap()
     else {
         panic!("not acquired")
     };
     unsent.sent();
     let end = |keys: &mut Transaction| {
-        Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own) == Ok(None)))
+        Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own, &value) == Ok(None)))
     };
-    let seen = node.service.transact(&stranger, std::slice::from_ref(&own), end).await.unwrap().result;
+    let seen = node.service.transact(&stranger, &keys([&own]), end).await.unwrap().result;
     assert_eq!(seen, (true, Err(CannotDo::Taken), true));
-    let denied = node.service.transact(&holder, &[own.clone(), forbidden], |_| Ok(())).await.unwrap_err();
+    let denied = node.service.transact(&holder, &keys([&own, &forbidden]), |_| Ok(())).await.unwrap_err();
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
-    let ended =
-        node.service.transact(&holder, std::slice::from_ref(&own), |keys| Ok(keys.end(&own))).await.unwrap();
+    let ended = node.service.transact(&holder, &keys([&own]), |keys| Ok(keys.end(&own))).await.unwrap();
     assert_eq!(ended.result, Ok(true));
 }

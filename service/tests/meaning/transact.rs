@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ringfence_lease::Value;
-use ringfence_service::{CannotDo, Failure, Seen, Transacted, Transaction};
+use ringfence_service::{CannotDo, Failure, Keys, Seen, Transacted, Transaction};
 use ringfence_wire::{Key, Token, Ttl};
 
 use crate::node::{Node, eventually};
@@ -26,7 +26,7 @@ impl Node {
         keys: &[&str],
         run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
-        let keys: Vec<Key> = keys.iter().map(|name| key(name)).collect();
+        let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
         self.service.transact(&self.caller, &keys, run).await
     }
 
@@ -36,8 +36,8 @@ impl Node {
         sent(self.transact(&[name], set).await)
     }
 
-    async fn token(&self, name: &str) -> Option<Token> {
-        let token = |keys: &mut Transaction| Ok(keys.token(&key(name)).unwrap().map(|(_, token)| token));
+    async fn token(&self, name: &str, text: &str) -> Option<Token> {
+        let token = |keys: &mut Transaction| Ok(keys.token(&key(name), &value(text)).unwrap());
         sent(self.transact(&[name], token).await)
     }
 
@@ -61,28 +61,29 @@ fn sent<R>(transacted: Result<Transacted<R>, Failure>) -> R {
 async fn what_is_set_is_a_lease_with_a_value_until_it_is_ended() {
     let node = Node::start().await;
     assert!(node.set("a", "mine").await && !node.set("a", "other").await);
-    let first = node.token("a").await.unwrap();
+    let first = node.token("a", "mine").await.unwrap();
+    assert!(node.token("a", "other").await.is_none());
     assert!(node.service.handle().view(|table| table.is_live(&key("a"), first)));
     assert!(!node.end_if("a", "other").await && node.end_if("a", "mine").await);
-    assert!(!node.end_if("a", "mine").await && node.token("a").await.is_none());
-    assert!(node.set("a", "other").await && node.token("a").await.unwrap() > first);
+    assert!(!node.end_if("a", "mine").await && node.token("a", "mine").await.is_none());
+    assert!(node.set("a", "other").await && node.token("a", "other").await.unwrap() > first);
 }
 
 #[tokio::test]
 async fn what_is_ended_and_acquired_in_one_step_has_a_new_token() {
     let node = Node::start().await;
     assert!(node.set("a", "mine").await);
-    let first = node.token("a").await.unwrap();
+    let first = node.token("a", "mine").await.unwrap();
     let replace = |keys: &mut Transaction| {
         assert!(keys.end(&key("a")).unwrap());
         assert_eq!(keys.see(&key("a")), Ok(Seen::Free));
         keys.acquire(&key("a"), value("mine"), ttl()).unwrap();
-        assert_eq!(keys.token(&key("a")), Ok(None));
+        assert_eq!(keys.token(&key("a"), &value("mine")), Ok(None));
         assert_eq!(keys.see(&key("a")), Ok(Seen::Own(&value("mine"))));
         Ok(())
     };
     sent(node.transact(&["a"], replace).await);
-    assert!(node.token("a").await.unwrap() > first);
+    assert!(node.token("a", "mine").await.unwrap() > first);
 }
 
 #[tokio::test]
@@ -130,12 +131,12 @@ async fn all_keys_are_acquired_or_none() {
     };
     assert!(node.set("b", "other").await);
     assert_eq!(sent(node.transact(&all, set).await), Err(CannotDo::Held));
-    assert_eq!((node.token("a").await, node.token("c").await), (None, None));
+    assert_eq!((node.token("a", "mine").await, node.token("c", "mine").await), (None, None));
     assert!(node.end_if("b", "other").await);
     assert_eq!(sent(node.transact(&all, set).await), Ok(()));
     let mut tokens = Vec::new();
     for name in all {
-        tokens.push(node.token(name).await.unwrap());
+        tokens.push(node.token(name, "mine").await.unwrap());
     }
     assert!(tokens[0] < tokens[1] && tokens[1] < tokens[2], "a lease of its own each");
 }
@@ -178,7 +179,7 @@ async fn a_grant_that_the_client_is_not_sent_is_taken_back() {
     drop(node.transact(&["a", "b"], set).await.unwrap());
     let live = || node.service.handle().view(|table| table.live());
     eventually("they are taken back", || live() == 1).await;
-    assert!(node.token("kept").await.is_some());
+    assert!(node.token("kept", "v").await.is_some());
 }
 
 #[tokio::test]
@@ -192,5 +193,21 @@ async fn a_key_that_somebody_waits_for_cannot_be_replaced_in_one_step() {
     };
     let failure = node.transact(&["a"], replace).await.unwrap_err();
     assert!(matches!(failure, Failure::Held { by_waiters: true, .. }), "{failure:?}");
-    assert!(node.end_if("a", "v").await && node.token("a").await.is_none());
+    assert!(node.end_if("a", "v").await && node.token("a", "v").await.is_none());
+}
+
+/// A client whose connection broke may ask before the grant is taken back: then it is not.
+#[tokio::test]
+async fn a_grant_whose_token_was_told_stays() {
+    let node = Node::start().await;
+    let set =
+        |name| move |keys: &mut Transaction| keys.acquire(&key(name), value("v"), ttl()).map_err(|_| ());
+    let told = node.transact(&["told"], set("told")).await.unwrap();
+    let token = node.token("told", "v").await.unwrap();
+    drop(told);
+    // It is taken back later than the other would be.
+    drop(node.transact(&["a"], set("a")).await.unwrap());
+    let live = || node.service.handle().view(|table| table.live());
+    eventually("the other is taken back", || live() == 1).await;
+    assert_eq!(node.token("told", "v").await, Some(token));
 }

@@ -1,0 +1,118 @@
+//! Random conditionals. Most of what one says of a key fits the table at the time when it is played.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+use proptest::sample::select;
+use ringfence_wire::{Key, LeaseId, PrincipalName, Token, Ttl};
+
+use super::{IDS, KEYS, MOST_IDS};
+use crate::laws::make::key;
+use crate::{Attachment, Condition, Conditional, Found, KeyChange, LeaseTable, Value};
+
+#[derive(Clone, Debug)]
+pub(in crate::laws) struct Drawn {
+    conditions: Vec<(Key, Say)>,
+    changes: Vec<Change>,
+}
+
+/// What to say of a key.
+#[derive(Clone, Copy, Debug)]
+enum Say {
+    Free,
+    Taken,
+    /// Held with the token so many revisions before that of the holder, and if so, until so long after its deadline.
+    Held(u64, Option<u64>),
+    /// What is true.
+    Truth,
+}
+
+#[derive(Clone, Debug)]
+struct Change {
+    kind: Kind,
+    key: Key,
+    /// How many revisions before that of the holder its token is.
+    back: u64,
+    lease_id: LeaseId,
+    ttl: Ttl,
+    value: Value,
+    attachment: Attachment,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Acquire,
+    Expire,
+    End,
+    /// The first of these if the key is free, the other if it is the requester's own.
+    AcquireOrExpire,
+    AcquireOrEnd,
+}
+
+pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
+    let back = || prop_oneof![5 => Just(0), 1 => 1..4_u64];
+    let any_key = || select(&KEYS[..]).prop_map(key);
+    let say = prop_oneof![
+        6 => Just(Say::Truth),
+        1 => Just(Say::Free),
+        1 => Just(Say::Taken),
+        2 => (back(), select(vec![None, Some(0), Some(0), Some(1)])).prop_map(|(back, later)| Say::Held(back, later)),
+    ];
+    let kind = prop_oneof![
+        2 => Just(Kind::Acquire),
+        1 => Just(Kind::Expire),
+        1 => Just(Kind::End),
+        4 => Just(Kind::AcquireOrExpire),
+        3 => Just(Kind::AcquireOrEnd),
+    ];
+    // Most of these ids are in no acquire: what ended is not granted again for long.
+    let id = prop_oneof![1 => 1..=IDS, 6 => IDS + 1..=MOST_IDS];
+    let ttl = select(vec![100, 150, 400, 2_000]);
+    let change = (kind, any_key(), back(), id, ttl, select(vec!["", "v", "value"]), 0..3_u64);
+    let change = change.prop_map(|(kind, key, back, id, ttl, value, attachment)| Change {
+        kind,
+        key,
+        back,
+        lease_id: LeaseId::from_u128(id).unwrap(),
+        ttl: Ttl::from_ms(ttl).unwrap(),
+        value: Value::new(value.as_bytes()).unwrap(),
+        attachment: Attachment(attachment),
+    });
+    (vec((any_key(), say), 0..3), vec(change, 0..4))
+        .prop_map(|(conditions, changes)| Drawn { conditions, changes })
+}
+
+impl Drawn {
+    /// The conditional of `by`, for `table` as it is.
+    pub(super) fn played(&self, by: Option<&PrincipalName>, table: &LeaseTable) -> Conditional {
+        let found = |key: &Key| table.found(by, key, 0);
+        let condition = |(key, say): &(Key, Say)| {
+            let condition = match (say, found(key)) {
+                (Say::Free, _) | (Say::Truth, Found::Free) => Condition::Free,
+                (Say::Taken, _) | (Say::Truth, Found::Taken) => Condition::Taken,
+                (Say::Truth, Found::Own { token, until_ms, .. }) => {
+                    Condition::Held { token, until_ms: Some(until_ms) }
+                }
+                (Say::Held(back, later), found) => {
+                    let end_ms = if let Found::Own { until_ms, .. } = found { until_ms } else { 0 };
+                    let token = Token(table.fence(key).0.saturating_sub(*back));
+                    Condition::Held { token, until_ms: later.map(|later_ms| end_ms + later_ms) }
+                }
+            };
+            (key.clone(), condition)
+        };
+        let change = |change: &Change| {
+            let Change { kind, key, back, lease_id, ttl, value, attachment } = change.clone();
+            let is_own = matches!(found(&key), Found::Own { .. });
+            let token = Token(table.fence(&key).0.saturating_sub(back));
+            match kind {
+                Kind::AcquireOrExpire if is_own => KeyChange::Expire { key, token, ttl },
+                Kind::AcquireOrEnd if is_own => KeyChange::End { key, token },
+                Kind::Expire => KeyChange::Expire { key, token, ttl },
+                Kind::End => KeyChange::End { key, token },
+                _ => KeyChange::Acquire { key, lease_id, ttl, value, holder: None, attachment },
+            }
+        };
+        let conditions = self.conditions.iter().map(condition).collect();
+        Conditional::new(conditions, self.changes.iter().map(change).collect()).unwrap()
+    }
+}

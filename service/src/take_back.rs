@@ -1,0 +1,82 @@
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ringfence_lease::{Attachment, Command, Request};
+use ringfence_wire::LeaseId;
+use tokio::time::sleep;
+
+use crate::caller::Caller;
+use crate::service::Service;
+
+/// How long after its response was lost a grant is taken back.
+const AFTER: Duration = Duration::from_secs(2);
+/// The longest pause before that is tried again.
+const MAX_PAUSE: Duration = Duration::from_secs(30);
+
+/// Grants of which the client has not learned, or may never learn. If this is dropped, they are taken back 2 s later, unless the client is
+/// told of them until then.
+///
+/// A client that is answered with an error, or not at all, does not repeat its request by the id of a lease, as one does that chose it. So
+/// unlike an acquire by id, this one is taken back after an error, too, and again and again until that has an outcome.
+#[must_use = "grants that are not sent are taken back"]
+pub struct Unsent {
+    service: Arc<Service>,
+    caller: Caller,
+    grants: Vec<(LeaseId, Attachment)>,
+}
+
+impl Unsent {
+    /// `None` without any grants.
+    pub(crate) fn new(
+        service: &Arc<Service>,
+        caller: &Caller,
+        grants: Vec<(LeaseId, Attachment)>,
+    ) -> Option<Self> {
+        let has_any = !grants.is_empty();
+        has_any.then(|| Self { service: Arc::clone(service), caller: caller.clone(), grants })
+    }
+
+    /// The client has been sent the response, or there are no grants.
+    pub fn sent(mut self) {
+        self.grants.clear();
+    }
+}
+
+impl fmt::Debug for Unsent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Unsent").field(&self.grants).finish()
+    }
+}
+
+impl Drop for Unsent {
+    fn drop(&mut self) {
+        if self.grants.is_empty() {
+            return;
+        }
+        let take_back = |(lease_id, attachment)| Command::TakeBack { lease_id, attachment };
+        let commands = self.grants.drain(..).map(take_back).collect();
+        let request = Request { by: self.caller.owner(), commands };
+        let (service, caller) = (Arc::clone(&self.service), self.caller.clone());
+        tokio::spawn(async move { service.take_back(&caller, request).await });
+    }
+}
+
+impl Service {
+    /// Until there is an outcome, it is repeated. If very many of the caller's are being repeated, it is not: then the grants end with their
+    /// time-to-live.
+    async fn take_back(self: Arc<Self>, caller: &Caller, request: Request) {
+        let (mut pause, mut place) = (AFTER, None);
+        loop {
+            sleep(pause).await;
+            if self.handle.propose(request.clone()).await.is_ok() {
+                return;
+            }
+            place = place.or_else(|| self.repeat_place(caller));
+            if place.is_none() {
+                return;
+            }
+            pause = (2 * pause).min(MAX_PAUSE);
+        }
+    }
+}
