@@ -56,6 +56,8 @@ async fn nothing_is_left_of_a_large_request() {
     assert!(course.share.is_none());
     let second = course.next().await.unwrap().unwrap().unwrap();
     assert_eq!(second, "echo a\n");
+    client.write_all(b"echo b\n").await.unwrap();
+    course.next().await.unwrap().unwrap().unwrap();
     assert!(course.next().now_or_never().is_none());
     assert_eq!((course.received.capacity(), course.kept), (0, 0));
 }
