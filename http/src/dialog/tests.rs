@@ -119,9 +119,12 @@ impl Server {
     /// Keeps its thread from anything until this is dropped.
     fn hang(&self) -> std::sync::mpsc::Sender<()> {
         let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let (hangs, has_begun) = std::sync::mpsc::channel();
         self.threads.serve(|_| async move {
+            hangs.send(()).unwrap();
             let _ = gate.recv();
         });
+        has_begun.recv().unwrap();
         go_on
     }
 
