@@ -2,6 +2,7 @@
 
 mod courses;
 mod drains;
+mod encrypted;
 mod floods;
 mod hangups;
 mod memory;
@@ -80,6 +81,7 @@ impl Dialog for Lines {
 
 /// A server of lines. Dropping it does not end it.
 struct Server {
+    threads: Arc<Threads>,
     address: SocketAddr,
     connections: Arc<Connections>,
     seen: Arc<Seen>,
@@ -90,7 +92,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start(threads: Threads, max: usize) -> Self {
+    async fn start(threads: Threads, tls: Option<Tls>, max: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (connections, seen) = (Connections::new(max), Arc::<Seen>::default());
@@ -99,13 +101,31 @@ impl Server {
             let seen = Arc::clone(&seen);
             move |_| Lines { seen: Arc::clone(&seen), gate: open.clone() }
         };
-        let (threads, shared) = (Arc::new(threads), Arc::clone(&connections));
-        let serving = serve_dialogs(listener, None, threads, shared, lines, stopping, IDLE_TIMEOUT);
-        Self { address, connections, seen, gate, stop, serving: tokio::spawn(serving) }
+        let threads = Arc::new(threads);
+        let (of_all, shared) = (Arc::clone(&threads), Arc::clone(&connections));
+        let serving = serve_dialogs(listener, tls, of_all, shared, lines, stopping, IDLE_TIMEOUT);
+        Self { threads, address, connections, seen, gate, stop, serving: tokio::spawn(serving) }
     }
 
     async fn here(max: usize) -> Self {
-        Self::start(Threads::here(), max).await
+        Self::start(Threads::here(), None, max).await
+    }
+
+    /// A server with one thread of its own.
+    async fn apart() -> Self {
+        Self::start(Threads::start(1).unwrap(), None, 10).await
+    }
+
+    /// Keeps its thread from anything until this is dropped.
+    fn hang(&self) -> std::sync::mpsc::Sender<()> {
+        let (go_on, gate) = std::sync::mpsc::channel::<()>();
+        let (hangs, has_begun) = std::sync::mpsc::channel();
+        self.threads.serve(|_| async move {
+            hangs.send(()).unwrap();
+            let _ = gate.recv();
+        });
+        has_begun.recv().unwrap();
+        go_on
     }
 
     /// A client that has sent this.
@@ -135,7 +155,8 @@ async fn reads(client: &mut TcpStream, expected: &str) {
 /// All that follows, until the connection closes.
 async fn rest(client: &mut TcpStream) -> String {
     let mut rest = String::new();
-    client.read_to_string(&mut rest).await.unwrap();
+    let read = timeout(5 * IDLE_TIMEOUT, client.read_to_string(&mut rest)).await;
+    read.expect("the connection closes").unwrap();
     rest
 }
 

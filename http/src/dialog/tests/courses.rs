@@ -16,7 +16,9 @@ async fn course() -> (Course<Lines>, TcpStream) {
     let (turns, admitted) = (Arc::default(), Connections::new(1).admit(from).await);
     let stream = Stream::Plain(Paced::plain(stream, &turns, &admitted.0));
     let socket = Socket::new(stream, Arc::clone(&admitted.0));
-    let ((_, gate), (_, draining)) = (watch::channel(false), watch::channel(false));
+    let (never, draining) = watch::channel(false);
+    let gate = draining.clone();
+    std::mem::forget(never);
     let (dialog, reader) = (Lines { seen: Arc::default(), gate }, socket.reader());
     let (received, kept) = (BytesMut::new(), 0);
     (Course { dialog, socket, reader, turns, draining, received, kept, share: None }, client)
@@ -56,6 +58,10 @@ async fn nothing_is_left_of_a_large_request() {
     assert!(course.share.is_none());
     let second = course.next().await.unwrap().unwrap().unwrap();
     assert_eq!(second, "echo a\n");
+    for text in ["a longer one\n", "short\n"] {
+        client.write_all(text.as_bytes()).await.unwrap();
+        course.next().await.unwrap().unwrap().unwrap();
+    }
     assert!(course.next().now_or_never().is_none());
     assert_eq!((course.received.capacity(), course.kept), (0, 0));
 }

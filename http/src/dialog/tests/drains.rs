@@ -4,22 +4,23 @@ use super::*;
 
 #[tokio::test]
 async fn what_arrived_before_a_stop_is_answered() {
-    let threads = Threads::start(1).unwrap();
-    let (go_on, gate) = std::sync::mpsc::channel::<()>();
-    threads.serve(|_| async move {
-        let _ = gate.recv();
-    });
-    let server = Server::start(threads, 10).await;
+    let server = Server::apart().await;
+    let mut old = server.sent("as app\n").await;
+    reads(&mut old, "app\n").await;
+    let go_on = server.hang();
     let text = "echo a\n".repeat(10_000);
-    let mut client = server.sent(&text).await;
-    until("it is accepted", || server.connections.count().0 == 1).await;
+    let mut new = server.sent(&text).await;
+    until("it is accepted", || server.connections.count().0 == 2).await;
+    old.write_all(text.as_bytes()).await.unwrap();
     server.stop.send_replace(true);
     // The listener is closed: the stop is under way.
     while TcpStream::connect(server.address).await.is_ok() {
         yield_now().await;
     }
     drop(go_on);
-    assert_eq!(rest(&mut client).await, text.replace("echo ", ""));
+    for client in [&mut old, &mut new] {
+        assert_eq!(rest(client).await, text.replace("echo ", ""));
+    }
     server.serving.await.unwrap();
 }
 

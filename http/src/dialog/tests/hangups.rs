@@ -16,19 +16,10 @@ async fn a_request_whose_client_hangs_up_is_dropped() {
     assert_eq!((server.seen.begun.load(Relaxed), server.seen.ended.load(Relaxed)), (4, 0));
 }
 
-/// A server whose only thread does nothing until the sender is dropped.
-async fn stopped(max: usize) -> (Server, std::sync::mpsc::Sender<()>) {
-    let threads = Threads::start(1).unwrap();
-    let (go_on, gate) = std::sync::mpsc::channel::<()>();
-    threads.serve(|_| async move {
-        let _ = gate.recv();
-    });
-    (Server::start(threads, max).await, go_on)
-}
-
 #[tokio::test]
 async fn a_client_that_sends_no_more_gets_its_answers_but_changes_nothing() {
-    let (server, go_on) = stopped(10).await;
+    let server = Server::apart().await;
+    let go_on = server.hang();
     let mut client = server.sent("echo a\necho b\nchange c\necho d\n").await;
     client.shutdown().await.unwrap();
     drop(go_on);

@@ -23,6 +23,14 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
     let mut small = server.sent(vec![b'x'; PER_TURN]).await;
     let mut large = server.sent(vec![b'x'; 4 * PER_TURN]).await;
     until("it arrives", || server.seen.received.load(Relaxed) == 4 * PER_TURN).await;
+    // It counts: what others may have besides is less.
+    let most = server.connections.admit(server.address).await;
+    let budget = &server.connections.request_bodies;
+    let share = budget.share(Owner::Principal("other".into()), &most.0);
+    share.grow((64 << 20) - 6 * PER_TURN);
+    assert!(!most.0.is_body_shed());
+    share.grow(1);
+    assert!(most.0.is_body_shed());
     // Somebody else of the same owner needs it.
     let (owner, other) = (Owner::host(large.local_addr().unwrap()), server.connections.admit(server.address));
     server.connections.request_bodies.share(owner, &other.await.0).grow(ALL);
