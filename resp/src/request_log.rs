@@ -58,7 +58,7 @@ impl Drop for OpenRequest<'_> {
         let principal = self.principal.as_ref().and_then(|principal| Some(principal.name()?.as_str()));
         tracing::warn!(
             target: "ringfence::requests",
-            protocol = "resp", command, error = refused.map(Kind::name), took_ms = took.as_millis() as u64, principal, %from, untold,
+            command, error = refused.map(Kind::name), took_ms = took.as_millis() as u64, principal, %from, untold,
             "a request {what}"
         );
     }

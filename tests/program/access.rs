@@ -4,6 +4,7 @@ mod guarded;
 mod limits;
 mod owners;
 mod proofs;
+mod resp;
 mod rights;
 
 use std::time::Duration;

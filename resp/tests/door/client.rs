@@ -1,12 +1,14 @@
 //! A client that sends anything, and shows what it gets.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::node::PATIENCE;
+/// Far longer than anything here takes.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client(BufReader<TcpStream>);
 

@@ -4,7 +4,8 @@ use ringfence_service::Acquired;
 use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Ttl, Wait, WantedKey};
 use tokio::time::Instant;
 
-use crate::node::{Node, PATIENCE};
+use crate::client::PATIENCE;
+use crate::node::Node;
 
 /// An acquire of `key` by another protocol.
 fn request(key: &str) -> AcquireRequest {

@@ -17,10 +17,8 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep};
 
-use crate::client::Client;
+use crate::client::{Client, PATIENCE};
 
-/// Far longer than anything here takes.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// The file with the access rules, in the data directory of a test.
 const RULES: &str = "rules";
 

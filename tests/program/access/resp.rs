@@ -1,0 +1,99 @@
+//! Principals by the Redis protocol.
+
+use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, RedisConnectionInfo, RedisError, cmd};
+use ringfence_access::Credential;
+use ringfence_harness::until;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use super::guarded::{Guarded, all_rights, new, principal};
+use crate::support::SOON;
+
+/// Where the node of `guarded` listens.
+fn port(guarded: &Guarded) -> (std::net::IpAddr, u16) {
+    (guarded.node().http().ip(), 6400)
+}
+
+async fn connect(
+    guarded: &Guarded,
+    login: Option<(&str, &str)>,
+) -> Result<MultiplexedConnection, RedisError> {
+    let tls = TlsConnector::from(guarded.tls.current());
+    let connect = async || TcpStream::connect(port(guarded)).await.ok();
+    let stream = until(SOON, "the port is open", connect).await.unwrap();
+    let stream = tls.connect(port(guarded).0.into(), stream).await.unwrap();
+    let info = RedisConnectionInfo::default();
+    let info = match login {
+        Some(("", password)) => info.set_password(password),
+        Some((name, password)) => info.set_username(name).set_password(password),
+        None => info,
+    };
+    let (mut connection, driver) =
+        MultiplexedConnection::new_with_config(&info, stream, AsyncConnectionConfig::new()).await?;
+    tokio::spawn(driver);
+    connection.set_response_timeout(SOON);
+    Ok(connection)
+}
+
+async fn call(client: &mut MultiplexedConnection, line: &str) -> String {
+    let words: Vec<&str> = line.split(' ').collect();
+    let reply = cmd(words[0]).arg(&words[1..]).query_async::<Option<String>>(client).await;
+    match reply {
+        Ok(reply) => reply.unwrap_or_else(|| "nil".to_owned()),
+        Err(error) => format!("-{} {}", error.code().unwrap_or_default(), error.detail().unwrap_or_default()),
+    }
+}
+
+#[tokio::test]
+async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() {
+    let [ann, bob, nobody]: [Credential; 3] = [new(), new(), new()];
+    let limited = format!("{}\nlimits = {{ leases = 1 }}", all_rights());
+    let rules = principal("ann", &ann, &limited)
+        + &principal("bob", &bob, "allow = [{ keys = \"b/\", may = [\"acquire\"] }]");
+    let cluster =
+        ringfence_harness::Cluster::builder(crate::support::PROGRAM).nodes(1).lay_out().await.unwrap();
+    let argument = format!("--resp={}:6400", cluster.node(1).http().ip());
+    let guarded = Guarded::start_on(cluster, &rules, &[&argument]).await;
+
+    for (login, code) in [
+        (("", nobody.reveal()), "WRONGPASS"),
+        (("bob", ann.reveal()), "WRONGPASS"),
+        (("carl", ann.reveal()), "WRONGPASS"),
+    ] {
+        let error = connect(&guarded, Some(login)).await.map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains(code) || error.code() == Some(code), "{login:?}: {error}");
+    }
+    let mut stranger = connect(&guarded, None).await.unwrap();
+    assert!(call(&mut stranger, "SET a v NX PX 60000").await.starts_with("-NOAUTH"));
+    assert_eq!(call(&mut stranger, "PING").await, "PONG");
+
+    let mut ann_s = connect(&guarded, Some(("default", ann.reveal()))).await.unwrap();
+    let mut bob_s = connect(&guarded, Some(("bob", bob.reveal()))).await.unwrap();
+    assert_eq!(call(&mut ann_s, "SET b/1 v NX PX 60000").await, "OK");
+    let quota = call(&mut ann_s, "SET b/2 v NX PX 60000").await;
+    assert!(quota.starts_with("-OOM") && quota.contains("all the 1 leases"), "{quota}");
+    // He knows the value, and the lease is hers.
+    assert_eq!(call(&mut bob_s, "GET b/1").await, "ringfence:held-by-another");
+    assert_eq!(call(&mut bob_s, "RINGFENCE.TOKEN b/1 v").await, "nil");
+    assert!(call(&mut bob_s, "DEL b/1").await.contains("held over HTTP or by another principal"));
+    assert!(
+        call(&mut bob_s, "SET a v NX PX 60000")
+            .await
+            .starts_with("-NOPERM this requires the right `acquire` on the key a, which bob")
+    );
+    assert!(
+        call(&mut bob_s, "HGET ringfence:{b/1} token")
+            .await
+            .starts_with("-NOPERM this requires the right `read`")
+    );
+    let token: u64 = call(&mut ann_s, "HGET ringfence:{b/1} token").await.parse().unwrap();
+    assert!(token > 0);
+
+    guarded.replace_rules(&principal("bob", &bob, all_rights())).await;
+    assert!(call(&mut ann_s, "DEL b/1").await.starts_with("-NOAUTH the credential is not valid"));
+    assert_eq!(call(&mut bob_s, "SET a v NX PX 60000").await, "OK");
+    let log = guarded.node().log();
+    assert!(log.contains("a request was denied") && log.contains("command=\"set\""), "{log}");
+    assert!(!log.contains(ann.reveal()) && !log.contains(bob.reveal()), "{log}");
+}
