@@ -88,7 +88,7 @@ impl Drawn {
         let condition = |(key, say): &(Key, Say)| {
             let condition = match (say, found(key)) {
                 (Say::Free, _) | (Say::Truth, Found::Free) => Condition::Free,
-                (Say::Taken, _) | (Say::Truth, Found::Taken) => Condition::Taken,
+                (Say::Taken, _) | (Say::Truth, Found::Taken { .. }) => Condition::Taken,
                 (Say::Truth, Found::Own { token, until_ms, .. }) => {
                     Condition::Held { token, until_ms: Some(until_ms) }
                 }
