@@ -1,7 +1,6 @@
 //! Request and response bodies, and the memory that they hold for slow clients.
 
-use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
@@ -18,8 +17,6 @@ use crate::turns::{PER_TURN, Pace, Turns};
 
 /// Bytes of a request body that are kept at most. Longer bodies are read, but refused.
 const MAX_KEPT: usize = 1 << 20;
-/// What a handler makes of a body takes this many times its size. Measured with batches, whose keys are short.
-const TIMES_HANDLED: usize = 5;
 
 /// The error of a request that was dropped because the budget of bodies was exceeded and its owner held most of it.
 #[derive(Debug, thiserror::Error)]
@@ -77,14 +74,9 @@ impl RequestBody {
         if bytes <= PER_TURN {
             return Ok(());
         }
-        let connection = self.reader.connection();
-        let memory = self.connections.handled.take(connection.owner(), TIMES_HANDLED * bytes);
-        let mut memory = pin!(memory);
-        let memory = poll_fn(|cx| match connection.is_body_shed() {
-            true => Poll::Ready(Err(Shed)),
-            false => memory.as_mut().poll(cx).map(Ok),
-        });
-        connection.takes(memory.await?);
+        if !self.reader.connection().handles(bytes).await {
+            return Err(Shed);
+        }
         if !self.only_reads {
             self.reader.check_connected().await;
         }
@@ -236,6 +228,8 @@ impl HttpBody for ResponseBody {
 
 #[cfg(test)]
 mod tests {
+    use std::future::poll_fn;
+
     use axum::response::IntoResponse;
     use futures_util::FutureExt;
 

@@ -71,6 +71,8 @@ pub struct Connection {
     is_evicted: AtomicBool,
     /// And that one waits: it closes even before it is answered.
     is_overdue: AtomicBool,
+    /// Its client has hung up.
+    is_gone: AtomicBool,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -88,6 +90,8 @@ struct State {
     lasts: bool,
     /// The next request waits until all of the response is sent.
     begins: bool,
+    /// It speaks another protocol than HTTP.
+    is_dialog: bool,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -165,6 +169,7 @@ impl Connections {
             order,
             lasts: false,
             begins: false,
+            is_dialog: false,
             is_response_shed: false,
             is_body_shed: false,
             memory: None,
@@ -174,6 +179,7 @@ impl Connections {
             from,
             is_evicted: AtomicBool::new(false),
             is_overdue: AtomicBool::new(false),
+            is_gone: AtomicBool::new(false),
             state: Mutex::new(state),
             close: Notify::new(),
             flushed: Notify::new(),
@@ -240,6 +246,14 @@ impl Connection {
         }
     }
 
+    /// Much more of a request has arrived: the client is not late.
+    pub(super) fn received_much(&self) {
+        let mut state = self.state();
+        if state.phase == Phase::Head {
+            state.since = Instant::now();
+        }
+    }
+
     /// The head of a request is complete, and waits for its turn: the client is not late, and nothing is missing.
     pub(super) fn waits_for_turn(&self) {
         let mut state = self.state();
@@ -286,22 +300,6 @@ impl Connection {
     /// All of the request's body has arrived.
     pub(super) fn received_body(&self) {
         self.put(&mut self.state(), Class::Busy);
-    }
-
-    /// The request takes this memory while it is being handled.
-    pub(super) fn takes(&self, memory: Memory) {
-        self.state().memory = Some(memory);
-    }
-
-    /// The request takes `bytes` more while it is being handled. Returns whether all take far too much together.
-    pub fn takes_more(&self, bytes: usize) -> bool {
-        let of = &self.connections.handled;
-        bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
-    }
-
-    /// What the request takes from here on is little: it waits, and others may begin.
-    pub fn takes_little(&self) {
-        self.state().memory = None;
     }
 
     /// The request lasts, until its response ends: it waits for a lease, or is a watch.
@@ -368,6 +366,8 @@ impl Connection {
                 }
                 let (timeout, reason) = match state.phase {
                     _ if state.is_response_shed => return CloseReason::Unread,
+                    _ if state.is_unfinished_shed() => return CloseReason::Late,
+                    Phase::Idle if state.may_rest() => (Duration::MAX, CloseReason::Silent),
                     Phase::Idle => (IDLE_TIMEOUT, CloseReason::Silent),
                     Phase::Head => (HEAD_TIMEOUT, CloseReason::Late),
                     Phase::Turn | Phase::Handling => (Duration::MAX, CloseReason::Silent),

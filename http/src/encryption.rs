@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use ringfence_tls::{Name, Server, expires, expires_after, names};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::{sleep, timeout};
 use tokio_rustls::LazyConfigAcceptor;
@@ -16,7 +16,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::connections::{Connection, HEAD_TIMEOUT};
 use crate::paced::Paced;
-use crate::socket::Stream;
+use crate::socket::{END_TIMEOUT, Stream, end};
 use crate::turns::Turns;
 
 /// Encrypted bytes that wait for the client to read. The bodies of responses have a budget of their own.
@@ -25,8 +25,6 @@ const MAX_UNSENT: usize = 16 << 10;
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first byte of a connection with TLS, which no method of HTTP begins with.
 const HANDSHAKE: u8 = 0x16;
-/// How long a client that is refused may take to read why.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// TLS of a listener.
 #[derive(Clone)]
@@ -61,7 +59,7 @@ pub(super) async fn open(
     tls: Option<Tls>,
     turns: &Arc<Turns>,
     connection: &Arc<Connection>,
-) -> io::Result<Opened<impl Future<Output = ()>>> {
+) -> io::Result<Opened<impl Future<Output = ()> + use<>>> {
     let (stream, chain) = match tls {
         None => (Stream::Plain(Paced::plain(stream, turns, connection)), None),
         Some(tls) => {
@@ -91,7 +89,7 @@ async fn opened(
         let Some(refusal) = tls.refusal else {
             return Ok((Stream::Plain(Paced::plain(stream, turns, connection)), None));
         };
-        let _ = timeout(REFUSAL_TIMEOUT, refuse(stream, &refusal)).await;
+        let _ = timeout(END_TIMEOUT, refuse(stream, &refusal)).await;
         return Err(io::Error::other("the connection is plain"));
     }
     let stream = Paced::encrypted(stream, turns, connection);
@@ -112,14 +110,10 @@ async fn opened(
     Ok((Stream::Encrypted(Box::new(stream)), Some(chain)))
 }
 
-/// Answers a plain request without reading it, then drains what the client sends: closing a socket with unread bytes resets
-/// the connection, and the client would lose the answer.
+/// Answers a plain request without reading it.
 async fn refuse(mut stream: TcpStream, refusal: &[u8]) -> io::Result<()> {
     stream.write_all(refusal).await?;
-    stream.shutdown().await?;
-    let mut buffer = [0; 1024];
-    while stream.read(&mut buffer).await? > 0 {}
-    Ok(())
+    end(&mut stream).await
 }
 
 impl Chain {

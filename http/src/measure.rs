@@ -9,7 +9,7 @@ pub(crate) enum CloseReason {
     Evicted,
     /// It was idle for too long.
     Silent,
-    /// A request head did not arrive in time.
+    /// A request did not arrive in time: its head or, if it is not of HTTP, all of it. Or others needed its memory.
     Late,
     /// A response was not read for too long, or others needed its memory.
     Unread,
@@ -37,7 +37,7 @@ metrics! {
     pub METRICS;
     CONNECTIONS_CLOSED: Counter = Counter::new(
         "ringfence_http_connections_closed_total",
-        "Connections that this node closed, by reason: evicted (no room for a new one), silent, late (slow request head), unread (response not read).",
+        "Connections that this node closed, by reason: evicted (no room for a new one), silent, late (slow request), unread (response not read).",
     ).by("reason", CLOSE_REASONS);
     HANDSHAKES_FAILED: Counter = Counter::new(
         "ringfence_tls_handshakes_failed_total",

@@ -7,24 +7,31 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::connections::Connection;
 use super::turns::{Pace, Turns};
 
-/// Bytes that are read before hyper asks for them, as they arrive and as they are decrypted.
+/// Bytes that are read before they are asked for, as they arrive and as they are decrypted.
 pub(super) const MAX_AHEAD: usize = 16 << 10;
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
+
+/// How long a client may be silent before the system asks whether it is there, how often it asks then, and how many times.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+const KEEPALIVE_RETRIES: u32 = 6;
 
 /// A connected socket.
 pub(super) struct Paced {
     stream: TcpStream,
     connection: Arc<Connection>,
     pace: Pace,
-    /// What is read is kept until hyper asks for it.
+    /// What is read is kept until it is asked for.
     is_ahead: bool,
     /// Bytes that may still be read so for the current request. Of some messages of TLS any number may come, with no data.
     may_read_ahead: usize,
@@ -50,6 +57,12 @@ impl Paced {
     /// One that begins with the handshake of TLS.
     pub(super) fn encrypted(stream: TcpStream, turns: &Arc<Turns>, connection: &Arc<Connection>) -> Self {
         Self { handshake: Handshake::Hello(MAX_HELLO), ..Self::plain(stream, turns, connection) }
+    }
+
+    /// Lets the system ask a silent client whether it is there. If none of the questions is answered, the socket fails.
+    pub(super) fn keep_alive(&self) -> io::Result<()> {
+        let asking = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
+        SockRef::from(&self.stream).set_tcp_keepalive(&asking.with_retries(KEEPALIVE_RETRIES))
     }
 
     /// The first message is whole.
@@ -184,6 +197,7 @@ mod tests {
         assert!(refused.to_string().contains("too long"), "{refused}");
         assert!(read.len() < 10 * MAX_HELLO, "{}", read.len());
     }
+
     #[tokio::test]
     async fn only_so_much_of_a_request_is_read_outside_turns() {
         let (mut socket, _turns) = socket(3 * MAX_AHEAD).await;
@@ -196,5 +210,16 @@ mod tests {
             socket.read_exact(&mut bytes).await.unwrap();
             assert!(socket.read_u8().now_or_never().is_none());
         }
+    }
+
+    #[tokio::test]
+    async fn the_system_asks_a_silent_client_whether_it_is_there() {
+        let (socket, _turns) = socket(0).await;
+        socket.keep_alive().unwrap();
+        let socket = SockRef::from(&socket.stream);
+        assert!(socket.keepalive().unwrap());
+        assert_eq!(socket.tcp_keepalive_time().unwrap(), KEEPALIVE);
+        assert_eq!(socket.tcp_keepalive_interval().unwrap(), KEEPALIVE_INTERVAL);
+        assert_eq!(socket.tcp_keepalive_retries().unwrap(), KEEPALIVE_RETRIES);
     }
 }

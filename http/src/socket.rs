@@ -2,7 +2,7 @@
 //!
 //! hyper notices a hang-up only while it has no byte of a next request. A line break behind a body is enough to hide the
 //! hang-up, and then a lease would be granted to nobody. So the [`Reader`] looks for the end of the stream behind up to
-//! [`MAX_AHEAD`] such bytes, which it keeps for hyper. A client that sends more while it waits for a response and then hangs
+//! [`MAX_AHEAD`] such bytes, which it keeps. A client that sends more while it waits for a response and then hangs
 //! up is noticed only when the response is written.
 //!
 //! A client that shuts down only its sending side counts as gone: the two cannot be distinguished.
@@ -12,16 +12,21 @@ use std::io;
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::task::coop::unconstrained;
 use tokio_rustls::server::TlsStream;
 
-use crate::connections::Connection;
+use crate::connections::{Connection, InFlight};
 use crate::paced::{MAX_AHEAD, Paced};
+use crate::turns::Turns;
 
-/// What hyper reads from and writes to.
+/// How long a client may take to read the last response.
+pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// What is read from and written to, by hyper or a dialog.
 pub(super) struct Socket(Arc<Reader>);
 
 /// A connection's stream.
@@ -30,7 +35,7 @@ pub(super) enum Stream {
     Encrypted(Box<TlsStream<Paced>>),
 }
 
-/// The stream, shared by hyper and hang-up detection.
+/// The stream, shared with hang-up detection.
 pub(super) struct Reader {
     connection: Arc<Connection>,
     input: Mutex<Input>,
@@ -38,7 +43,7 @@ pub(super) struct Reader {
 
 struct Input {
     stream: Stream,
-    /// Bytes read that hyper has not asked for yet.
+    /// Bytes read that nobody has asked for yet.
     ahead: BytesMut,
     is_closed: bool,
 }
@@ -79,29 +84,49 @@ impl Reader {
         &self.connection
     }
 
+    /// A request is there: waits for its turn, and for the responses to earlier ones to be sent.
+    pub(super) async fn begin(&self, turns: &Arc<Turns>) -> InFlight {
+        if let Some(turn) = turns.ask(self.connection.owner()) {
+            self.connection.waits_for_turn();
+            // Nobody drops the other end while it waits.
+            let _ = turn.await;
+        }
+        let in_flight = self.connection.begin().await;
+        self.input().stream.paced().allow_ahead();
+        in_flight
+    }
+
     /// Ready when the client has hung up while a handler works on its request.
     pub(super) fn poll_hangup(&self, cx: &mut Context<'_>) -> Poll<()> {
         if !self.connection.is_handling() {
             return Poll::Pending;
         }
         let mut input = self.input();
-        while !input.is_closed && input.ahead.len() < MAX_AHEAD {
-            let mut piece = [0; 1024];
-            let mut piece = ReadBuf::new(&mut piece);
-            // A task that has done much in this poll, or whose turn is over, would not see a hang-up that is there.
-            input.stream.paced().read_ahead(true);
-            let read = pin!(unconstrained(poll_fn(|cx| input.stream.poll_read(cx, &mut piece)))).poll(cx);
-            input.stream.paced().read_ahead(false);
-            let read = ready!(read);
-            input.is_closed = read.is_err() || piece.filled().is_empty();
-            input.ahead.extend_from_slice(piece.filled());
-            // hyper, which is polled before this, may be waiting for these bytes.
-            cx.waker().wake_by_ref();
+        ready!(input.poll_ahead(cx));
+        if !input.is_closed {
+            return Poll::Pending;
         }
-        if input.is_closed { Poll::Ready(()) } else { Poll::Pending }
+        self.connection.hung_up();
+        Poll::Ready(())
     }
 
-    /// A request begins, or all of its body has arrived: what is behind it tells whether its client hangs up.
+    /// Whether something has arrived that was not asked for, also if there is no turn to read it.
+    pub(super) fn has_arrived(&self, cx: &mut Context<'_>) -> bool {
+        let mut input = self.input();
+        input.stream.paced().allow_ahead();
+        let _ = input.poll_ahead(cx);
+        !input.ahead.is_empty()
+    }
+
+    /// It speaks another protocol than HTTP, and nothing may arrive for long: the system looks whether the client is there.
+    pub(super) fn becomes_dialog(&self) {
+        if let Err(error) = self.input().stream.paced().keep_alive() {
+            tracing::debug!(%error, "cannot set SO_KEEPALIVE");
+        }
+        self.connection.becomes_dialog();
+    }
+
+    /// All of the body of a request has arrived: what is behind it tells whether its client hangs up.
     pub(super) fn allow_ahead(&self) {
         self.input().stream.paced().allow_ahead();
     }
@@ -109,6 +134,26 @@ impl Reader {
     /// Returns at once; after a hang-up never, and the same poll ends the connection.
     pub(super) async fn check_connected(&self) {
         poll_fn(|cx| if self.poll_hangup(cx).is_ready() { Poll::Pending } else { Poll::Ready(()) }).await;
+    }
+}
+
+impl Input {
+    /// Reads ahead. Ready at the end of the stream, or when there is no room.
+    fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        while !self.is_closed && self.ahead.len() < MAX_AHEAD {
+            let mut piece = [0; 1024];
+            let mut piece = ReadBuf::new(&mut piece);
+            // A task that has done much in this poll, or whose turn is over, would not see a hang-up that is there.
+            self.stream.paced().read_ahead(true);
+            let read = pin!(unconstrained(poll_fn(|cx| self.stream.poll_read(cx, &mut piece)))).poll(cx);
+            self.stream.paced().read_ahead(false);
+            let read = ready!(read);
+            self.is_closed = read.is_err() || piece.filled().is_empty();
+            self.ahead.extend_from_slice(piece.filled());
+            // Who is polled before this may be waiting for these bytes.
+            cx.waker().wake_by_ref();
+        }
+        Poll::Ready(())
     }
 }
 
@@ -145,7 +190,7 @@ impl AsyncWrite for Socket {
         written
     }
 
-    /// hyper flushes when it has written all that it buffered.
+    /// Called when all that was buffered is written.
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context) -> Poll<io::Result<()>> {
         let flushed = match &mut self.0.input().stream {
             Stream::Plain(stream) => Pin::new(stream).poll_flush(cx),
@@ -166,6 +211,15 @@ impl AsyncWrite for Socket {
             Stream::Encrypted(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
+}
+
+/// Ends a stream behind its last response. Closing a socket with unread bytes resets the connection, and the client would lose the
+/// response. So what it still sends is read for a while.
+pub(super) async fn end(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut buffer = [0; 1024];
+    while stream.read(&mut buffer).await? > 0 {}
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,12 +1,21 @@
 //! A connection while it is served, and its request while it is answered.
 
+use std::future::{pending, poll_fn};
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 
 use tokio::time::Instant;
 
 use super::table::Class;
-use super::{Connection, Phase};
+use super::{Connection, Phase, State};
+use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
+use crate::owner::Owner;
+
+/// What a handler makes of a request takes this many times its size. Measured with batches, whose keys are short.
+const TIMES_HANDLED: usize = 5;
 
 /// A connection, while it is served.
 pub(crate) struct Admitted(pub(crate) Arc<Connection>);
@@ -15,7 +24,7 @@ impl Admitted {
     /// Counts and logs that the node closed the connection.
     pub(crate) fn log_close(&self, reason: CloseReason) {
         connection_closed(reason);
-        tracing::debug!(from = %self.0.from, ?reason, "closed an HTTP connection");
+        tracing::debug!(from = %self.0.from, ?reason, "closed a connection");
     }
 }
 
@@ -49,5 +58,69 @@ impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
         (state.phase, state.lasts, state.memory) = (Phase::Flushing, false, None);
+    }
+}
+
+impl State {
+    /// Whether the connection may be idle for any time.
+    pub(super) fn may_rest(&self) -> bool {
+        self.is_dialog && matches!(self.owner, Owner::Principal(_))
+    }
+
+    /// Whether the connection closes because others need the memory of its unfinished request. A handler of HTTP answers that.
+    pub(super) fn is_unfinished_shed(&self) -> bool {
+        self.is_dialog && self.is_body_shed
+    }
+}
+
+impl Connection {
+    /// It speaks another protocol than HTTP: while it belongs to a principal, it may be idle for any time.
+    pub(crate) fn becomes_dialog(&self) {
+        self.state().is_dialog = true;
+    }
+
+    /// Its client has hung up while its request is being handled.
+    pub(crate) fn hung_up(&self) {
+        self.is_gone.store(true, Relaxed);
+    }
+
+    /// Returns at once, or never if the client of a request is known to have hung up. Before a request has an effect, this keeps it from
+    /// having one for nobody.
+    pub async fn check_connected(&self) {
+        if self.is_gone.load(Relaxed) {
+            pending().await
+        }
+    }
+
+    /// All of a request, `bytes`, has arrived: waits until large requests that are being handled leave memory for this one. Returns
+    /// whether they did before the memory in which it arrived was given to others.
+    pub(crate) async fn handles(&self, bytes: usize) -> bool {
+        let mut memory = pin!(self.connections.handled.take(self.owner(), TIMES_HANDLED * bytes));
+        let memory = poll_fn(|cx| match self.is_body_shed() {
+            true => Poll::Ready(None),
+            false => memory.as_mut().poll(cx).map(Some),
+        });
+        let memory = memory.await;
+        let is_given = memory.is_some();
+        if let Some(memory) = memory {
+            self.takes(memory);
+        }
+        is_given
+    }
+
+    /// The request takes this memory while it is being handled.
+    pub(crate) fn takes(&self, memory: Memory) {
+        self.state().memory = Some(memory);
+    }
+
+    /// The request takes `bytes` more while it is being handled. Returns whether all take far too much together.
+    pub fn takes_more(&self, bytes: usize) -> bool {
+        let of = &self.connections.handled;
+        bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
+    }
+
+    /// What the request takes from here on is little: it waits, and others may begin.
+    pub fn takes_little(&self) {
+        self.state().memory = None;
     }
 }

@@ -17,7 +17,6 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("bench/src/scale.rs measure", STORY),
     ("examples/failover.rs measure", STORY),
     ("guard/examples/stores.rs redis_writes_and_checks", STORY),
-    ("http/src/lib.rs serve_connection", "the life of a connection, in order"),
     ("jepsen/laws/src/report/tests/invented.rs hold", STORY),
     ("jepsen/src/field.rs set_up", STARTS),
     ("jepsen/src/grey/play.rs perform", STORY),

@@ -6,9 +6,8 @@ use axum::response::IntoResponse;
 use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-
-use tokio::net::TcpSocket;
-use tokio::time::Instant;
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::time::{Instant, sleep};
 
 use super::*;
 use crate::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};

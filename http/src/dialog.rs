@@ -1,0 +1,243 @@
+//! Connections that speak another protocol than HTTP: one request after the other, each with one response.
+//!
+//! What a stranger can take is bounded as for HTTP: a request begins in a turn, and what arrives behind it waits, but for the end of the
+//! stream. Large requests and responses have shares of the same memory, and how long anything takes is checked by the same phases
+//! (`connections`), where all of a request is its head.
+
+use std::future::{pending, poll_fn};
+use std::io;
+use std::mem::MaybeUninit;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::yield_now;
+use tokio::time::timeout;
+
+use crate::budget::Share;
+use crate::connections::{Connection, Connections, InFlight};
+use crate::encryption::Tls;
+use crate::socket::{END_TIMEOUT, Reader, Socket, end};
+use crate::threads::Threads;
+use crate::turns::{PER_TURN, Pace, Turns, in_turns};
+use crate::{Open, Protocol, Remote, serve_all};
+
+/// Bytes of a request that are kept until it is whole. More of one close the connection.
+const MAX_REQUEST: usize = 128 << 10;
+
+/// The server's side of a connection.
+pub trait Dialog: Send + 'static {
+    /// The length of the first whole request in `received`, from 1 to all of it, or `None` if it is not there yet. It is called again with
+    /// more bytes until it is, so it should keep its place itself, and never with none.
+    ///
+    /// # Errors
+    /// The last response: what follows cannot be understood, and the connection closes.
+    fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
+
+    /// Answers a request. Dropped before its end if the client hangs up, or the connection must close.
+    fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> impl Future<Output = Reply> + Send;
+}
+
+/// The response to a request.
+pub struct Reply {
+    /// May be empty.
+    pub bytes: Bytes,
+    /// The connection closes behind it.
+    pub is_last: bool,
+    /// Called once the kernel has all of the bytes, and else dropped.
+    pub sent: Option<Box<dyn FnOnce() + Send>>,
+}
+
+/// Dialogs, which this begins.
+#[derive(Clone)]
+struct Dialogs<B>(B);
+
+/// Serves the connections of `listener`, each with a dialog that `begin` makes, until `draining` turns true, then waits up to `within` for
+/// open requests to end. With `tls` they are encrypted. Runs on the first of `threads`, which accepts.
+///
+/// A connection that belongs to a principal may be idle for any time.
+pub async fn serve_dialogs<D: Dialog>(
+    listener: TcpListener,
+    tls: Option<Tls>,
+    threads: Arc<Threads>,
+    connections: Arc<Connections>,
+    begin: impl Fn(Arc<Remote>) -> D + Clone + Send + Sync + 'static,
+    draining: watch::Receiver<bool>,
+    within: Duration,
+) {
+    serve_all(listener, tls, threads, connections, Dialogs(begin), draining, within).await;
+}
+
+impl<B, D> Protocol for Dialogs<B>
+where
+    B: Fn(Arc<Remote>) -> D + Clone + Send + Sync + 'static,
+    D: Dialog,
+{
+    async fn serve(self, open: Open) {
+        let Open { socket, remote, turns, watcher: _watcher, draining } = open;
+        let reader = socket.reader();
+        reader.becomes_dialog();
+        let dialog = self.0(remote);
+        let (received, kept) = (BytesMut::new(), 0);
+        let course = Course { dialog, socket, reader, turns, draining, received, kept, share: None };
+        if let Err(error) = course.run().await {
+            tracing::debug!(%error, "a connection ended");
+        }
+    }
+}
+
+/// A dialog, and how far it is.
+struct Course<D> {
+    dialog: D,
+    socket: Socket,
+    reader: Arc<Reader>,
+    turns: Arc<Turns>,
+    draining: watch::Receiver<bool>,
+    /// What has arrived, and was not answered: part of a request, or less than can be read at once.
+    received: BytesMut,
+    /// Bytes of an unfinished request that the share counts.
+    kept: usize,
+    share: Option<Share<Connection>>,
+}
+
+impl<D: Dialog> Course<D> {
+    async fn run(mut self) -> io::Result<()> {
+        // tokio reads from a new socket before it has polled the system for a close.
+        yield_now().await;
+        while let Some(request) = self.next().await? {
+            let in_flight = self.reader.begin(&self.turns).await;
+            let reply = match request {
+                Ok(request) => self.answer(request).await,
+                Err(bytes) => Reply { bytes, is_last: true, sent: None },
+            };
+            let is_last = reply.is_last;
+            self.send(reply, in_flight).await?;
+            if is_last {
+                return timeout(END_TIMEOUT, end(self.socket)).await?;
+            }
+        }
+        timeout(END_TIMEOUT, self.socket.shutdown()).await?
+    }
+
+    /// Waits for the next request, or the last response instead. `None`: the connection ends.
+    async fn next(&mut self) -> io::Result<Option<Result<Bytes, Bytes>>> {
+        loop {
+            if !self.received.is_empty() {
+                self.reader.connection().received();
+                match self.dialog.frame(&self.received) {
+                    Ok(Some(length)) => return Ok(Some(Ok(self.take(length)))),
+                    Ok(None) => self.keep()?,
+                    Err(last) => return Ok(Some(Err(last))),
+                }
+            }
+            if !self.read().await? {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Takes a whole request. What the dialog keeps of it holds no memory of others.
+    fn take(&mut self, length: usize) -> Bytes {
+        let request = Bytes::copy_from_slice(&self.received[..length]);
+        self.received.advance(length);
+        if self.share.is_some() {
+            self.received = BytesMut::from(&self.received[..]);
+        }
+        self.kept = 0;
+        request
+    }
+
+    /// Keeps what has arrived of an unfinished request.
+    fn keep(&mut self) -> io::Result<()> {
+        if self.received.len() > MAX_REQUEST {
+            return Err(io::Error::other("a request is too long"));
+        }
+        let connection = self.reader.connection();
+        while self.received.len() > self.kept + PER_TURN {
+            let budget = &connection.connections.request_bodies;
+            // Joining the pieces takes up to twice their size.
+            self.share.get_or_insert_with(|| budget.share(connection.owner(), connection)).grow(2 * PER_TURN);
+            self.kept += PER_TURN;
+            connection.received_much();
+        }
+        Ok(())
+    }
+
+    /// Reads more; `false` if nothing follows, or nothing has begun at a stop.
+    async fn read(&mut self) -> io::Result<bool> {
+        let is_idle = self.received.is_empty();
+        if is_idle {
+            // It may have been large.
+            self.received = BytesMut::new();
+        }
+        tokio::select! {
+            // Whatever has arrived before a stop is answered.
+            biased;
+            read = read(&mut self.socket, &mut self.received) => return read,
+            _ = self.draining.wait_for(|draining| *draining), if is_idle => {}
+        }
+        // The driver sees what has arrived in the meantime.
+        yield_now().await;
+        if !poll_fn(|cx| Poll::Ready(self.reader.has_arrived(cx))).await {
+            return Ok(false);
+        }
+        read(&mut self.socket, &mut self.received).await
+    }
+
+    async fn answer(&mut self, request: Bytes) -> Reply {
+        let connection = self.reader.connection();
+        if request.len() > PER_TURN && !connection.handles(request.len()).await {
+            // The connection is about to be closed.
+            return pending().await;
+        }
+        self.share = None;
+        // One that has gone by now gets what needs no waiting.
+        let _ = poll_fn(|cx| Poll::Ready(self.reader.poll_hangup(cx))).await;
+        let owner = || connection.owner();
+        in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await
+    }
+
+    /// Sends a response, what is sent at once in a turn each.
+    async fn send(&mut self, reply: Reply, in_flight: InFlight) -> io::Result<()> {
+        let Reply { bytes, sent, .. } = reply;
+        in_flight.respond();
+        let connection = self.reader.connection();
+        let _share = (bytes.len() > PER_TURN).then(|| {
+            let share = connection.connections.response_bodies.share(connection.owner(), connection);
+            share.grow(bytes.len());
+            share
+        });
+        let mut pace = Pace::new(&self.turns);
+        for piece in bytes.chunks(PER_TURN) {
+            poll_fn(|cx| pace.poll(cx, || connection.owner())).await;
+            self.socket.write_all(piece).await?;
+            pace.took(piece.len());
+        }
+        drop(in_flight);
+        self.socket.flush().await?;
+        if let Some(sent) = sent {
+            sent();
+        }
+        Ok(())
+    }
+}
+
+/// Reads what has arrived, at most what a turn allows; `false` at the end. A connection that waits has no buffer.
+async fn read(socket: &mut Socket, received: &mut BytesMut) -> io::Result<bool> {
+    poll_fn(|cx| {
+        let mut piece = [MaybeUninit::uninit(); PER_TURN];
+        let mut piece = ReadBuf::uninit(&mut piece);
+        ready!(Pin::new(&mut *socket).poll_read(cx, &mut piece))?;
+        received.extend_from_slice(piece.filled());
+        Poll::Ready(Ok(!piece.filled().is_empty()))
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,70 @@
+//! Clients that go away.
+
+use super::*;
+
+#[tokio::test]
+async fn a_request_whose_client_hangs_up_is_dropped() {
+    let server = Server::here(10).await;
+    // What is behind it hides no hang-up.
+    for (number, behind) in ["", "\n", "echo a\necho b\n", "an unfinished one"].iter().enumerate() {
+        let client = server.sent(format!("wait\n{behind}")).await;
+        until("it begins", || server.seen.begun.load(Relaxed) > number).await;
+        drop(client);
+        until("it is dropped", || server.seen.dropped.load(Relaxed) > number).await;
+        until("the connection ends", || server.connections.count().0 == 0).await;
+    }
+    assert_eq!((server.seen.begun.load(Relaxed), server.seen.ended.load(Relaxed)), (4, 0));
+}
+
+#[tokio::test]
+async fn a_client_that_sends_no_more_gets_its_answers_but_changes_nothing() {
+    let server = Server::apart().await;
+    let go_on = server.hang();
+    let mut client = server.sent("echo a\necho b\nchange c\necho d\n").await;
+    client.shutdown().await.unwrap();
+    drop(go_on);
+    // Whether it will read them is not known.
+    assert_eq!(rest(&mut client).await, "a\nb\n");
+    assert_eq!((server.seen.begun.load(Relaxed), server.seen.ended.load(Relaxed)), (3, 2));
+
+    let mut client = server.sent("echo a\n").await;
+    client.shutdown().await.unwrap();
+    assert_eq!(rest(&mut client).await, "a\n");
+}
+
+#[tokio::test]
+async fn a_response_is_sent_once_the_kernel_has_all_of_it() {
+    let server = Server::here(10).await;
+    let bytes = 20 << 20;
+    for reads in [true, false] {
+        let mut client = server.sent(format!("large {bytes}\n")).await;
+        let mut first = [0];
+        client.read_exact(&mut first).await.unwrap();
+        for _ in 0..1_000 {
+            yield_now().await;
+        }
+        assert_eq!(server.seen.sent.load(Relaxed), usize::from(!reads));
+        if reads {
+            client.read_exact(&mut vec![0; bytes - 1]).await.unwrap();
+            until("it is sent", || server.seen.sent.load(Relaxed) == 1).await;
+        } else {
+            drop(client);
+            until("it is dropped", || server.seen.dropped.load(Relaxed) == 1).await;
+        }
+    }
+    assert_eq!(server.seen.sent.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_connection_is_closed_for_another_once_its_request_is_answered() {
+    let server = Server::here(1).await;
+    let mut first = server.sent("wait a\necho b\n").await;
+    until("it begins", || server.seen.begun.load(Relaxed) == 1).await;
+    let mut second = server.sent("echo c\n").await;
+    reads(&mut second, "c\n").await;
+    server.gate.send_replace(true);
+    assert_eq!(rest(&mut first).await, "a\n");
+    second.write_all(b"quit d\n").await.unwrap();
+    assert_eq!(rest(&mut second).await, "d\n");
+    assert_eq!(server.seen.begun.load(Relaxed), 3);
+}

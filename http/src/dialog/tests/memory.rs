@@ -1,0 +1,76 @@
+//! Large requests and responses, and the memory that all connections share.
+
+use super::*;
+use crate::owner::Owner;
+
+/// More than all connections may hold together.
+const ALL: usize = 1 << 30;
+
+#[tokio::test]
+async fn a_request_that_is_too_long_closes_the_connection() {
+    let server = Server::here(10).await;
+    let text = "echo ".to_owned() + &"x".repeat(MAX_REQUEST - 6) + "\n";
+    let mut client = server.sent(&text).await;
+    reads(&mut client, &text["echo ".len()..]).await;
+    client.write_all(&[b'x'; 2 * MAX_REQUEST]).await.unwrap();
+    until("it closes", || server.connections.count().0 == 0).await;
+    assert!(server.seen.received.load(Relaxed) <= MAX_REQUEST + PER_TURN);
+}
+
+#[tokio::test]
+async fn an_unfinished_request_makes_room_for_those_of_others() {
+    let server = Server::here(10).await;
+    let mut small = server.sent(vec![b'x'; PER_TURN]).await;
+    let mut large = server.sent(vec![b'x'; 4 * PER_TURN]).await;
+    until("it arrives", || server.seen.received.load(Relaxed) == 4 * PER_TURN).await;
+    // It counts: what others may have besides is less.
+    let most = server.connections.admit(server.address).await;
+    let budget = &server.connections.request_bodies;
+    let share = budget.share(Owner::Principal("other".into()), &most.0);
+    share.grow((64 << 20) - 6 * PER_TURN);
+    assert!(!most.0.is_body_shed());
+    share.grow(1);
+    assert!(most.0.is_body_shed());
+    // Somebody else of the same owner needs it.
+    let (owner, other) = (Owner::host(large.local_addr().unwrap()), server.connections.admit(server.address));
+    server.connections.request_bodies.share(owner, &other.await.0).grow(ALL);
+    assert!(matches!(large.read(&mut [0]).await, Ok(0) | Err(_)));
+    small.write_all(b"\n").await.unwrap();
+    reads(&mut small, "\n").await;
+    assert_eq!(server.seen.begun.load(Relaxed), 1);
+}
+
+#[tokio::test]
+async fn a_large_request_waits_for_the_memory_of_others() {
+    let server = Server::here(10).await;
+    let text = "echo ".to_owned() + &"x".repeat(4 * PER_TURN) + "\n";
+    let memory = server.connections.handled.take(Owner::Principal("other".into()), ALL).await;
+    let (mut waits, gone) = (server.sent(&text).await, server.sent(&text).await);
+    let mut small = server.sent("echo a\n").await;
+    reads(&mut small, "a\n").await;
+    let arrived = || server.seen.received.load(Relaxed) == text.len();
+    until("they arrive", arrived).await;
+    assert_eq!(server.connections.count().0, 3);
+    drop(gone);
+    until("one goes away", || server.connections.count().0 == 2).await;
+    assert_eq!(server.seen.begun.load(Relaxed), 1);
+    drop(memory);
+    reads(&mut waits, &text["echo ".len()..]).await;
+    // It holds nothing any more.
+    assert!(!server.connections.handled.take(Owner::Principal("other".into()), 0).await.grow(0));
+    assert_eq!(server.seen.begun.load(Relaxed), 2);
+}
+
+#[tokio::test]
+async fn a_response_that_is_not_read_makes_room_for_those_of_others() {
+    let server = Server::here(10).await;
+    let mut unread = server.sent("large 20000000\n").await;
+    unread.readable().await.unwrap();
+    let (owner, other) =
+        (Owner::host(unread.local_addr().unwrap()), server.connections.admit(server.address));
+    server.connections.response_bodies.share(owner, &other.await.0).grow(ALL);
+    until("it is dropped", || server.seen.dropped.load(Relaxed) == 1).await;
+    let mut bytes = Vec::new();
+    let _ = unread.read_to_end(&mut bytes).await;
+    assert!(bytes.len() < 20_000_000);
+}
