@@ -35,7 +35,9 @@ fn the_data_of_all_supported_rules_replays_to_the_states_that_were_written_then(
                 assert!(command.since() <= rules, "it stands under rules {rules}: {command:?}");
             }
         }
-        assert_eq!(kinds(&node), BTreeSet::from(["Acquire", "Detach", "Release", "Renew", "Revoke"]));
+        let mut expected = BTreeSet::from(["Acquire", "Detach", "Release", "Renew", "Revoke"]);
+        expected.extend((rules >= 4).then_some("Conditional"));
+        assert_eq!(kinds(&node), expected);
         let snapshots = node.snapshots().unwrap();
         assert!(snapshots.snapshots.len() == 2 && snapshots.unusable.is_empty(), "{snapshots:?}");
     }
@@ -43,7 +45,7 @@ fn the_data_of_all_supported_rules_replays_to_the_states_that_were_written_then(
 
 /// The kinds of the commands in the log of `node`.
 fn kinds(node: &StoppedNode) -> BTreeSet<&'static str> {
-    use ringfence_lease::Command::{Acquire, Detach, Release, Renew, Revoke, Start};
+    use ringfence_lease::Command::{Acquire, Conditional, Detach, Release, Renew, Revoke, Start};
     let says = node.log().unwrap().entries.into_iter().map(|entry| entry.says);
     let commands = says.flat_map(|says| match says {
         Says::Commands { requests, .. } => {
@@ -59,6 +61,7 @@ fn kinds(node: &StoppedNode) -> BTreeSet<&'static str> {
             Release { .. } => "Release",
             Revoke { .. } => "Revoke",
             Detach { .. } => "Detach",
+            Conditional(_) => "Conditional",
         })
         .collect()
 }
