@@ -41,6 +41,7 @@ struct Change {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Acquire,
+    Keep,
     Expire,
     End,
     /// An expiry, an end, or an end and an acquire, if the key is the requester's own, and an acquire otherwise.
@@ -60,6 +61,7 @@ pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
     ];
     let kind = prop_oneof![
         2 => Just(Kind::Acquire),
+        1 => Just(Kind::Keep),
         1 => Just(Kind::Expire),
         1 => Just(Kind::End),
         4 => Just(Kind::AcquireOrExpire),
@@ -95,7 +97,7 @@ impl Drawn {
         let condition = |(key, say): &(Key, Say)| {
             let condition = match (say, found(key)) {
                 (Say::Free, _) | (Say::Truth, Found::Free) => Condition::Free,
-                (Say::Taken, _) | (Say::Truth, Found::Taken) => Condition::Taken,
+                (Say::Taken, _) | (Say::Truth, Found::Taken { .. }) => Condition::Taken,
                 (Say::Truth, Found::Own { token, until_ms, .. }) => {
                     Condition::Held { token, until_ms: Some(until_ms) }
                 }
@@ -118,6 +120,7 @@ impl Drawn {
                 Kind::AcquireOrExpire if is_own => vec![KeyChange::Expire { key, token, ttl }],
                 Kind::AcquireOrEnd if is_own => vec![end],
                 Kind::AcquireAnyhow if is_own => vec![end, acquire],
+                Kind::Keep => vec![KeyChange::Keep { key, token }],
                 Kind::Expire => vec![KeyChange::Expire { key, token, ttl }],
                 Kind::End => vec![end],
                 _ => vec![acquire],
