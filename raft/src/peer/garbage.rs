@@ -113,6 +113,7 @@ fn entry(rules: u8) -> Vec<u8> {
         Command::Revoke { key: key("a"), token: Token(1) },
         Command::Release { lease_id: id(8) },
         Command::Conditional(Box::new(conditional)),
+        Command::TakeBack { lease_id: id(9), attachment: Attachment(2) },
     ];
     let commands: Vec<_> = commands.into_iter().filter(|command| command.since() <= rules).collect();
     let owner = Owner { name: PrincipalName::new("ann").expect("a name"), quota: Quota::default() };

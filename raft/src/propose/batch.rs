@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_an_entry_with_a_conditional_are_fixed() {
+    fn the_bytes_of_an_entry_with_the_commands_of_rules_4_are_fixed() {
         let key = |name| Key::new(name).unwrap();
         let token = Token(300);
         let conditions = vec![
@@ -214,19 +214,25 @@ mod tests {
         };
         let changes = vec![
             acquire,
+            KeyChange::Keep { key: key("b"), token },
             KeyChange::Expire { key: key("c"), token, ttl },
             KeyChange::End { key: key("d"), token },
         ];
         let conditional = Conditional::new(conditions, changes).unwrap();
-        let requests = vec![vec![Command::Conditional(Box::new(conditional))].into()];
+        let lease_id = LeaseId::from_u128(7).unwrap();
+        let take_back = Command::TakeBack { lease_id, attachment: Attachment(8) };
+        let requests = vec![vec![Command::Conditional(Box::new(conditional)), take_back].into()];
         let batch = Batch { rules: 4, at_ms: 1, max_bytes: 2, floor: Revision(3), requests };
         let golden = [
-            &[4, 3, 1, 2, 0, 1, 0, 1, 6][..],
+            &[4, 3, 1, 2, 0, 1, 0, 2, 6][..],
             &[4, 1, b'a', 0, 1, b'b', 1, 1, b'c', 2, 0xac, 2, 0, 1, b'd', 2, 0xac, 2, 1, 9],
-            &[3, 0, 1, b'a', 16],
+            &[4, 0, 1, b'a', 16],
             &[0; 15],
             &[7, 0xac, 2, 2, 0xff, 0, 1, 1, b'h', 8],
-            &[1, 1, b'c', 0xac, 2, 0xac, 2, 2, 1, b'd', 0xac, 2],
+            &[1, 1, b'b', 0xac, 2, 2, 1, b'c', 0xac, 2, 0xac, 2, 3, 1, b'd', 0xac, 2],
+            &[7, 16],
+            &[0; 15],
+            &[7, 8],
         ];
         assert_eq!(batch.encode().0, golden.concat());
         assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
