@@ -166,6 +166,8 @@ fn action() -> impl Strategy<Value = Action> {
         12 => acquire(acquired(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))),
         3 => (id(), option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }),
         4 => id().prop_map(|lease_id| Command::Release { lease_id }),
+        2 => (any_id(), attachment())
+            .prop_map(|(lease_id, attachment)| Command::TakeBack { lease_id, attachment }),
         5 => (acquired(), attachment())
             .prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }),
         1 => select(vec![0, 7, u64::MAX]).prop_map(|n| Command::Start { revision: Revision(n) }),

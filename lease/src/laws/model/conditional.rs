@@ -89,13 +89,13 @@ impl Model {
                 };
                 self.acquire(owner, acquire, Some(value.clone()), events)
             }
-            KeyChange::Keep { key, token } => match self.own(&by, key, *token) {
-                Some(known) => {
-                    self.stored(&known).requests.clear();
-                    Outcome::Done
-                }
-                None => Outcome::Refused(Refusal::NotLive),
-            },
+            KeyChange::Keep { key, token } => {
+                let Some(known) = self.own(&by, key, *token) else {
+                    return Outcome::Refused(Refusal::NotLive);
+                };
+                self.stored(&known).requests.clear();
+                Outcome::Done
+            }
             KeyChange::Expire { key, token, ttl } => {
                 let Some(known) = self.own(&by, key, *token) else {
                     return Outcome::Refused(Refusal::NotLive);
@@ -141,19 +141,18 @@ impl Model {
         if self.holders(key).is_empty() && self.queue(key).is_empty() {
             return Found::Free;
         }
-        let left = |lease: &Lease| lease.deadline.saturating_sub(self.at);
-        let holders = self.holders(key);
-        let first = holders.first();
-        match first.and_then(|first| self.own(by, key, Token(first.number))) {
+        let left_ms = |lease: &Lease| lease.deadline.saturating_sub(self.at);
+        let first = self.holders(key).first().copied().cloned();
+        match first.as_ref().and_then(|lease| self.own(by, key, Token(lease.number))) {
             Some(lease) => Found::Own {
                 token: Token(lease.number),
                 lease_id: lease.first.lease_id,
-                expires_in_ms: left(&lease),
-                is_untold: !lease.requests.is_empty(),
-                value: lease.value.expect("its own has a value"),
+                value: lease.value.clone().expect("its own has a value"),
                 until_ms: lease.deadline,
+                expires_in_ms: left_ms(&lease),
+                is_untold: !lease.requests.is_empty(),
             },
-            None => Found::Taken { expires_in_ms: first.map(|first| left(first)) },
+            None => Found::Taken { expires_in_ms: first.as_ref().map(left_ms) },
         }
     }
 }

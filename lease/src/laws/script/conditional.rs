@@ -41,6 +41,7 @@ struct Change {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Acquire,
+    Keep,
     Expire,
     End,
     /// An expiry, an end, or an end and an acquire, if the key is the requester's own, and an acquire otherwise.
@@ -60,6 +61,7 @@ pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
     ];
     let kind = prop_oneof![
         2 => Just(Kind::Acquire),
+        1 => Just(Kind::Keep),
         1 => Just(Kind::Expire),
         1 => Just(Kind::End),
         4 => Just(Kind::AcquireOrExpire),
@@ -118,6 +120,7 @@ impl Drawn {
                 Kind::AcquireOrExpire if is_own => vec![KeyChange::Expire { key, token, ttl }],
                 Kind::AcquireOrEnd if is_own => vec![end],
                 Kind::AcquireAnyhow if is_own => vec![end, acquire],
+                Kind::Keep => vec![KeyChange::Keep { key, token }],
                 Kind::Expire => vec![KeyChange::Expire { key, token, ttl }],
                 Kind::End => vec![end],
                 _ => vec![acquire],
