@@ -31,6 +31,8 @@ pub(crate) struct Config {
     pub(crate) data: PathBuf,
     pub(crate) http: SocketAddr,
     pub(crate) peer: SocketAddr,
+    /// `None`: the node does not speak the Redis protocol.
+    pub(crate) resp: Option<SocketAddr>,
     /// The peer addresses of all members, this node included.
     pub(crate) peers: BTreeMap<u64, String>,
     pub(crate) join: bool,
@@ -56,8 +58,8 @@ pub(crate) struct Config {
     pub(crate) access: Option<PathBuf>,
     /// `None`: connections between nodes are plain.
     pub(crate) peer_tls: Option<PeerTls>,
-    /// With `--insecure`: whether `http` and `peer` are safe without it.
-    pub(crate) insecure: Option<[bool; 2]>,
+    /// With `--insecure`: the ports that are not safe without it.
+    pub(crate) insecure: Option<Vec<&'static str>>,
 }
 
 /// The files for TLS with clients.
@@ -131,22 +133,26 @@ impl Config {
             );
         }
         let peer_tls = peer_tls(options.peer_tls)?;
-        let is_safe = [
-            is_of_this_machine(http) || tls.is_some() && options.access.is_some(),
-            is_of_this_machine(peer) || peer_tls.as_ref().is_some_and(|tls| !tls.plain),
-        ];
+        let is_restricted = tls.is_some() && options.access.is_some();
+        let of_clients = [("--http", Some(http)), ("--resp", options.resp)];
+        let of_clients = of_clients.into_iter().filter_map(|(flag, address)| Some((flag, address?)));
+        let open: Vec<_> =
+            of_clients.filter(|(_, address)| !is_restricted && !is_of_this_machine(*address)).collect();
+        let is_peer_safe = is_of_this_machine(peer) || peer_tls.as_ref().is_some_and(|tls| !tls.plain);
         if options.insecure != Some(true) {
+            if let Some((flag, address)) = open.first() {
+                bail!(
+                    "anybody who can reach {flag} {address} could do everything: use --tls-certificate and --access, or \
+                     --insecure if the network keeps others out"
+                );
+            }
             ensure!(
-                is_safe[0],
-                "anybody who can reach --http {http} could do everything: use --tls-certificate and --access, or --insecure if \
-                 the network keeps others out"
-            );
-            ensure!(
-                is_safe[1],
+                is_peer_safe,
                 "anybody who can reach --peer {peer} could act as a node: use --peer-certificate without --peer-plain, or \
                  --insecure if the network keeps others out"
             );
         }
+        let unsafe_ports = open.into_iter().map(|(flag, _)| flag).chain((!is_peer_safe).then_some("--peer"));
         let restored = options.restore.map(|path| Ok::<_, anyhow::Error>((backup::read(&path)?, path)));
         let advertise_http = options.advertise_http.map(|url| url.trim_end_matches('/').to_owned());
         Ok(Self {
@@ -154,6 +160,7 @@ impl Config {
             data,
             http,
             peer,
+            resp: options.resp,
             peers,
             join,
             is_alone,
@@ -170,7 +177,7 @@ impl Config {
             tls,
             access: options.access,
             peer_tls,
-            insecure: (options.insecure == Some(true)).then_some(is_safe),
+            insecure: (options.insecure == Some(true)).then(|| unsafe_ports.collect()),
         })
     }
 

@@ -18,6 +18,7 @@ mod nodes;
 mod poll;
 mod predecessors;
 mod private;
+mod resp;
 mod runtime;
 mod server;
 mod service_manager;

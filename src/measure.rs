@@ -43,6 +43,7 @@ pub(crate) fn start() {
         ringfence_api::METRICS,
         ringfence_http::METRICS,
         ringfence_raft::METRICS,
+        ringfence_resp::METRICS,
         ringfence_service::METRICS,
     ]
     .into_iter()

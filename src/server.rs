@@ -27,7 +27,7 @@ use crate::config::Config;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
-    descriptors, disk_space, loop_lag, measure, mirror, private, service_manager, tls, watched_files,
+    descriptors, disk_space, loop_lag, measure, mirror, private, resp, service_manager, tls, watched_files,
 };
 
 /// Bounds the transfer of the leadership at a stop.
@@ -44,19 +44,19 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
     measure::start();
     tokio::spawn(loop_lag::measure());
-    match config.insecure {
-        Some([true, true]) => tracing::warn!("--insecure is not needed"),
-        Some([http, peer]) => tracing::warn!(
-            http = !http,
-            peer = !peer,
-            "--insecure: anybody who can reach these ports has full control"
-        ),
+    match config.insecure.as_deref() {
+        Some([]) => tracing::warn!("--insecure is not needed"),
+        Some(ports) => {
+            let ports = ports.join(", ");
+            tracing::warn!(ports, "--insecure: anybody who can reach these ports has full control");
+        }
         None => {}
     }
     let guarded = watched_files::Guarded::of(&config);
     guarded.warn(None);
     let listener = bind(config.http, "--http")?;
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
+    let resp_port = config.resp.map(resp::reserve).transpose()?;
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
     let unrelated = Unrelated::default();
@@ -150,6 +150,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             first_attachment: uuid::Uuid::new_v4().as_u64_pair().0,
         },
     ));
+    let mut serving_resp = resp_port.map(|port| {
+        let options = ringfence_resp::Options { slow_request: config.slow_request };
+        let resp = ringfence_resp::Resp::new(Arc::clone(&service), options);
+        resp::serve(port, client_tls.clone(), &threads, &connections, resp, drain.clone(), DRAIN_TIMEOUT)
+    });
     let options = ringfence_api::Options {
         metrics: recorder,
         connections: Arc::clone(&connections),
@@ -166,6 +171,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         _ = stop.next() => None,
         reason = node.failed() => Some(reason),
         ended = &mut serving => Some(format!("the HTTP listener ended: {ended:?}")),
+        ended = resp::ended(&mut serving_resp) => Some(format!("the RESP listener ended: {ended:?}")),
     };
     draining.send_replace(true);
     if let Some(reason) = failure {
@@ -177,6 +183,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     service_manager::notify("STOPPING=1\nSTATUS=stopping");
     node.hand_over(TRANSFER_TIMEOUT).await;
     serving.await.context("the HTTP listener ended")?;
+    if let Some(serving) = serving_resp {
+        serving.await.context("the RESP listener ended")?;
+    }
     node.stop().await;
     // Requests that still run there hold the log open.
     end(&threads);

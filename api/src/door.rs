@@ -6,7 +6,7 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ringfence_http::{Remote, RequestBody};
 use ringfence_raft::Handle;
-use ringfence_service::Service;
+use ringfence_service::{RequestLog, Service};
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
@@ -14,7 +14,6 @@ use crate::Options;
 use crate::problems::Failed;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
-use crate::request_log::RequestLog;
 use crate::watch::Watchers;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");

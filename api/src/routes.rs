@@ -32,6 +32,7 @@ use crate::measure;
 use crate::problems::{Failed, without_secrets};
 use crate::request::requester::Requester;
 use crate::request::{body, credential};
+use crate::request_log::OpenRequest;
 
 /// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
@@ -64,7 +65,7 @@ impl Routes {
         if let Ok(caller) = &caller {
             requester.principal = Some(Arc::clone(caller.principal()));
         }
-        let open = door.log.open(&requester, measure::method(request.method()), route);
+        let open = OpenRequest::new(&door.log, &requester, measure::method(request.method()), route);
         let admitted = caller.and_then(|caller| {
             door.service.count_request(&caller)?;
             caller.check(right)?;

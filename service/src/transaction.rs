@@ -88,7 +88,8 @@ impl Keys {
 }
 
 impl Transaction {
-    pub(crate) fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
+    /// A transaction on keys that are like this.
+    pub fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
         let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
         Self(keys.map(|(key, found)| (key, place(found))).collect())
     }
@@ -117,6 +118,19 @@ impl Transaction {
                 }
                 Some(*token)
             }
+            _ => None,
+        })
+    }
+
+    /// The token of the caller's lease at `key`, to tell it from a later one. The client must not be told: see [`Self::token`].
+    ///
+    /// # Errors
+    /// The request did not name it.
+    pub fn lease(&mut self, key: &Key) -> Result<Option<Token>, CannotDo> {
+        let place = self.place(key, Read::Holder)?;
+        Ok(match (&place.now, &place.found) {
+            (Now::Free | Now::New(..), _) => None,
+            (_, Found::Own { token, .. }) => Some(*token),
             _ => None,
         })
     }
@@ -195,7 +209,7 @@ impl Transaction {
     }
 
     /// The command that does it, if it changes anything. `new` gives each lease its id and attachment.
-    pub(crate) fn into_command(
+    pub fn into_command(
         self,
         holder: Option<&Holder>,
         mut new: impl FnMut() -> (LeaseId, Attachment),

@@ -28,6 +28,10 @@ pub(crate) struct Options {
     /// Address to listen on for other nodes [default: 127.0.0.1:7500]
     #[arg(long, env = "RINGFENCE_PEER", value_name = "ADDR")]
     pub(crate) peer: Option<SocketAddr>,
+    /// Address to listen on for clients that speak the Redis protocol, for locks. --tls-certificate and --access hold for it, too
+    /// [default: no such port]
+    #[arg(long, env = "RINGFENCE_RESP", value_name = "ADDR")]
+    pub(crate) resp: Option<SocketAddr>,
     /// Peer addresses of all members, this node included: 1=HOST:PORT,2=HOST:PORT,… [default: this node alone]
     #[arg(long, env = "RINGFENCE_PEERS", value_name = "LIST")]
     pub(crate) peers: Option<String>,
@@ -65,7 +69,7 @@ pub(crate) struct Options {
     /// TOML file of the access rules: who may do what [default: everybody may do everything]
     #[arg(long, env = "RINGFENCE_ACCESS", value_name = "FILE")]
     pub(crate) access: Option<PathBuf>,
-    /// Allow addresses that other machines can reach without TLS and --access for --http, or without TLS for --peer. Anybody
+    /// Allow addresses that other machines can reach without TLS and --access for --http and --resp, or without TLS for --peer. Anybody
     /// who can reach the port then has full control
     #[arg(long, env = "RINGFENCE_INSECURE", value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub(crate) insecure: Option<bool>,

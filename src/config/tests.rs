@@ -116,12 +116,21 @@ fn other_machines_reach_no_port_that_anybody_may_use() {
         assert!(error(Options { tls: tls(), ..http() }).contains("--http"), "{remote}");
         assert!(error(Options { access: access.clone(), ..http() }).contains("--http"), "{remote}");
         assert!(Config::from_options(Options { tls: tls(), access: access.clone(), ..http() }).is_ok());
+        let resp = || Options { resp: Some(remote.parse().unwrap()), ..options() };
+        assert!(error(resp()).contains("--resp"), "{remote}");
+        assert!(error(Options { tls: tls(), ..resp() }).contains("--resp"), "{remote}");
+        assert!(error(Options { access: access.clone(), ..resp() }).contains("--resp"), "{remote}");
+        assert!(Config::from_options(Options { tls: tls(), access: access.clone(), ..resp() }).is_ok());
         assert!(error(peer()).contains("--peer"), "{remote}");
         let changing = Options { peer_tls: peer_tls(Some(Plain::Accept)), ..peer() };
         assert!(error(changing).contains("--peer-plain"), "{remote}");
         assert!(Config::from_options(Options { peer_tls: peer_tls(None), ..peer() }).is_ok());
-        let insecure = Config::from_options(Options { insecure: Some(true), ..listening(remote, remote) });
-        assert_eq!(insecure.unwrap().insecure, Some([false, false]));
+        let insecure = |options| {
+            Config::from_options(Options { insecure: Some(true), ..options }).unwrap().insecure.unwrap()
+        };
+        assert_eq!(insecure(listening(remote, remote)), ["--http", "--peer"]);
+        assert_eq!(insecure(Options { resp: resp().resp, ..peer() }), ["--resp", "--peer"]);
+        assert!(insecure(Options { tls: tls(), access: access.clone(), ..resp() }).is_empty());
     }
 }
 

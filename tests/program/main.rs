@@ -39,6 +39,7 @@ mod power_cuts;
 mod recipes;
 mod refusals;
 mod request_logs;
+mod resp_port;
 mod restart;
 mod secrets;
 mod security;

@@ -1,0 +1,42 @@
+//! `redis.call` of scripts.
+
+use bytes::Bytes;
+use ringfence_service::Transaction;
+use ringfence_wire::Key;
+
+use crate::refused::{Kind, Refused};
+use crate::reply::Reply;
+use crate::script::{Budget, Halt, Host};
+use crate::verbs::{Answer, Place, Verb};
+
+/// What a script may do.
+pub(crate) struct Calls<'a> {
+    pub(crate) transaction: &'a mut Transaction,
+    /// The keys that were named when it was called.
+    pub(crate) keys: &'a [Key],
+    pub(crate) database: u16,
+    pub(crate) is_read_only: bool,
+}
+
+impl Host for Calls<'_> {
+    fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt> {
+        // Each argument may be a key, which is looked for among those of the script.
+        budget.spend((arguments.len() * (1 + self.keys.len() / 8)) as u64)?;
+        Ok(self.answer(&arguments).unwrap_or_else(|refused| Reply::error(refused.text())))
+    }
+}
+
+impl Calls<'_> {
+    fn answer(&mut self, arguments: &[Bytes]) -> Answer {
+        let verb = match self.is_read_only {
+            true => Verb::read_only(arguments, self.database)?,
+            false => Verb::read(arguments, Place::Script, self.database)?,
+        };
+        if let Some(key) = verb.keys().iter().find(|key| !self.keys.contains(key)) {
+            let text =
+                format!("ERR ringfence: a script may use the keys in its KEYS, and {key} is not one of them");
+            return Err(Refused::new(Kind::Script, text));
+        }
+        verb.run(self.transaction)
+    }
+}

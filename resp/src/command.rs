@@ -1,0 +1,105 @@
+//! The names of commands.
+
+use crate::measure::OTHER;
+use crate::refused::Refused;
+use crate::verbs;
+
+/// A command, by what takes care of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Command {
+    Auth,
+    Client,
+    Cluster,
+    Command,
+    Config,
+    Discard,
+    Exec,
+    Hello,
+    Hget,
+    Hmget,
+    Info,
+    Multi,
+    Ping,
+    Quit,
+    Reset,
+    Role,
+    Script,
+    Select,
+    Unwatch,
+    Wait,
+    Watch,
+    /// Something to do with keys, or nothing that is known.
+    Work,
+}
+
+const ANY: usize = usize::MAX;
+
+/// A name, the fewest and the most arguments behind it, and its command.
+const COMMANDS: &[(&str, usize, usize, Command)] = &[
+    ("auth", 1, 2, Command::Auth),
+    ("client", 1, ANY, Command::Client),
+    ("cluster", 1, ANY, Command::Cluster),
+    ("asking", 0, 0, Command::Cluster),
+    ("readonly", 0, 0, Command::Cluster),
+    ("readwrite", 0, 0, Command::Cluster),
+    ("command", 0, ANY, Command::Command),
+    ("config", 1, ANY, Command::Config),
+    ("discard", 0, 0, Command::Discard),
+    ("exec", 0, 0, Command::Exec),
+    ("hello", 0, ANY, Command::Hello),
+    ("hget", 2, 2, Command::Hget),
+    ("hmget", 2, ANY, Command::Hmget),
+    ("info", 0, ANY, Command::Info),
+    ("multi", 0, 0, Command::Multi),
+    ("ping", 0, 1, Command::Ping),
+    ("quit", 0, ANY, Command::Quit),
+    ("reset", 0, 0, Command::Reset),
+    ("role", 0, 0, Command::Role),
+    ("script", 1, ANY, Command::Script),
+    ("select", 1, 1, Command::Select),
+    ("unwatch", 0, 0, Command::Unwatch),
+    ("wait", 2, 2, Command::Wait),
+    ("watch", 1, ANY, Command::Watch),
+    ("eval", 2, ANY, Command::Work),
+    ("eval_ro", 2, ANY, Command::Work),
+    ("evalsha", 2, ANY, Command::Work),
+    ("evalsha_ro", 2, ANY, Command::Work),
+];
+
+impl Command {
+    /// The command with this name, with the name that metrics and the log have for it.
+    pub(crate) fn of(name: &[u8]) -> (&'static str, Self) {
+        let found = COMMANDS.iter().find(|(own, ..)| own.as_bytes().eq_ignore_ascii_case(name));
+        match found {
+            Some(&(name, .., command)) => (name, command),
+            None => (verbs::name(name).unwrap_or(OTHER), Self::Work),
+        }
+    }
+
+    /// Checks the number of arguments of the command with this name, without the name.
+    pub(crate) fn check(name: &str, arguments: usize) -> Result<(), Refused> {
+        let found = COMMANDS.iter().find(|(own, ..)| *own == name);
+        match found {
+            Some(&(_, fewest, most, _)) if !(fewest..=most).contains(&arguments) => {
+                Err(verbs::wrong_number(name))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether it is answered to those who may do nothing.
+    pub(crate) fn is_for_strangers(self) -> bool {
+        matches!(self, Self::Auth | Self::Hello | Self::Ping | Self::Quit | Self::Reset)
+    }
+
+    /// Whether it can be a line of words, which a program that means something else may send. AUTH only comes first.
+    pub(crate) fn is_for_people(self, is_first: bool) -> bool {
+        matches!(self, Self::Ping | Self::Quit) || self == Self::Auth && is_first
+    }
+
+    /// Whether it is only for those who may acquire keys.
+    pub(crate) fn is_for_holders(self) -> bool {
+        use Command::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};
+        matches!(self, Discard | Exec | Multi | Script | Unwatch | Watch | Work)
+    }
+}

@@ -1,0 +1,60 @@
+//! Metrics of the RESP door. Labels are names of commands and reasons, never values that a client chose.
+
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use ringfence_metric::{Counter, Histogram, metrics};
+
+use crate::refused::Kind;
+
+/// The label of commands that are not known.
+pub(crate) const OTHER: &str = "other";
+
+const SCRIPTS: &[&str] = &["load", "run"];
+
+metrics! {
+    pub METRICS;
+    SECONDS: Histogram = Histogram::new(
+        "ringfence_resp_request_duration_seconds",
+        "Time from a request by the Redis protocol to its response, or to the end of its connection, by command.",
+    ).by("command", &[OTHER]);
+    REFUSED: Counter = Counter::new(
+        "ringfence_resp_refused_total",
+        "Requests by the Redis protocol that this node answered with an error, by reason.",
+    ).by("reason", Kind::NAMES);
+    SCRIPTS_REFUSED: Counter = Counter::new(
+        "ringfence_resp_scripts_refused_total",
+        "Scripts that this node could not load, and runs of scripts that failed.",
+    ).by("at", SCRIPTS);
+    RERUNS: Counter = Counter::new(
+        "ringfence_resp_reruns_total",
+        "Times that this node ran a request again, because what it had read was old or changed meanwhile.",
+    );
+}
+
+static RERUN: LazyLock<metrics::Counter> = LazyLock::new(|| RERUNS.get());
+
+/// A request came to an end.
+pub(crate) fn ended(command: &'static str, took: Duration) {
+    SECONDS.of(command).record(took);
+}
+
+/// A request was answered with an error.
+pub(crate) fn refused(kind: Kind) {
+    REFUSED.of(kind.name()).increment(1);
+}
+
+/// A text is no script that can be run.
+pub(crate) fn script_refused() {
+    SCRIPTS_REFUSED.of("load").increment(1);
+}
+
+/// A script was run and failed.
+pub(crate) fn script_failed() {
+    SCRIPTS_REFUSED.of("run").increment(1);
+}
+
+/// A request ran so many times again.
+pub(crate) fn reran(times: u64) {
+    RERUN.increment(times);
+}

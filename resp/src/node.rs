@@ -1,0 +1,32 @@
+//! What all connections of a node share.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use ringfence_service::{RequestLog, Service};
+
+use crate::room::Room;
+use crate::scripts::Scripts;
+
+pub(crate) struct Node {
+    pub(crate) service: Arc<Service>,
+    pub(crate) scripts: Scripts,
+    /// For what clients queue and watch.
+    pub(crate) room: Arc<Room>,
+    pub(crate) log: RequestLog,
+    connections: AtomicU64,
+}
+
+impl Node {
+    /// Logs requests that take `slow` or longer.
+    pub(crate) fn new(service: Arc<Service>, slow: Duration) -> Self {
+        let (scripts, room, log) = (Scripts::default(), Room::new(), RequestLog::new(slow));
+        Self { service, scripts, room, log, connections: AtomicU64::new(1) }
+    }
+
+    /// A number for a new connection, from 1.
+    pub(crate) fn next_connection(&self) -> u64 {
+        self.connections.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,65 @@
+//! Measures requests, and logs those that were slow, denied, abandoned, or failed in the cluster.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use ringfence_access::Principal;
+use ringfence_service::{Ending, RequestLine, RequestLog};
+
+use crate::measure;
+use crate::refused::Kind;
+
+/// A request that is being answered. Dropping it measures and logs its end: without an answer, its connection closed.
+pub(crate) struct OpenRequest<'a> {
+    log: &'a RequestLog,
+    from: SocketAddr,
+    principal: Option<Arc<Principal>>,
+    command: &'static str,
+    begun: Instant,
+    ending: Ending,
+    refused: Option<Kind>,
+}
+
+impl<'a> OpenRequest<'a> {
+    pub(crate) fn new(log: &'a RequestLog, from: SocketAddr, command: &'static str) -> Self {
+        let (begun, ending) = (Instant::now(), Ending::Abandoned);
+        Self { log, from, principal: None, command, begun, ending, refused: None }
+    }
+
+    /// It is known who sent it.
+    pub(crate) fn is_of(&mut self, principal: &Arc<Principal>) {
+        self.principal = Some(Arc::clone(principal));
+    }
+
+    pub(crate) fn answered(mut self) {
+        self.ending = Ending::Answered;
+    }
+
+    pub(crate) fn refused(mut self, kind: Kind) {
+        self.refused = Some(kind);
+        self.ending = match kind {
+            Kind::Unauthenticated | Kind::Forbidden => Ending::Denied,
+            Kind::Unavailable | Kind::Indeterminate => Ending::Failed,
+            _ => Ending::Answered,
+        };
+    }
+}
+
+impl Drop for OpenRequest<'_> {
+    fn drop(&mut self) {
+        let Self { log, from, command, begun, ending, refused, .. } = *self;
+        let took = begun.elapsed();
+        measure::ended(command, took);
+        if let Some(kind) = refused {
+            measure::refused(kind);
+        }
+        let Some(RequestLine { what, untold }) = log.take(ending, took) else { return };
+        let principal = self.principal.as_ref().and_then(|principal| Some(principal.name()?.as_str()));
+        tracing::warn!(
+            target: "ringfence::requests",
+            protocol = "resp", command, error = refused.map(Kind::name), took_ms = took.as_millis() as u64, principal, %from, untold,
+            "a request {what}"
+        );
+    }
+}

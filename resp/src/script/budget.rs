@@ -1,0 +1,87 @@
+//! What the scripts of one request may cost.
+
+use std::fmt::{self, Display, Formatter};
+use std::mem;
+
+/// What the scripts of one request may still cost, all of them and every time that they run. Nothing is given back.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    fuel: u64,
+    bytes: u64,
+}
+
+/// Why a script was stopped. It cannot catch this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Halt {
+    /// The fuel is used up.
+    Fuel,
+    /// The memory is used up.
+    Memory,
+    /// The [`Host`](super::Host) cannot go on, and knows why.
+    Host,
+}
+
+impl Budget {
+    /// About 10 ms of a slow processor, and 1 MiB.
+    pub(crate) fn of_request() -> Self {
+        Self::new(200_000, 1 << 20)
+    }
+
+    pub(crate) fn new(fuel: u64, bytes: u64) -> Self {
+        Self { fuel, bytes }
+    }
+
+    /// Pays for work before it is done: 1 is an addition, a look at a table, or the copy of 32 bytes.
+    pub(crate) fn spend(&mut self, fuel: u64) -> Result<(), Halt> {
+        let rest = self.fuel.checked_sub(fuel);
+        self.fuel = rest.unwrap_or(0);
+        rest.map(|_| ()).ok_or(Halt::Fuel)
+    }
+
+    /// Pays for a pass over this many bytes.
+    pub(crate) fn pass(&mut self, bytes: usize) -> Result<(), Halt> {
+        self.spend(1 + bytes as u64 / 32)
+    }
+
+    /// Pays for memory before it is allocated.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Halt> {
+        let rest = self.bytes.checked_sub(bytes as u64);
+        self.bytes = rest.unwrap_or(0);
+        rest.map(|_| ()).ok_or(Halt::Memory)
+    }
+
+    /// Makes room for so many more items, and pays for the memory if there is none.
+    pub(crate) fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), Halt> {
+        if items.capacity() - items.len() >= more {
+            return Ok(());
+        }
+        let needed = items.len().saturating_add(more);
+        let capacity = needed.max(items.capacity().saturating_mul(2)).max(4);
+        self.take(capacity.saturating_mul(mem::size_of::<T>()))?;
+        self.spend(1 + (items.len() * mem::size_of::<T>()) as u64 / 32)?;
+        items.reserve_exact(capacity - items.len());
+        Ok(())
+    }
+
+    /// Appends an item, and pays for the memory if there is no room.
+    pub(crate) fn push<T>(&mut self, items: &mut Vec<T>, item: T) -> Result<(), Halt> {
+        self.reserve(items, 1)?;
+        items.push(item);
+        Ok(())
+    }
+
+    /// What is left: fuel and bytes.
+    pub(crate) fn rest(&self) -> (u64, u64) {
+        (self.fuel, self.bytes)
+    }
+}
+
+impl Display for Halt {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Fuel => "the scripts of this request take too many steps",
+            Self::Memory => "the scripts of this request take too much memory",
+            Self::Host => "the script was stopped",
+        })
+    }
+}

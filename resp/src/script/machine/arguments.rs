@@ -1,0 +1,82 @@
+//! The arguments of a built-in function, which lie on the stack.
+
+use bytes::Bytes;
+
+use super::{Machine, Step, Stop, Value};
+use crate::script::names::Builtin;
+
+/// The arguments of a built-in function.
+pub(super) struct Arguments {
+    pub(super) builtin: Builtin,
+    /// The place of the first one on the stack.
+    pub(super) first: usize,
+    pub(super) count: usize,
+}
+
+/// The arguments are counted from 1.
+impl Machine<'_> {
+    pub(super) fn given(&self, arguments: &Arguments, number: usize) -> Option<&Value> {
+        (number <= arguments.count).then(|| &self.stack[arguments.first + number - 1])
+    }
+
+    /// The argument, or nil if it is missing.
+    pub(super) fn argument(&self, arguments: &Arguments, number: usize) -> Value {
+        self.given(arguments, number).cloned().unwrap_or(Value::Nil)
+    }
+
+    pub(super) fn bad_argument(&mut self, arguments: &Arguments, number: usize, reason: &str) -> Stop {
+        let name = if self.is_called_by_script { arguments.builtin.name() } else { "?" };
+        self.fail(format_args!("bad argument #{number} to '{name}' ({reason})"))
+    }
+
+    fn wrong_type(&mut self, arguments: &Arguments, number: usize, expected: &str) -> Stop {
+        let found = self.given(arguments, number).map_or("no value", Value::type_name);
+        self.bad_argument(arguments, number, &format!("{expected} expected, got {found}"))
+    }
+
+    pub(super) fn any(&mut self, arguments: &Arguments, number: usize) -> Step<Value> {
+        match self.given(arguments, number).cloned() {
+            Some(value) => Ok(value),
+            None => Err(self.bad_argument(arguments, number, "value expected")),
+        }
+    }
+
+    pub(super) fn number(&mut self, arguments: &Arguments, number: usize) -> Step<f64> {
+        let value = self.argument(arguments, number);
+        match self.as_number(&value)? {
+            Some(number) => Ok(number),
+            None => Err(self.wrong_type(arguments, number, "number")),
+        }
+    }
+
+    /// A number without its fraction, within ±2^53.
+    pub(super) fn integer(&mut self, arguments: &Arguments, number: usize) -> Step<i64> {
+        let bound = (1i64 << 53) as f64;
+        Ok(self.number(arguments, number)?.clamp(-bound, bound) as i64)
+    }
+
+    /// The same, or `default` if the argument is nil or missing.
+    pub(super) fn integer_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<i64> {
+        match self.argument(arguments, number) {
+            Value::Nil => Ok(default),
+            _ => self.integer(arguments, number),
+        }
+    }
+
+    /// A string, or a number as one.
+    pub(super) fn string(&mut self, arguments: &Arguments, number: usize) -> Step<Bytes> {
+        match self.argument(arguments, number) {
+            Value::String(text) => Ok(text),
+            value @ Value::Number(_) => self.text_of(&value),
+            _ => Err(self.wrong_type(arguments, number, "string")),
+        }
+    }
+
+    /// A table, as its number.
+    pub(super) fn table(&mut self, arguments: &Arguments, number: usize) -> Step<u32> {
+        match self.argument(arguments, number) {
+            Value::Table(id) => Ok(id),
+            _ => Err(self.wrong_type(arguments, number, "table")),
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Strings that are put together, and errors of the script.
+
+use std::fmt::Display;
+
+use bytes::Bytes;
+
+use super::{Machine, Step, Stop, Value};
+use crate::script::budget::{Budget, Halt};
+use crate::script::number;
+
+/// What a string takes beside its bytes.
+const STRING: usize = 64;
+
+/// A string that is put together.
+pub(super) struct Text(Vec<u8>);
+
+impl Text {
+    pub(super) fn new(budget: &mut Budget) -> Result<Self, Halt> {
+        budget.take(STRING)?;
+        budget.spend(2)?;
+        Ok(Self(Vec::new()))
+    }
+
+    pub(super) fn add(&mut self, part: &[u8], budget: &mut Budget) -> Result<(), Halt> {
+        budget.pass(part.len())?;
+        budget.reserve(&mut self.0, part.len())?;
+        self.0.extend_from_slice(part);
+        Ok(())
+    }
+
+    /// Adds a string or a number, and returns whether the value is one.
+    pub(super) fn add_value(&mut self, value: &Value, budget: &mut Budget) -> Result<bool, Halt> {
+        match value {
+            Value::String(text) => self.add(text, budget)?,
+            Value::Number(number) => {
+                budget.spend(8)?;
+                self.add(number::to_string(*number).as_bytes(), budget)?;
+            }
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    pub(super) fn into_bytes(self) -> Bytes {
+        self.0.into()
+    }
+}
+
+impl From<Text> for Value {
+    fn from(text: Text) -> Self {
+        Self::String(text.into_bytes())
+    }
+}
+
+impl Machine<'_> {
+    /// A new string.
+    pub(super) fn text(&mut self, bytes: &[u8]) -> Step<Bytes> {
+        let mut text = Text::new(self.budget)?;
+        text.add(bytes, self.budget)?;
+        Ok(text.into_bytes())
+    }
+
+    pub(super) fn push_text(&mut self, bytes: &[u8]) -> Step {
+        let text = self.text(bytes)?;
+        self.push(Value::String(text))
+    }
+
+    /// What `tostring` answers.
+    pub(super) fn text_of(&mut self, value: &Value) -> Step<Bytes> {
+        let named = |kind: &str, number: u32| format!("{kind}: 0x{number:08x}");
+        let text = match value {
+            Value::Nil => "nil".to_owned(),
+            Value::Bool(value) => value.to_string(),
+            Value::Number(number) => {
+                self.budget.spend(8)?;
+                number::to_string(*number)
+            }
+            Value::String(text) => return Ok(text.clone()),
+            Value::Table(id) => named("table", *id),
+            Value::Function(id) => named("function", *id),
+            Value::Builtin(builtin) => format!("function: builtin {}", builtin.name()),
+            Value::Library(library) => format!("table: {}", library.name()),
+        };
+        self.text(text.as_bytes())
+    }
+
+    /// An error with this text, and with the line of the script.
+    pub(super) fn fail(&mut self, text: impl Display) -> Stop {
+        self.raise(format_args!("{}{text}", self.place(1)))
+    }
+
+    /// An error with this text.
+    pub(super) fn raise(&mut self, text: impl Display) -> Stop {
+        match self.text(text.to_string().as_bytes()) {
+            Ok(text) => Stop::Raised(Value::String(text)),
+            Err(stop) => stop,
+        }
+    }
+
+    /// The line of the function that called a built-in one, or of that many functions above, for a message.
+    pub(super) fn place(&self, level: usize) -> String {
+        let count = self.frames.len();
+        let is_hidden = match level {
+            0 => true,
+            1 => !self.is_called_by_script,
+            _ => self.frames.iter().rev().take(level - 1).any(|frame| frame.protections > 0),
+        };
+        let frame = count.checked_sub(level).filter(|_| !is_hidden).and_then(|index| self.frames.get(index));
+        let line = frame.map(|frame| {
+            let lines = &self.code.functions[frame.function as usize].lines;
+            lines[(frame.next as usize).saturating_sub(1).min(lines.len() - 1)]
+        });
+        line.map_or(String::new(), |line| format!("user_script:{line}: "))
+    }
+}

@@ -1,0 +1,113 @@
+//! Numbers as text, as the C library writes and reads them.
+
+/// `%.14g`: how a number becomes a string.
+pub(super) fn to_string(number: f64) -> String {
+    general(number, 14)
+}
+
+/// `%.{precision}g`.
+pub(super) fn general(number: f64, precision: usize) -> String {
+    if let Some(text) = not_finite(number) {
+        return text.to_owned();
+    }
+    let digits = precision.max(1);
+    let scientific = format!("{:.*e}", digits - 1, number);
+    let Some((mantissa, exponent)) = scientific.split_once('e') else { return scientific };
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    if exponent < -4 || exponent >= digits as i32 {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        return format!("{}e{sign}{:02}", without_zeros(mantissa), exponent.abs());
+    }
+    let decimals = (digits as i32 - 1 - exponent).max(0) as usize;
+    without_zeros(&format!("{number:.decimals$}")).to_owned()
+}
+
+/// `%.{precision}f`.
+pub(super) fn fixed(number: f64, precision: usize) -> String {
+    not_finite(number).map_or_else(|| format!("{number:.precision$}"), str::to_owned)
+}
+
+fn not_finite(number: f64) -> Option<&'static str> {
+    match (number.is_nan(), number.is_infinite(), number.is_sign_negative()) {
+        (true, _, false) => Some("nan"),
+        (true, _, true) => Some("-nan"),
+        (_, true, false) => Some("inf"),
+        (_, true, true) => Some("-inf"),
+        _ => None,
+    }
+}
+
+fn without_zeros(text: &str) -> &str {
+    match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.'),
+        false => text,
+    }
+}
+
+/// The number that a text is, with white space around it or without: decimal, or hexadecimal after `0x`.
+pub(super) fn parse(text: &[u8]) -> Option<f64> {
+    let text = std::str::from_utf8(trim(text)).ok()?;
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1.0, digits),
+        None => (1.0, text.strip_prefix('+').unwrap_or(text)),
+    };
+    match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
+        Some(digits) => hexadecimal(digits).map(|number| sign * number),
+        None => text.parse().ok(),
+    }
+}
+
+/// The number that a text is in this base, from 2 to 36. A negative one wraps around, as in C.
+pub(super) fn parse_in(text: &[u8], base: u32) -> Option<f64> {
+    let text = trim(text);
+    let (is_negative, digits) = match text {
+        [b'-', digits @ ..] => (true, digits),
+        [b'+', digits @ ..] => (false, digits),
+        digits => (false, digits),
+    };
+    let digits = match digits {
+        [b'0', b'x' | b'X', digits @ ..] if base == 16 => digits,
+        digits => digits,
+    };
+    if digits.is_empty() {
+        return None;
+    }
+    let mut number: u64 = 0;
+    let mut is_too_large = false;
+    for digit in digits {
+        let digit = char::from(*digit).to_digit(base)?;
+        match number.checked_mul(u64::from(base)).and_then(|number| number.checked_add(u64::from(digit))) {
+            Some(next) => number = next,
+            None => is_too_large = true,
+        }
+    }
+    let number = match (is_too_large, is_negative) {
+        (true, _) => u64::MAX,
+        (false, true) => number.wrapping_neg(),
+        (false, false) => number,
+    };
+    Some(number as f64)
+}
+
+fn hexadecimal(text: &str) -> Option<f64> {
+    let (digits, exponent) = match text.split_once(['p', 'P']) {
+        Some((digits, exponent)) => (digits, exponent.parse::<i32>().ok()?.clamp(-10_000, 10_000)),
+        None => (text, 0),
+    };
+    let (whole, fraction) = digits.split_once('.').unwrap_or((digits, ""));
+    if whole.is_empty() && fraction.is_empty() {
+        return None;
+    }
+    let mut number = 0.0;
+    for digit in whole.chars().chain(fraction.chars()) {
+        number = number * 16.0 + f64::from(digit.to_digit(16)?);
+    }
+    Some(number * 2f64.powi(exponent - 4 * fraction.len() as i32))
+}
+
+fn trim(text: &[u8]) -> &[u8] {
+    let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
+    let from = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
+    let to = text.iter().rposition(|byte| !is_space(byte)).map_or(from, |last| last + 1);
+    &text[from..to]
+}

@@ -1,0 +1,170 @@
+//! Names, and the fields, keys and calls behind them.
+
+use super::Parser;
+use crate::script::LoadError;
+use crate::script::code::Op;
+use crate::script::lexer::{Token, shown};
+use crate::script::names::{self, Library, Meaning};
+
+/// What can be read, called and sometimes written.
+pub(super) enum Target<'t> {
+    Local(u16),
+    Captured(u16),
+    Global(&'t [u8]),
+    Library(Library),
+    /// A table and a key are on the stack.
+    Indexed,
+    /// A value is on the stack.
+    Value,
+    /// A value is on the stack, from the call at this step.
+    Call(usize),
+}
+
+impl<'t> Parser<'t> {
+    /// Compiles a name or parentheses, with fields, keys and calls behind it. What it leaves must be loaded.
+    pub(super) fn suffixed(&mut self) -> Result<Target<'t>, LoadError> {
+        let mut target = match self.token {
+            Token::Name(name) => {
+                self.advance()?;
+                self.named(name)?
+            }
+            Token::Sign("(") => {
+                self.advance()?;
+                self.expression()?;
+                self.expect(")")?;
+                Target::Value
+            }
+            _ => return Err(self.unexpected("an expression")),
+        };
+        loop {
+            target = match self.token {
+                Token::Sign(".") => {
+                    self.advance()?;
+                    let name = self.name()?;
+                    self.field(target, name)?
+                }
+                Token::Sign("[") => {
+                    self.load(target)?;
+                    self.advance()?;
+                    self.expression()?;
+                    self.expect("]")?;
+                    Target::Indexed
+                }
+                Token::Sign(":") => {
+                    self.load(target)?;
+                    self.advance()?;
+                    self.method()?
+                }
+                Token::Sign("(" | "{") | Token::String(_) => {
+                    self.load(target)?;
+                    let at = self.current.depth - 1;
+                    self.call(at)?
+                }
+                _ => return Ok(target),
+            };
+        }
+    }
+
+    /// What a name stands for.
+    pub(super) fn named(&mut self, name: &'t [u8]) -> Result<Target<'t>, LoadError> {
+        if let Some(variable) = self.variable(name) {
+            return match variable.level == self.outer.len() {
+                true => Ok(Target::Local(variable.slot)),
+                false => self.capture(variable).map(Target::Captured),
+            };
+        }
+        match names::global(name) {
+            Some(Meaning::Missing) => Err(self.missing(&shown(name))),
+            Some(Meaning::Library(library)) => Ok(Target::Library(library)),
+            _ => Ok(Target::Global(name)),
+        }
+    }
+
+    pub(super) fn field(&mut self, target: Target<'t>, name: &'t [u8]) -> Result<Target<'t>, LoadError> {
+        if let Target::Library(library) = target {
+            match library.field(name) {
+                Some(Meaning::Missing) => {
+                    return Err(self.missing(&format!("{}.{}", library.name(), shown(name))));
+                }
+                Some(meaning) => return self.meaning(meaning).map(|()| Target::Value),
+                None => {}
+            }
+        }
+        self.load(target)?;
+        self.string(name.into())?;
+        Ok(Target::Indexed)
+    }
+
+    fn missing(&self, name: &str) -> LoadError {
+        LoadError { line: self.last_line, reason: format!("{name} is not supported here") }
+    }
+
+    fn method(&mut self) -> Result<Target<'t>, LoadError> {
+        let name = self.name()?;
+        if Library::String.field(name) == Some(Meaning::Missing) {
+            return Err(self.missing(&format!("the method {}", shown(name))));
+        }
+        let id = self.constants.string(name.into());
+        self.push(Op::Method(id), 1)?;
+        let at = self.current.depth - 2;
+        self.call(at)
+    }
+
+    /// Compiles the arguments of a call of the function at `at`.
+    fn call(&mut self, at: u16) -> Result<Target<'t>, LoadError> {
+        let line = self.line;
+        match &mut self.token {
+            Token::String(string) => {
+                let string = std::mem::take(string);
+                self.advance()?;
+                self.string(string)?;
+            }
+            Token::Sign("{") => self.table()?,
+            Token::Sign("(") if self.line != self.last_line => {
+                return Err(self.error("ambiguous syntax (function call x new statement)"));
+            }
+            _ => {
+                self.expect("(")?;
+                if !self.is(")") {
+                    let (_, last) = self.expressions()?;
+                    self.open(last);
+                }
+                self.expect(")")?;
+            }
+        }
+        self.current.depth = at + 1;
+        Ok(Target::Call(self.emit_at(line, Op::Call { at, wanted: 1 })))
+    }
+
+    /// Pushes the value of a target.
+    pub(super) fn load(&mut self, target: Target<'t>) -> Result<(), LoadError> {
+        let op = match target {
+            Target::Value | Target::Call(_) => return Ok(()),
+            Target::Indexed => {
+                self.current.depth -= 1;
+                self.emit(Op::Index);
+                return Ok(());
+            }
+            Target::Local(slot) => Op::Local(slot),
+            Target::Captured(index) => Op::Captured(index),
+            Target::Library(library) => Op::Library(library),
+            Target::Global(name) => match names::global(name) {
+                Some(meaning) => return self.meaning(meaning),
+                None => Op::NoGlobal(self.constants.string(name.into())),
+            },
+        };
+        self.push(op, 1).map(drop)
+    }
+
+    fn meaning(&mut self, meaning: Meaning) -> Result<(), LoadError> {
+        let op = match meaning {
+            Meaning::Builtin(builtin) => Op::Builtin(builtin),
+            Meaning::Library(library) => Op::Library(library),
+            Meaning::Number(number) => return self.number(number),
+            Meaning::Keys => Op::Keys,
+            Meaning::Arguments => Op::Arguments,
+            Meaning::Missing => return Err(self.missing("a name")),
+        };
+        self.push(op, 1).map(drop)
+    }
+}

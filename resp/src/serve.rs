@@ -1,0 +1,53 @@
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use ringfence_http::{Connection, Dialog, Remote, Reply};
+use ringfence_service::Service;
+
+use crate::frame::{Frame, Malformed};
+use crate::node::Node;
+use crate::session::{Answered, Session};
+
+/// What the door needs besides the service.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// A request that takes this long is logged.
+    pub slow_request: Duration,
+}
+
+/// The door of a node for clients of Redis.
+#[derive(Clone)]
+pub struct Resp(Arc<Node>);
+
+impl Resp {
+    /// The door to `service`.
+    pub fn new(service: Arc<Service>, options: Options) -> Self {
+        Self(Arc::new(Node::new(service, options.slow_request)))
+    }
+
+    /// This side of a new connection from `remote`.
+    pub fn dialog(&self, remote: Arc<Remote>) -> impl Dialog + use<> {
+        Conversation { frame: Frame::default(), session: Session::new(Arc::clone(&self.0), remote) }
+    }
+}
+
+struct Conversation {
+    frame: Frame,
+    session: Session,
+}
+
+impl Dialog for Conversation {
+    fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes> {
+        self.frame.advance(received).map_err(|malformed| match malformed {
+            Malformed::Http => Bytes::new(),
+            malformed => format!("-ERR {malformed}\r\n").into(),
+        })
+    }
+
+    async fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> Reply {
+        let Answered { bytes, is_last, unsent } = self.session.answer(&request, connection).await;
+        let sent = unsent.map(|unsent| Box::new(move || unsent.sent()) as Box<dyn FnOnce() + Send>);
+        Reply { bytes, is_last, sent }
+    }
+}

@@ -1,0 +1,266 @@
+//! One connection: who is at the other end, what it has agreed on, and its requests one after the other.
+//!
+//! Who it is, is asked anew for each request: access rules change while connections last. Whoever may acquire or read no key can
+//! say who it is, and nothing else.
+
+mod client;
+mod hash;
+mod login;
+mod pending;
+mod perform;
+mod server;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ringfence_access::{Digest, KeyRight};
+use ringfence_http::{Connection, Remote};
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller, Failure, Proof, Right, Unsent};
+use ringfence_wire::PrincipalName;
+
+use crate::command::Command;
+use crate::frame::Request;
+use crate::node::Node;
+use crate::refused::{Kind, Refused};
+use crate::reply::{Protocol, Reply};
+use crate::request_log::OpenRequest;
+use crate::verbs::Place;
+use crate::work::{From, Work};
+
+use pending::Pending;
+
+/// The longest reply, in bytes.
+pub(crate) const MAX_REPLY: usize = 64 << 10;
+
+/// A connection.
+pub(crate) struct Session {
+    node: Arc<Node>,
+    remote: Arc<Remote>,
+    id: u64,
+    credential: Option<Digest>,
+    protocol: Protocol,
+    database: u16,
+    /// What the client calls itself.
+    name: Bytes,
+    pending: Pending,
+    is_first: bool,
+}
+
+/// A request.
+#[derive(Clone, Copy)]
+struct Asked<'a> {
+    name: &'static str,
+    command: Command,
+    /// The name of the command first.
+    arguments: &'a [Bytes],
+    sent: &'a Bytes,
+    caller: &'a Caller,
+}
+
+/// What a request came to.
+pub(crate) struct Answered {
+    pub(crate) bytes: Bytes,
+    /// The connection closes behind it.
+    pub(crate) is_last: bool,
+    /// The grants that it acknowledges.
+    pub(crate) unsent: Option<Unsent>,
+}
+
+/// What was done.
+enum Done {
+    Reply(Reply),
+    /// The reply is the last one.
+    Last(Reply),
+    /// The reply, with what it acknowledges.
+    Bytes(Bytes, Option<Unsent>),
+}
+
+impl Session {
+    pub(crate) fn new(node: Arc<Node>, remote: Arc<Remote>) -> Self {
+        let id = node.next_connection();
+        Self {
+            node,
+            remote,
+            id,
+            credential: None,
+            protocol: Protocol::Resp2,
+            database: 0,
+            name: Bytes::new(),
+            pending: Pending::default(),
+            is_first: true,
+        }
+    }
+
+    /// Answers a request.
+    pub(crate) async fn answer(&mut self, sent: &Bytes, connection: &Connection) -> Answered {
+        let request = match Request::read(sent) {
+            Ok(request) => request,
+            Err(malformed) => {
+                return Answered { bytes: error(&malformed.into()), is_last: true, unsent: None };
+            }
+        };
+        let Some(name) = request.arguments.first() else {
+            return Answered { bytes: Bytes::new(), is_last: false, unsent: None };
+        };
+        let (name, command) = Command::of(name);
+        let is_first = std::mem::take(&mut self.is_first);
+        if request.is_words && !command.is_for_people(is_first) {
+            let refused = Refused::new(
+                Kind::Order,
+                "ERR ringfence: lines of words are for PING, QUIT and a first AUTH: send arrays",
+            );
+            return Answered { bytes: error(&refused), is_last: true, unsent: None };
+        }
+        let node = Arc::clone(&self.node);
+        let mut open = OpenRequest::new(&node.log, self.remote.address, name);
+        let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
+            true => Ok(Caller::anybody()),
+            false => Err(failure),
+        });
+        belongs_to(connection, caller.as_ref().ok());
+        let done = match &caller {
+            Ok(caller) => {
+                open.is_of(caller.principal());
+                self.admitted(Asked { name, command, arguments: &request.arguments, sent, caller }).await
+            }
+            Err(failure) => Err(failure.clone().into()),
+        };
+        if done.is_err() {
+            // A transaction with something left out is another one.
+            self.pending.spoil();
+        }
+        if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
+            belongs_to(connection, self.caller().as_ref().ok());
+        }
+        let is_too_fast = matches!(&done, Err(refused) if refused.kind() == Kind::RateLimited);
+        let answered = self.answered(done, open);
+        if let Some(caller) = caller.ok().filter(|_| is_too_fast) {
+            // It may be closed meanwhile.
+            connection.takes_little();
+            connection.lasts();
+            node.service.hold_back(caller.principal()).await;
+        }
+        answered
+    }
+
+    fn answered(&self, done: Result<Done, Refused>, open: OpenRequest) -> Answered {
+        let encoded = |reply: &Reply| {
+            let mut bytes = Vec::new();
+            reply.encode(self.protocol, &mut bytes, MAX_REPLY).map(|()| bytes.into()).map_err(|_| too_long())
+        };
+        let (result, is_last, unsent) = match done {
+            Ok(Done::Reply(reply)) => (encoded(&reply), false, None),
+            Ok(Done::Last(reply)) => (encoded(&reply), true, None),
+            Ok(Done::Bytes(bytes, unsent)) => (Ok(bytes), false, unsent),
+            Err(refused) => (Err(refused), false, None),
+        };
+        match result {
+            Ok(bytes) => {
+                open.answered();
+                Answered { bytes, is_last, unsent }
+            }
+            Err(refused) => {
+                open.refused(refused.kind());
+                Answered { bytes: error(&refused), is_last, unsent: None }
+            }
+        }
+    }
+
+    /// Who sends requests now.
+    fn caller(&self) -> Result<Caller, Failure> {
+        self.node.service.caller(self.proof(self.credential))
+    }
+
+    fn proof(&self, credential: Option<Digest>) -> Proof {
+        if !self.node.service.has_rules() {
+            return Proof::default();
+        }
+        Proof { credential, certificate: Arc::clone(&self.remote.names) }
+    }
+
+    async fn admitted(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        let Asked { name, command, arguments, sent, caller } = asked;
+        if !command.is_for_strangers() {
+            let [may_acquire, may_read] =
+                [KeyRight::Acquire, KeyRight::Read].map(|right| caller.check(Right::OnKeys(right)));
+            if command.is_for_holders() || may_read.is_err() {
+                may_acquire?;
+            }
+        }
+        self.node.service.count_request(caller)?;
+        self.node.service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;
+        Command::check(name, arguments.len() - 1)?;
+        if self.pending.is_queueing() { self.behind_multi(asked).await } else { self.at_once(asked).await }
+    }
+
+    /// Does a command behind MULTI, or queues it.
+    async fn behind_multi(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        match asked.command {
+            Command::Discard => self.discard(),
+            Command::Exec => self.exec(asked.caller).await,
+            Command::Quit => Ok(Done::Last(Reply::OK)),
+            Command::Reset => Ok(self.reset()),
+            Command::Work | Command::Ping => {
+                Work::read(asked.arguments, self.from(asked.caller, Place::Queued))?;
+                self.pending.queue(asked.sent, self.node.room.share(asked.caller.name()))
+            }
+            Command::Multi => Err(Refused::new(Kind::Order, "ERR MULTI calls can not be nested")),
+            Command::Watch => Err(Refused::new(Kind::Order, "ERR WATCH inside MULTI is not allowed")),
+            _ => {
+                let text = format!("ERR ringfence: '{}' cannot be queued behind MULTI", asked.name);
+                Err(Refused::new(Kind::Order, text))
+            }
+        }
+    }
+
+    async fn at_once(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        let Asked { name, command, arguments, caller, .. } = asked;
+        match command {
+            Command::Auth => self.auth(&arguments[1..]),
+            Command::Hello => self.hello(&arguments[1..]),
+            Command::Quit => Ok(Done::Last(Reply::OK)),
+            Command::Reset => Ok(self.reset()),
+            Command::Select => self.select(&arguments[1]),
+            Command::Client => self.client(&arguments[1..]),
+            Command::Info => Ok(server::info(&arguments[1..])),
+            Command::Role => Ok(server::role()),
+            Command::Command => server::command(&arguments[1..]),
+            Command::Config => server::config(&arguments[1..]),
+            Command::Cluster => Err(server::no_cluster()),
+            Command::Wait => self.wait(&arguments[1..]),
+            Command::Script => self.script(&arguments[1..], caller),
+            Command::Hget | Command::Hmget => self.hash(command, &arguments[1..], caller).await,
+            Command::Multi => Ok(self.pending.begin()),
+            Command::Watch => self.watch(&arguments[1..], caller).await,
+            Command::Unwatch => Ok(self.pending.unwatch()),
+            Command::Exec | Command::Discard => {
+                let text = format!("ERR {} without MULTI", name.to_uppercase());
+                Err(Refused::new(Kind::Order, text))
+            }
+            Command::Ping | Command::Work => {
+                let work = Work::read(arguments, self.from(caller, Place::Alone))?;
+                self.perform(caller, &work).await
+            }
+        }
+    }
+
+    fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {
+        From { scripts: &self.node.scripts, principal: caller.name(), database: self.database, place }
+    }
+}
+
+/// The connection is that of its last request's sender.
+fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
+    connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
+}
+
+fn error(refused: &Refused) -> Bytes {
+    let mut bytes = Vec::new();
+    // Both protocols have the same errors, and no text of ours is that long.
+    let _ = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
+    bytes.into()
+}
+
+pub(crate) fn too_long() -> Refused {
+    Refused::arguments("ERR ringfence: the reply would have more than 64 KiB")
+}

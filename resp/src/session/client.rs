@@ -1,0 +1,91 @@
+//! `CLIENT`: what a connection says of itself, and is told of itself. What would be promised and not kept is refused.
+
+use bytes::Bytes;
+
+use super::{Done, Session};
+use crate::refused::{Kind, Refused};
+use crate::reply::{Protocol, Reply};
+
+/// The longest name that a client gives itself, in bytes.
+const MAX_NAME: usize = 128;
+
+impl Session {
+    /// `CLIENT subcommand …`
+    pub(super) fn client(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+        let subcommand = arguments[0].to_ascii_lowercase();
+        let rest = &arguments[1..];
+        let reply = match (&subcommand[..], rest) {
+            (b"id", []) => Reply::Integer(self.id as i64),
+            (b"getname", []) if self.name.is_empty() => Reply::Null,
+            (b"getname", []) => Reply::bulk(self.name.clone()),
+            (b"setname", [name]) => {
+                self.name = checked_name(name)?;
+                Reply::OK
+            }
+            (b"setinfo", [what, value]) => set_info(what, value)?,
+            (b"info", []) => Reply::bulk(self.line()),
+            // Of other connections, nothing is told.
+            (b"list", _) => Reply::bulk(self.line() + "\n"),
+            (b"no-touch", [mode]) if is_on(mode).is_some() => Reply::OK,
+            (b"no-evict", [mode]) if is_on(mode) == Some(false) => Reply::OK,
+            (b"reply", [mode]) if is_on(mode) == Some(true) => Reply::OK,
+            (b"tracking", [mode]) if is_on(mode) == Some(false) => Reply::OK,
+            (b"no-evict", _) => return Err(no("a connection is closed if others have no room")),
+            (b"tracking" | b"caching" | b"trackinginfo" | b"getredir", _) => {
+                return Err(no("nothing is said of keys that change: watch them over HTTP"));
+            }
+            (b"reply", _) => return Err(no("each command has a reply")),
+            (b"kill" | b"pause" | b"unpause" | b"unblock", _) => {
+                return Err(no("a connection has no say over others"));
+            }
+            (b"maint_notifications", _) => return Err(no("there are no notices of maintenance")),
+            _ => {
+                return Err(Refused::new(
+                    Kind::Unknown,
+                    "ERR unknown subcommand or wrong number of arguments for 'client'",
+                ));
+            }
+        };
+        Ok(Done::Reply(reply))
+    }
+
+    fn line(&self) -> String {
+        let Self { id, remote, name, database, protocol, .. } = self;
+        let name = String::from_utf8_lossy(name);
+        let version = if *protocol == Protocol::Resp3 { 3 } else { 2 };
+        format!("id={id} addr={} name={name} db={database} resp={version}", remote.address)
+    }
+}
+
+/// A name that a client may give itself.
+pub(super) fn checked_name(name: &Bytes) -> Result<Bytes, Refused> {
+    if name.len() > MAX_NAME {
+        return Err(Refused::arguments("ERR ringfence: a client name has at most 128 bytes"));
+    }
+    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
+        let text = "ERR Client names cannot contain spaces, newlines or special characters.";
+        return Err(Refused::arguments(text));
+    }
+    // Not the whole request.
+    Ok(Bytes::copy_from_slice(name))
+}
+
+/// Nobody looks at it, but a client must not be told that it is wrong.
+fn set_info(what: &Bytes, value: &Bytes) -> Result<Reply, Refused> {
+    if ![&b"lib-name"[..], b"lib-ver"].iter().any(|known| what.eq_ignore_ascii_case(known)) {
+        return Err(Refused::arguments("ERR Unrecognized option in CLIENT SETINFO"));
+    }
+    checked_name(value).map(|_| Reply::OK)
+}
+
+fn is_on(mode: &Bytes) -> Option<bool> {
+    match &mode.to_ascii_lowercase()[..] {
+        b"on" => Some(true),
+        b"off" => Some(false),
+        _ => None,
+    }
+}
+
+fn no(why: &str) -> Refused {
+    Refused::unsupported(why)
+}

@@ -1,0 +1,81 @@
+//! The hash of a key, as the mirror writes it to Redis, for those who check tokens: here it is as new as the cluster.
+
+use bytes::Bytes;
+use ringfence_service::{Caller, Consistency};
+use ringfence_wire::{Key, KeyView};
+
+use super::{Done, Session};
+use crate::command::Command;
+use crate::refused::Refused;
+use crate::reply::Reply;
+
+impl Session {
+    /// `HGET ringfence:{key} field`, or `HMGET … field …`. The key is named as over HTTP.
+    pub(super) async fn hash(
+        &self,
+        command: Command,
+        arguments: &[Bytes],
+        caller: &Caller,
+    ) -> Result<Done, Refused> {
+        let (name, fields) = (&arguments[0], &arguments[1..]);
+        let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
+        let key = key.and_then(|key| Key::new(str::from_utf8(key).ok()?).ok()).ok_or_else(|| {
+            Refused::unsupported(
+                "there are no hashes but `ringfence:{key}`, where the key is one as over HTTP",
+            )
+        })?;
+        let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
+        let view = self.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
+        self.node.service.count_read(caller, size(&view));
+        let mut values = fields.into_iter().map(|field| field.of(&view)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Done::Reply(match command {
+            Command::Hget => values.pop().unwrap_or(Reply::Null),
+            _ => Reply::Array(values),
+        }))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Field {
+    Revision,
+    Fence,
+    Token,
+    State,
+}
+
+impl Field {
+    fn read(name: &[u8]) -> Result<Self, Refused> {
+        match name {
+            b"rev" => Ok(Self::Revision),
+            b"fence" => Ok(Self::Fence),
+            b"token" => Ok(Self::Token),
+            b"state" => Ok(Self::State),
+            _ => Err(Refused::unsupported("the fields are token, fence, rev and state")),
+        }
+    }
+
+    fn of(self, view: &KeyView) -> Result<Reply, Refused> {
+        Ok(match self {
+            Self::Revision => Reply::bulk(view.revision.to_string()),
+            Self::Fence => Reply::bulk(view.fence.to_string()),
+            Self::Token if view.more_holders > 0 => {
+                return Err(Refused::unsupported(
+                    "the key has too many holders to tell the newest one's token",
+                ));
+            }
+            Self::Token => {
+                let newest = view.holders.iter().map(|holder| holder.token.0).max();
+                Reply::bulk(newest.unwrap_or(0).to_string())
+            }
+            Self::State => Reply::bulk(if view.holders.is_empty() { "free" } else { "held" }),
+        })
+    }
+}
+
+/// About how many bytes were read.
+fn size(view: &KeyView) -> usize {
+    let metadata = |(name, value): (&String, &String)| name.len() + value.len();
+    let holders =
+        view.holders.iter().map(|holder| 64 + holder.metadata.entries().iter().map(metadata).sum::<usize>());
+    holders.sum::<usize>() + 64 * view.waiters.len()
+}

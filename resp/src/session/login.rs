@@ -1,0 +1,112 @@
+//! Who is at the other end, and which version of the protocol it speaks.
+
+use bytes::Bytes;
+use ringfence_access::Digest;
+
+use super::{Done, Session};
+use crate::frame::integer;
+use crate::key_name::DATABASES;
+use crate::refused::{Kind, Refused};
+use crate::reply::{Protocol, Reply};
+use crate::session::pending::Pending;
+
+/// The version of Redis whose commands are spoken here.
+pub(super) const REDIS: &str = "8.4.0";
+
+/// The name that many clients send when they have a password only.
+const NO_NAME: &[u8] = b"default";
+
+impl Session {
+    /// `AUTH [name] credential`
+    pub(super) fn auth(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+        self.credential = Some(match arguments {
+            [name, credential] => self.identify(name, credential)?,
+            _ => self.identify(NO_NAME, arguments.first().expect("the number of arguments is checked"))?,
+        });
+        Ok(Done::Reply(Reply::OK))
+    }
+
+    /// `HELLO [version [AUTH name credential] [SETNAME name]]`
+    pub(super) fn hello(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+        let (version, mut rest) = match arguments.split_first() {
+            Some((version, rest)) => (Some(version), rest),
+            None => (None, arguments),
+        };
+        let protocol = match version.map(|version| integer(version)) {
+            None => self.protocol,
+            Some(Some(2)) => Protocol::Resp2,
+            Some(Some(3)) => Protocol::Resp3,
+            Some(Some(_)) => {
+                return Err(Refused::arguments("NOPROTO unsupported protocol version"));
+            }
+            Some(None) => {
+                return Err(Refused::arguments("ERR Protocol version is not an integer or out of range"));
+            }
+        };
+        let (mut credential, mut client) = (self.credential, self.name.clone());
+        while let Some((option, values)) = rest.split_first() {
+            rest = match values {
+                [name, secret, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
+                    credential = Some(self.identify(name, secret)?);
+                    rest
+                }
+                [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {
+                    client = super::client::checked_name(name)?;
+                    rest
+                }
+                _ => return Err(Refused::arguments("ERR Syntax error in HELLO")),
+            };
+        }
+        (self.protocol, self.credential, self.name) = (protocol, credential, client);
+        let text = |text: &'static str| Reply::bulk(text);
+        Ok(Done::Reply(Reply::Map(vec![
+            (text("server"), text("redis")),
+            (text("version"), text(REDIS)),
+            (text("proto"), Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
+            (text("id"), Reply::Integer(self.id as i64)),
+            (text("mode"), text("standalone")),
+            (text("role"), text("master")),
+            (text("modules"), Reply::Array(Vec::new())),
+        ])))
+    }
+
+    /// `RESET`: as a new connection.
+    pub(super) fn reset(&mut self) -> Done {
+        (self.credential, self.protocol, self.database) = (None, Protocol::Resp2, 0);
+        (self.name, self.pending) = (Bytes::new(), Pending::default());
+        Done::Reply(Reply::Status("RESET".into()))
+    }
+
+    /// `SELECT database`
+    pub(super) fn select(&mut self, database: &Bytes) -> Result<Done, Refused> {
+        let number = integer(database).ok_or_else(Refused::no_integer)?;
+        let number = u16::try_from(number).ok().filter(|number| *number < DATABASES);
+        self.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
+        Ok(Done::Reply(Reply::OK))
+    }
+
+    /// The digest of a credential of the principal with this name.
+    fn identify(&self, name: &[u8], credential: &[u8]) -> Result<Digest, Refused> {
+        let refused = |text: &'static str| Refused::new(Kind::Unauthenticated, text);
+        if !self.node.service.has_rules() {
+            let text = "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
+                        configuration is correct?";
+            return Err(Refused::new(Kind::Order, text));
+        }
+        if !self.remote.is_encrypted {
+            return Err(refused(
+                "WRONGPASS ringfence: a credential over a plain connection is not accepted, and may have been read by others: \
+                 use TLS (rediss://), and replace it",
+            ));
+        }
+        let digest = Digest::of(credential);
+        let caller = self.node.service.caller(self.proof(Some(digest))).ok();
+        let is_named = |caller: &ringfence_service::Caller| {
+            name == NO_NAME || caller.name().is_some_and(|own| own.as_str().as_bytes() == name)
+        };
+        match caller.filter(is_named) {
+            Some(_) => Ok(digest),
+            None => Err(refused("WRONGPASS invalid username-password pair or user is disabled.")),
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! `MULTI`, `WATCH` and `EXEC`: commands that are done together, if keys are as they were.
+
+use std::collections::BTreeSet;
+
+use bytes::Bytes;
+use ringfence_service::Caller;
+use ringfence_wire::Key;
+
+use super::{Done, Session};
+use crate::frame::Request;
+use crate::key_name;
+use crate::refused::{Kind, Refused};
+use crate::reply::Reply;
+use crate::room::Share;
+use crate::verbs::Place;
+use crate::work::{self, Watched, Work};
+
+/// The most commands behind MULTI.
+const MAX_QUEUED: usize = 64;
+/// The most bytes of them together.
+const MAX_QUEUED_BYTES: usize = 64 << 10;
+
+/// What waits for EXEC.
+#[derive(Default)]
+pub(super) struct Pending {
+    queue: Option<Queue>,
+    watched: Vec<(Key, Watched)>,
+    /// The memory of both.
+    shares: Vec<Share>,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// As they were sent.
+    requests: Vec<Bytes>,
+    bytes: usize,
+    is_spoiled: bool,
+}
+
+impl Pending {
+    pub(super) fn is_queueing(&self) -> bool {
+        self.queue.is_some()
+    }
+
+    /// `MULTI`
+    pub(super) fn begin(&mut self) -> Done {
+        self.queue = Some(Queue::default());
+        Done::Reply(Reply::OK)
+    }
+
+    /// A command was left out of the queue, if there is one.
+    pub(super) fn spoil(&mut self) {
+        if let Some(queue) = &mut self.queue {
+            queue.is_spoiled = true;
+        }
+    }
+
+    /// Queues a request.
+    pub(super) fn queue(&mut self, sent: &Bytes, share: Share) -> Result<Done, Refused> {
+        let queue = self.queue.get_or_insert_default();
+        let bytes = queue.bytes + sent.len();
+        if queue.requests.len() == MAX_QUEUED || bytes > MAX_QUEUED_BYTES {
+            let text = "ERR ringfence: at most 64 commands are queued behind MULTI, of 64 KiB together";
+            return Err(Refused::arguments(text));
+        }
+        self.shares.push(grown(share, sent.len())?);
+        queue.bytes = bytes;
+        // Not all that has arrived with it.
+        queue.requests.push(Bytes::copy_from_slice(sent));
+        Ok(Done::Reply(Reply::Status("QUEUED".into())))
+    }
+
+    /// `UNWATCH`
+    pub(super) fn unwatch(&mut self) -> Done {
+        *self = Self::default();
+        Done::Reply(Reply::OK)
+    }
+}
+
+impl Session {
+    /// `DISCARD`
+    pub(super) fn discard(&mut self) -> Result<Done, Refused> {
+        self.pending = Pending::default();
+        Ok(Done::Reply(Reply::OK))
+    }
+
+    /// `WATCH key …`
+    pub(super) async fn watch(&mut self, names: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
+        let keys: Vec<Key> =
+            names.iter().map(|name| key_name::key(self.database, name)).collect::<Result<_, _>>()?;
+        let watched = &self.pending.watched;
+        work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
+        // What was seen first counts.
+        let new: BTreeSet<Key> =
+            keys.into_iter().filter(|key| watched.iter().all(|(known, _)| known != key)).collect();
+        if new.is_empty() {
+            return Ok(Done::Reply(Reply::OK));
+        }
+        let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
+        let share = grown(self.node.room.share(caller.name()), bytes)?;
+        let mut seen = Vec::new();
+        let keys = work::keys_of(&new)?;
+        let done = self.transact(caller, &keys, |transaction, _| {
+            seen.clear();
+            for key in &new {
+                seen.push((key.clone(), Watched::look(transaction, key)?));
+            }
+            Ok(Reply::OK)
+        });
+        let done = done.await?;
+        self.pending.watched.extend(seen);
+        self.pending.shares.push(share);
+        Ok(done)
+    }
+
+    /// `EXEC`
+    pub(super) async fn exec(&mut self, caller: &Caller) -> Result<Done, Refused> {
+        let Pending { queue, watched, shares: _shares } = std::mem::take(&mut self.pending);
+        let queue = queue.unwrap_or_default();
+        if queue.is_spoiled {
+            let text = "EXECABORT Transaction discarded because of previous errors.";
+            return Err(Refused::new(Kind::Order, text));
+        }
+        let works = queue.requests.iter().map(|sent| {
+            let request = Request::read(sent)?;
+            Work::read(&request.arguments, self.from(caller, Place::Queued))
+        });
+        let works: Vec<Work> = works.collect::<Result<_, _>>()?;
+        let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
+        let keys = work::keys_of(keys)?;
+        self.transact(caller, &keys, |transaction, budget| {
+            for (key, seen) in &watched {
+                if Watched::look(transaction, key)? != *seen {
+                    return Ok(Reply::NullArray);
+                }
+            }
+            let replies = works.iter().map(|work| work.run(transaction, budget));
+            Ok(Reply::Array(replies.collect::<Result<_, _>>().map_err(|refused| failed(&refused))?))
+        })
+        .await
+    }
+}
+
+/// In Redis the other commands would have been done.
+fn failed(refused: &Refused) -> Refused {
+    Refused::new(
+        refused.kind(),
+        format!("EXECABORT ringfence: nothing was done, because one command failed: {}", refused.text()),
+    )
+}
+
+fn grown(mut share: Share, bytes: usize) -> Result<Share, Refused> {
+    match share.grow(bytes) {
+        true => Ok(share),
+        false => {
+            let text =
+                "ERR ringfence: this node has no room for more commands behind MULTI, and keys of WATCH";
+            Err(Refused::new(Kind::Overloaded, text))
+        }
+    }
+}

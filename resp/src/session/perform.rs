@@ -1,0 +1,84 @@
+//! Runs commands and scripts, all or nothing.
+
+use bytes::Bytes;
+use ringfence_service::{Caller, Keys, Transacted, Transaction};
+
+use super::{Done, MAX_REPLY, Session, too_long};
+use crate::measure;
+use crate::refused::Refused;
+use crate::reply::{Protocol, Reply};
+use crate::script::Budget;
+use crate::scripts::Digest;
+use crate::verbs::{Answer, Place};
+use crate::work::{self, Work};
+
+impl Session {
+    /// Does one command or script.
+    pub(super) async fn perform(&self, caller: &Caller, work: &Work) -> Result<Done, Refused> {
+        if work.keys().is_empty() {
+            let mut nothing = Transaction::new(std::iter::empty());
+            return work.run(&mut nothing, &mut Budget::of_request()).map(Done::Reply);
+        }
+        let keys = work::keys_of(work.keys())?;
+        self.transact(caller, &keys, |transaction, budget| work.run(transaction, budget)).await
+    }
+
+    /// Does what `run` makes of `keys`, as often as it must be run.
+    pub(super) async fn transact(
+        &self,
+        caller: &Caller,
+        keys: &Keys,
+        mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
+    ) -> Result<Done, Refused> {
+        let (mut budget, mut runs) = (Budget::of_request(), 0);
+        let transacted = self.node.service.transact(caller, keys, |transaction| {
+            runs += 1;
+            // The reply is known to be small enough before anything is proposed.
+            match run(transaction, &mut budget).and_then(|reply| encode(&reply, self.protocol)) {
+                Ok(bytes) => Ok(Ok(bytes)),
+                Err(refused) => Err(Err(refused)),
+            }
+        });
+        let Transacted { result, unsent } = transacted.await?;
+        measure::reran(runs - 1);
+        Ok(Done::Bytes(result?, unsent))
+    }
+
+    /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`
+    pub(super) fn script(&self, arguments: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
+        let (scripts, of) = (&self.node.scripts, caller.name());
+        let subcommand = arguments[0].to_ascii_lowercase();
+        let reply = match (&subcommand[..], &arguments[1..]) {
+            (b"load", [text]) => {
+                let (digest, _) = work::load(text, self.from(caller, Place::Alone))?;
+                Reply::bulk(digest.to_string())
+            }
+            (b"exists", digests @ [_, ..]) => Reply::Array(
+                digests
+                    .iter()
+                    .map(|digest| {
+                        let digest = Digest::parse(digest);
+                        let is_known = digest.is_some_and(|digest| scripts.get(of, digest).is_some());
+                        Reply::Integer(is_known.into())
+                    })
+                    .collect(),
+            ),
+            // Those of this principal, whom nobody else's are told apart from.
+            (b"flush", [] | [_]) => {
+                scripts.flush(of);
+                Reply::OK
+            }
+            (b"kill", []) => {
+                return Err(Refused::arguments("NOTBUSY No scripts in execution right now."));
+            }
+            _ => return Err(Refused::unsupported("SCRIPT has LOAD, EXISTS and FLUSH here")),
+        };
+        Ok(Done::Reply(reply))
+    }
+}
+
+fn encode(reply: &Reply, protocol: Protocol) -> Result<Bytes, Refused> {
+    let mut bytes = Vec::new();
+    reply.encode(protocol, &mut bytes, MAX_REPLY).map_err(|_| too_long())?;
+    Ok(bytes.into())
+}

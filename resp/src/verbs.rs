@@ -1,0 +1,142 @@
+//! The commands on keys, each of which does what it does to a [`Transaction`].
+//!
+//! A command is understood as a whole, names and values and times, before any command of its request does anything. So the keys of a request
+//! are known before it begins, and nothing is half done because an argument is wrong.
+//!
+//! - **A key that is set is a lease of its own**, with the value as its secret. One with another value is another lease, which ends the
+//!   one before, and one with the same value is the same lease for a longer or a shorter time.
+//! - **What others hold is there and cannot be changed**: a key that is held over HTTP, or by another principal. `GET` answers a
+//!   placeholder for it.
+
+mod end;
+mod expire;
+mod plain;
+mod read;
+mod refusals;
+mod set;
+mod signal;
+#[cfg(test)]
+mod tests;
+mod token;
+mod words;
+
+use std::fmt;
+
+use bytes::Bytes;
+use ringfence_service::Transaction;
+use ringfence_wire::Key;
+
+use crate::refused::{Kind, Refused};
+use crate::reply::Reply;
+
+pub(crate) use words::Place;
+
+use words::Words;
+
+/// What a command came to.
+pub(crate) type Answer = Result<Reply, Refused>;
+
+/// A command on keys, ready to run.
+pub(crate) struct Verb {
+    keys: Vec<Key>,
+    step: Box<Step>,
+}
+
+type Step = dyn Fn(&mut Transaction) -> Answer + Send + Sync;
+
+/// A name, the fewest and the most arguments, and how they are understood.
+type Entry = (&'static str, usize, usize, fn(&Words) -> Result<Verb, Refused>);
+
+const ANY: usize = usize::MAX;
+
+/// What scripts of EVAL_RO may do.
+const READS: &[Entry] = &[
+    ("get", 1, 1, read::get),
+    ("exists", 1, ANY, read::exists),
+    ("type", 1, 1, read::kind),
+    ("ttl", 1, 1, read::ttl),
+    ("pttl", 1, 1, read::pttl),
+    ("ringfence.token", 2, 2, token::token),
+    ("ping", 0, 1, plain::ping),
+    ("echo", 1, 1, plain::echo),
+];
+
+const WRITES: &[Entry] = &[
+    ("set", 2, ANY, set::set),
+    ("setex", 3, 3, set::setex),
+    ("psetex", 3, 3, set::psetex),
+    ("expire", 2, 3, expire::expire),
+    ("pexpire", 2, 3, expire::pexpire),
+    ("del", 1, ANY, end::del),
+    ("unlink", 1, ANY, end::del),
+    ("delex", 1, 3, end::delex),
+    ("delifeq", 2, 2, end::delifeq),
+    ("publish", 2, 2, signal::publish),
+    ("lpush", 2, ANY, signal::push),
+    ("rpush", 2, ANY, signal::push),
+];
+
+impl Verb {
+    /// The command that `arguments`, its name first, mean in a place.
+    pub(crate) fn read(arguments: &[Bytes], place: Place, database: u16) -> Result<Self, Refused> {
+        let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
+        let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
+        if !(fewest..=most).contains(&arguments.len()) {
+            return Err(wrong_number(name));
+        }
+        read(&Words { name, arguments, place, database })
+    }
+
+    fn new(
+        keys: impl Into<Vec<Key>>,
+        step: impl Fn(&mut Transaction) -> Answer + Send + Sync + 'static,
+    ) -> Self {
+        Self { keys: keys.into(), step: Box::new(step) }
+    }
+
+    /// The command that `arguments` mean in a script that may change nothing.
+    pub(crate) fn read_only(arguments: &[Bytes], database: u16) -> Result<Self, Refused> {
+        let is_write = arguments.first().is_some_and(|name| find(WRITES, name).is_some());
+        if is_write {
+            return Err(Refused::new(
+                Kind::Script,
+                "ERR Write commands are not allowed from read-only scripts.",
+            ));
+        }
+        Self::read(arguments, Place::Script, database)
+    }
+
+    /// The keys that it names.
+    pub(crate) fn keys(&self) -> &[Key] {
+        &self.keys
+    }
+
+    /// Does it. If it fails, it has changed nothing.
+    pub(crate) fn run(&self, transaction: &mut Transaction) -> Answer {
+        (self.step)(transaction)
+    }
+}
+
+impl fmt::Debug for Verb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verb").field("keys", &self.keys).finish_non_exhaustive()
+    }
+}
+
+/// The name of a command on keys as it stands in metrics. `None`: there is none.
+pub(crate) fn name(name: &[u8]) -> Option<&'static str> {
+    entry(name).map(|(name, ..)| *name)
+}
+
+/// The error for a command that has too few arguments or too many.
+pub(crate) fn wrong_number(name: &str) -> Refused {
+    Refused::arguments(format!("ERR wrong number of arguments for '{name}' command"))
+}
+
+fn entry(name: &[u8]) -> Option<&'static Entry> {
+    find(READS, name).or_else(|| find(WRITES, name))
+}
+
+fn find(entries: &'static [Entry], name: &[u8]) -> Option<&'static Entry> {
+    entries.iter().find(|(own, ..)| own.as_bytes().eq_ignore_ascii_case(name))
+}

@@ -1,0 +1,50 @@
+use ringfence_lease::Value;
+use ringfence_service::{CannotDo, Seen};
+use ringfence_wire::Key;
+
+use super::Verb;
+use super::words::{Words, syntax};
+use crate::refused::Refused;
+use crate::reply::Reply;
+
+/// `DEL key …` or `UNLINK`
+pub(super) fn del(words: &Words) -> Result<Verb, Refused> {
+    let keys = words.keys()?;
+    Ok(Verb::new(keys.clone(), move |transaction| {
+        // All of them or none: a script may go on after an error.
+        for key in &keys {
+            if transaction.see(key)? == Seen::Taken {
+                return Err(CannotDo::Taken.into());
+            }
+        }
+        let mut count = 0;
+        for key in &keys {
+            count += i64::from(transaction.end(key)?);
+        }
+        Ok(Reply::Integer(count))
+    }))
+}
+
+/// `DELEX key [IFEQ value]`
+pub(super) fn delex(words: &Words) -> Result<Verb, Refused> {
+    match words.arguments.len() {
+        1 => del(words),
+        3 if words.is(1, "ifeq") => Ok(if_equal(words.key(0)?, words.value(2)?)),
+        3 if ["ifne", "ifdeq", "ifdne"].iter().any(|option| words.is(1, option)) => {
+            Err(Refused::unsupported("DELEX has the option IFEQ here"))
+        }
+        _ => Err(syntax()),
+    }
+}
+
+/// `DELIFEQ key value`
+pub(super) fn delifeq(words: &Words) -> Result<Verb, Refused> {
+    Ok(if_equal(words.key(0)?, words.value(1)?))
+}
+
+fn if_equal(key: Key, value: Value) -> Verb {
+    Verb::new([key.clone()], move |transaction| {
+        let is_equal = matches!(transaction.see(&key)?, Seen::Own(own) if *own == value);
+        Ok(Reply::Integer((is_equal && transaction.end(&key)?).into()))
+    })
+}

@@ -1,0 +1,50 @@
+use crate::refused::{Kind, Refused};
+
+/// Commands that clients of locks may send, and why they are not done.
+const REASONS: &[(&str, &str)] = &[
+    (
+        "a lock needs a time after which it ends: use SET with NX, XX or IFEQ, and PX or EX",
+        "setnx persist getset mset msetnx append incr incrby decr decrby getex setrange",
+    ),
+    (
+        "no wall clock decides about locks: use times from now",
+        "time expireat pexpireat expiretime pexpiretime",
+    ),
+    (
+        "nothing is sent to those who wait, so a waiter would sleep for ever: try again from time to time, or wait over HTTP",
+        "subscribe psubscribe ssubscribe unsubscribe punsubscribe sunsubscribe pubsub spublish blpop brpop blmpop blmove \
+         brpoplpush bzpopmin bzpopmax bzmpop xread xreadgroup monitor sync psync",
+    ),
+    (
+        "locks cannot be listed or moved here: `GET /v1/keys` over HTTP lists them",
+        "keys scan dbsize randomkey rename renamenx copy move object dump restore",
+    ),
+    (
+        "this is no Redis server: operators use `ringfence`, and `POST /v1/revoke` over HTTP ends a lock",
+        "flushall flushdb swapdb save bgsave shutdown replicaof slaveof failover debug acl slowlog latency memory",
+    ),
+    (
+        "a lock is a string with a time after which it ends, and there are no other types",
+        "hget hset hsetnx hmget hmset hgetall hdel hexists hincrby hlen hkeys hvals hpexpire sadd srem sismember smembers scard \
+         spop zadd zrem zrange zrangebyscore zremrangebyscore zremrangebyrank zscore zrank zcard zincrby zcount llen lrange \
+         lindex lpop rpop lrem lpushx rpushx xadd xdel getrange strlen getbit setbit",
+    ),
+    ("use GET, DEL, DELEX and EXISTS", "getdel mget touch"),
+    ("functions are not kept: use EVAL", "function fcall fcall_ro"),
+    ("use WAIT: what is answered is on the disks of a majority", "waitaof"),
+];
+
+/// How much of a name is quoted.
+const QUOTED: usize = 32;
+
+/// Why there is no command of this name.
+pub(super) fn unknown(name: &[u8]) -> Refused {
+    let is_named = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
+    if let Some((why, _)) = REASONS.iter().find(|(_, names)| names.split_whitespace().any(is_named)) {
+        return Refused::unsupported(why);
+    }
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-|".contains(byte);
+    let quoted: Vec<u8> = name.iter().copied().take_while(is_plain).take(QUOTED).collect();
+    let quoted = String::from_utf8_lossy(&quoted);
+    Refused::new(Kind::Unknown, format!("ERR unknown command '{quoted}'"))
+}

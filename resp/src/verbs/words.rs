@@ -1,0 +1,93 @@
+use bytes::Bytes;
+use ringfence_lease::Value;
+use ringfence_wire::{Key, MAX_TTL_MS, MIN_TTL_MS, Ttl};
+
+use crate::frame::integer;
+use crate::key_name;
+use crate::refused::Refused;
+
+/// Where a command stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// It is a request.
+    Alone,
+    /// Behind MULTI.
+    Queued,
+    /// In a script.
+    Script,
+}
+
+/// A command that is not understood yet.
+pub(super) struct Words<'a> {
+    /// In lower case.
+    pub(super) name: &'static str,
+    /// Without the name.
+    pub(super) arguments: &'a [Bytes],
+    pub(super) place: Place,
+    pub(super) database: u16,
+}
+
+/// Of times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unit {
+    Seconds,
+    Milliseconds,
+}
+
+impl Words<'_> {
+    /// The argument number `at` as a key.
+    pub(super) fn key(&self, at: usize) -> Result<Key, Refused> {
+        key_name::key(self.database, &self.arguments[at])
+    }
+
+    /// All arguments as keys.
+    pub(super) fn keys(&self) -> Result<Vec<Key>, Refused> {
+        (0..self.arguments.len()).map(|at| self.key(at)).collect()
+    }
+
+    /// The argument number `at` as a value.
+    pub(super) fn value(&self, at: usize) -> Result<Value, Refused> {
+        Value::new(&self.arguments[at])
+            .ok_or_else(|| Refused::arguments("ERR ringfence: a value has at most 1,024 bytes"))
+    }
+
+    /// Whether argument number `at` is this word.
+    pub(super) fn is(&self, at: usize, word: &str) -> bool {
+        self.arguments.get(at).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
+    }
+
+    /// The argument number `at` as a time from now, in milliseconds; it may be over.
+    pub(super) fn ms(&self, at: usize, unit: Unit) -> Result<i64, Refused> {
+        let argument = self.arguments.get(at).ok_or_else(syntax)?;
+        let number = integer(argument).ok_or_else(Refused::no_integer)?;
+        let ms = number.checked_mul(if unit == Unit::Seconds { 1_000 } else { 1 });
+        ms.ok_or_else(|| self.invalid_expire())
+    }
+
+    /// The argument number `at` as the time that a lock lives. The shortest is 100 ms.
+    pub(super) fn ttl(&self, at: usize, unit: Unit) -> Result<Ttl, Refused> {
+        self.ttl_of(self.ms(at, unit)?)
+    }
+
+    /// The same for a time that is known.
+    pub(super) fn ttl_of(&self, ms: i64) -> Result<Ttl, Refused> {
+        if ms <= 0 {
+            return Err(self.invalid_expire());
+        }
+        let ms = u32::try_from(ms).unwrap_or(u32::MAX).max(MIN_TTL_MS);
+        Ttl::from_ms(ms).ok_or_else(|| {
+            Refused::arguments(format!(
+                "ERR ringfence: a lock lives for at most 24 hours ({MAX_TTL_MS} ms) unless it is extended"
+            ))
+        })
+    }
+
+    fn invalid_expire(&self) -> Refused {
+        Refused::arguments(format!("ERR invalid expire time in '{}' command", self.name))
+    }
+}
+
+/// The error for options that do not belong together.
+pub(super) fn syntax() -> Refused {
+    Refused::arguments("ERR syntax error")
+}

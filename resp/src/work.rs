@@ -1,0 +1,177 @@
+//! What a request does to keys: commands and scripts, all or nothing.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use ringfence_service::{CannotDo, Keys, Seen, Transaction};
+use ringfence_wire::{Key, PrincipalName, Token};
+
+use crate::calls::Calls;
+use crate::frame::integer;
+use crate::key_name;
+use crate::measure;
+use crate::refused::{Kind, Refused};
+use crate::reply::Reply;
+use crate::script::{self, Budget, RunError, Script};
+use crate::scripts::{Digest, Scripts};
+use crate::verbs::{self, Answer, Place, Verb};
+
+/// A command or a script, ready to run.
+#[derive(Debug)]
+pub(crate) enum Work {
+    Verb(Verb),
+    Script(Run),
+}
+
+/// A script with what it was called with.
+#[derive(Debug)]
+pub(crate) struct Run {
+    script: Arc<Script>,
+    /// As scripts see them.
+    names: Vec<Bytes>,
+    keys: Vec<Key>,
+    arguments: Vec<Bytes>,
+    database: u16,
+    is_read_only: bool,
+}
+
+/// What there was at a key that is watched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Watched {
+    Free,
+    Own(Token),
+    Taken,
+}
+
+/// Where commands come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct From<'a> {
+    pub(crate) scripts: &'a Scripts,
+    pub(crate) principal: Option<&'a PrincipalName>,
+    pub(crate) database: u16,
+    pub(crate) place: Place,
+}
+
+impl Work {
+    /// What `arguments` mean, their name first.
+    pub(crate) fn read(arguments: &[Bytes], from: From) -> Result<Self, Refused> {
+        let is = |name: &str| arguments[0].eq_ignore_ascii_case(name.as_bytes());
+        let work = match () {
+            () if is("eval") => Self::Script(Run::read(arguments, from, false, Run::of_text)?),
+            () if is("eval_ro") => Self::Script(Run::read(arguments, from, true, Run::of_text)?),
+            () if is("evalsha") => Self::Script(Run::read(arguments, from, false, Run::of_digest)?),
+            () if is("evalsha_ro") => Self::Script(Run::read(arguments, from, true, Run::of_digest)?),
+            () => Self::Verb(Verb::read(arguments, from.place, from.database)?),
+        };
+        if work.keys().len() > Keys::MOST {
+            return Err(too_many_keys());
+        }
+        Ok(work)
+    }
+
+    /// The keys that it names.
+    pub(crate) fn keys(&self) -> &[Key] {
+        match self {
+            Self::Verb(verb) => verb.keys(),
+            Self::Script(run) => &run.keys,
+        }
+    }
+
+    /// Does it.
+    pub(crate) fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
+        match self {
+            Self::Verb(verb) => verb.run(transaction),
+            Self::Script(run) => run.run(transaction, budget),
+        }
+    }
+}
+
+type Find = fn(&Bytes, From) -> Result<Arc<Script>, Refused>;
+
+impl Run {
+    /// `EVAL script numkeys key … argument …`
+    fn read(arguments: &[Bytes], from: From, is_read_only: bool, find: Find) -> Result<Self, Refused> {
+        let [_, script, count, rest @ ..] = arguments else { return Err(verbs::wrong_number("eval")) };
+        let count = integer(count).ok_or_else(Refused::no_integer)?;
+        let count =
+            usize::try_from(count).map_err(|_| Refused::arguments("ERR Number of keys can't be negative"))?;
+        let (names, arguments) = rest
+            .split_at_checked(count)
+            .ok_or_else(|| Refused::arguments("ERR Number of keys can't be greater than number of args"))?;
+        if names.len() > Keys::MOST {
+            return Err(too_many_keys());
+        }
+        let keys = names.iter().map(|name| key_name::key(from.database, name)).collect::<Result<_, _>>()?;
+        Ok(Self {
+            script: find(script, from)?,
+            names: names.to_vec(),
+            keys,
+            arguments: arguments.to_vec(),
+            database: from.database,
+            is_read_only,
+        })
+    }
+
+    fn of_text(text: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
+        load(text, from).map(|(_, script)| script)
+    }
+
+    fn of_digest(digest: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
+        let digest = Digest::parse(digest);
+        digest
+            .and_then(|digest| from.scripts.get(from.principal, digest))
+            .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
+    }
+
+    fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
+        let Self { script, names, keys, arguments, database, is_read_only } = self;
+        let mut calls = Calls { transaction, keys, database: *database, is_read_only: *is_read_only };
+        let failed = match script::run(script, names, arguments, &mut calls, budget) {
+            // It may have meant it, but then it has done nothing, either.
+            Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
+                String::from_utf8_lossy(&text).into_owned()
+            }
+            Ok(reply) => return Ok(reply),
+            Err(RunError::Halted(halt)) => format!("ERR ringfence: {halt}"),
+        };
+        measure::script_failed();
+        Err(Refused::new(Kind::Script, failed))
+    }
+}
+
+/// The script of `text`, which is remembered.
+pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
+    let digest = Digest::of(text);
+    if let Some(script) = from.scripts.get(from.principal, digest) {
+        return Ok((digest, script));
+    }
+    let script = Script::parse(text).map_err(|error| {
+        measure::script_refused();
+        let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
+        Refused::new(Kind::Script, text)
+    })?;
+    let script = Arc::new(script);
+    from.scripts.add(from.principal, digest, Arc::clone(&script));
+    Ok((digest, script))
+}
+
+impl Watched {
+    /// What is at `key`.
+    pub(crate) fn look(transaction: &mut Transaction, key: &Key) -> Result<Self, CannotDo> {
+        if let Some(token) = transaction.lease(key)? {
+            return Ok(Self::Own(token));
+        }
+        Ok(if transaction.see(key)? == Seen::Free { Self::Free } else { Self::Taken })
+    }
+}
+
+/// All of these keys, once each.
+pub(crate) fn keys_of<'a>(all: impl IntoIterator<Item = &'a Key>) -> Result<Keys, Refused> {
+    let keys: BTreeSet<&Key> = all.into_iter().collect();
+    Keys::new(keys.into_iter().cloned().collect()).ok_or_else(too_many_keys)
+}
+
+fn too_many_keys() -> Refused {
+    Refused::arguments(format!("ERR ringfence: a request has at most {} keys", Keys::MOST))
+}

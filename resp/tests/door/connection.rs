@@ -1,0 +1,113 @@
+//! What a connection agrees on, and is told.
+
+use crate::client::array;
+use crate::node::Node;
+
+#[tokio::test]
+async fn clients_shake_hands_in_both_protocols() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let hello = client.call("HELLO").await;
+    assert!(hello.starts_with("[server, redis, version, 8.4.0, proto, :2, id, :"), "{hello}");
+    assert_eq!(client.call("GET a").await, "nil");
+    let hello = client.call("hello 3 setname worker").await;
+    assert!(hello.starts_with("{server: redis, version: 8.4.0, proto: :3, id: :"), "{hello}");
+    assert_eq!(client.call("CLIENT GETNAME").await, "worker");
+    assert_eq!(client.call("CONFIG GET save").await, "{}");
+    assert_eq!(client.call("HELLO 4").await, "-NOPROTO unsupported protocol version");
+    assert_eq!(client.call("RESET").await, "+RESET");
+    assert_eq!(client.call("CLIENT GETNAME").await, "nil");
+    assert_eq!(client.call("CONFIG GET save").await, "[]");
+}
+
+#[tokio::test]
+async fn questions_of_clients_are_answered_and_nothing_is_promised() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let refused = "-ERR ringfence: ";
+    for (line, reply) in [
+        ("PING", "+PONG"),
+        ("PING a", "a"),
+        ("ECHO a", "a"),
+        ("SELECT 0", "+OK"),
+        ("SELECT 1023", "+OK"),
+        ("SELECT 1024", "-ERR DB index is out of range"),
+        ("SELECT a", "-ERR value is not an integer or out of range"),
+        ("CLIENT SETINFO LIB-NAME redis-py", "+OK"),
+        ("CLIENT SETNAME a", "+OK"),
+        ("CLIENT SETNAME a\nb", "-ERR Client names cannot contain spaces, newlines or special characters."),
+        ("CLIENT NO-TOUCH ON", "+OK"),
+        ("CLIENT NO-EVICT OFF", "+OK"),
+        ("CLIENT NO-EVICT ON", refused),
+        ("CLIENT TRACKING ON", refused),
+        ("CLIENT REPLY OFF", refused),
+        ("CLIENT REPLY SKIP", refused),
+        ("CLIENT KILL ID 1", refused),
+        ("CLIENT PAUSE 100", refused),
+        ("CLIENT MAINT_NOTIFICATIONS ON", refused),
+        ("CLIENT FOO", "-ERR unknown subcommand"),
+        ("ROLE", "[master, :0, []]"),
+        ("COMMAND", "[]"),
+        ("COMMAND COUNT", ":0"),
+        ("CONFIG SET save 1", refused),
+        ("CLUSTER INFO", "-ERR This instance has cluster support disabled"),
+        // A majority of one node is that node.
+        ("WAIT 1 0", ":0"),
+        ("SUBSCRIBE a", refused),
+        ("BLPOP a 0", refused),
+        ("MONITOR", refused),
+        ("FLUSHALL", refused),
+        ("KEYS *", refused),
+        ("SCRIPT KILL", "-NOTBUSY No scripts in execution right now."),
+        ("GET", "-ERR wrong number of arguments for 'get' command"),
+        ("AUTH secret", "-ERR AUTH <password> called without any password configured"),
+        ("FOO", "-ERR unknown command 'FOO'"),
+    ] {
+        let got = client.call(line).await;
+        assert!(got.starts_with(reply), "{line}: {got}");
+    }
+    let info = client.call("INFO replication").await;
+    assert!(info.contains("role:master\r\n") && !info.contains("loading"), "{info}");
+    assert!(client.call("INFO").await.contains("loading:0\r\n"));
+    assert!(client.call("CLIENT INFO").await.contains(" name=a db=1023 resp=2"));
+    assert_eq!(client.call("QUIT").await, "+OK");
+    assert_eq!(client.receive().await, "closed");
+}
+
+#[tokio::test]
+async fn there_are_as_many_replies_as_commands_in_their_order() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let sent = [
+        array(&["SET", "a", "v", "NX", "PX", "60000"]),
+        array(&["FOO"]),
+        b"*0\r\n".to_vec(),
+        array(&["GET", "a"]),
+        array(&["SET", "a", "v"]),
+        b"PING\r\n".to_vec(),
+        array(&["DEL", "a"]),
+        array(&["PING"]),
+    ];
+    client.send(&sent.concat()).await;
+    let mut replies = Vec::new();
+    for _ in 0..sent.len() - 1 {
+        replies.push(client.receive().await);
+    }
+    assert_eq!(&replies[0], "+OK");
+    assert!(replies[1].starts_with("-ERR unknown command"));
+    assert_eq!(&replies[2], "v");
+    assert!(replies[3].starts_with("-ERR ringfence: a lock needs a time"));
+    assert_eq!(replies[4..], ["+PONG", ":1", "+PONG"]);
+}
+
+#[tokio::test]
+async fn a_database_is_a_subtree_of_keys() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    assert_eq!(client.call("SET a v NX PX 60000").await, "+OK");
+    client.call("SELECT 3").await;
+    assert_eq!(client.call("SET a w NX PX 60000").await, "+OK");
+    client.call("SELECT 0").await;
+    assert_eq!(client.call("GET db3/a").await, "w");
+    assert_eq!(client.call("GET a").await, "v");
+}

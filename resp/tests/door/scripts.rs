@@ -1,0 +1,155 @@
+//! Scripts, as lock libraries have them.
+
+use crate::client::{Client, array};
+use crate::node::Node;
+
+/// Each key in KEYS is set, if all are free.
+const ACQUIRE: &str = "for _, key in ipairs(KEYS) do if redis.call('exists', key) == 1 then return 0 end end
+    for _, key in ipairs(KEYS) do redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end
+    return #KEYS";
+const RELEASE: &str =
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+/// Adds to the time that is left.
+const EXTEND: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
+    local left = redis.call('pttl', KEYS[1])
+    if left < 0 then return 0 end
+    redis.call('pexpire', KEYS[1], left + ARGV[2])
+    return 1";
+/// Wakes those who wait for a second key.
+const WAKE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 1 end
+    redis.call('del', KEYS[2])
+    redis.call('lpush', KEYS[2], 1)
+    redis.call('pexpire', KEYS[2], ARGV[2])
+    redis.call('publish', 'gone', 'x')
+    redis.call('del', KEYS[1])
+    return 0";
+
+async fn eval(client: &mut Client, text: &str, count: usize, rest: &[&str]) -> String {
+    client.command(&[&["EVAL", text, &count.to_string()], rest].concat()).await
+}
+
+#[tokio::test]
+async fn scripts_acquire_extend_and_release() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    assert_eq!(eval(&mut client, ACQUIRE, 3, &["a", "b", "c", "v", "60000"]).await, ":3");
+    assert_eq!(eval(&mut client, ACQUIRE, 2, &["d", "b", "w", "60000"]).await, ":0");
+    assert_eq!(client.call("EXISTS a b c d").await, ":3");
+    assert_eq!(eval(&mut client, EXTEND, 1, &["a", "v", "60000"]).await, ":1");
+    let left: i64 = client.call("PTTL a").await[1..].parse().unwrap();
+    assert!((60_001..=120_000).contains(&left), "{left}");
+    assert_eq!(eval(&mut client, EXTEND, 1, &["a", "w", "60000"]).await, ":0");
+    assert_eq!(eval(&mut client, RELEASE, 1, &["a", "w"]).await, ":0");
+    assert_eq!(eval(&mut client, RELEASE, 1, &["a", "v"]).await, ":1");
+    assert_eq!(eval(&mut client, WAKE, 2, &["b", "signal", "v", "1000"]).await, ":0");
+    assert_eq!(eval(&mut client, WAKE, 2, &["b", "signal", "v", "1000"]).await, ":1");
+    assert_eq!(client.call("EXISTS a b c signal").await, ":1");
+}
+
+#[tokio::test]
+async fn scripts_are_known_by_their_digests() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let unknown = "-NOSCRIPT No matching script. Please use EVAL.";
+    let digest = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+    assert_eq!(client.call(&format!("EVALSHA {digest} 0")).await, unknown);
+    assert_eq!(client.call("EVALSHA short 0").await, unknown);
+    assert_eq!(eval(&mut client, "return 1", 0, &[]).await, ":1");
+    assert_eq!(client.call(&format!("EVALSHA {} 0", digest.to_uppercase())).await, ":1");
+    assert_eq!(client.call(&format!("SCRIPT EXISTS {digest} short")).await, "[:1, :0]");
+    assert_eq!(client.call("SCRIPT FLUSH").await, "+OK");
+    assert_eq!(client.call(&format!("EVALSHA {digest} 0")).await, unknown);
+    assert_eq!(client.command(&["SCRIPT", "LOAD", "return 1"]).await, digest);
+    assert_eq!(client.call(&format!("EVALSHA_RO {digest} 0")).await, ":1");
+    let refused = client.command(&["SCRIPT", "LOAD", "return cjson.encode({})"]).await;
+    assert!(refused.starts_with("-ERR Error compiling script") && refused.contains("cjson"), "{refused}");
+}
+
+#[tokio::test]
+async fn a_script_that_fails_has_done_nothing() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.call("SET own v NX PX 60000").await;
+    let effect = "redis.call('set', KEYS[1], 'w', 'px', 60000) redis.call('del', KEYS[2]) ";
+    for (wrong, why) in [
+        ("redis.call('foo')", "unknown command"),
+        ("redis.call('get', 'other')", "ringfence: a script may use the keys in its KEYS"),
+        ("redis.call('set', KEYS[1], 'w')", "a lock needs a time"),
+        ("redis.call('lpush', KEYS[1], 1)", "WRONGTYPE"),
+        ("redis.call('time')", "no wall clock"),
+        ("redis.call('multi')", "unknown command"),
+        ("error('on purpose')", "on purpose"),
+        ("return redis.error_reply('MINE on purpose')", "MINE on purpose"),
+        ("while true do end", "too many steps"),
+        ("local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(1000) end", "too m"),
+        ("return ('x'):rep(70000)", "64 KiB"),
+    ] {
+        let reply = eval(&mut client, &format!("{effect}{wrong}"), 2, &["free", "own"]).await;
+        assert!(reply.starts_with('-') && reply.contains(why), "{wrong}: {reply}");
+        assert_eq!(client.call("EXISTS free own").await, ":1", "{wrong}");
+        assert_eq!(client.call("GET own").await, "v", "{wrong}");
+    }
+}
+
+#[tokio::test]
+async fn a_script_goes_on_after_an_error_that_it_caught() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.call("SET own v NX PX 60000").await;
+    let text = "local failed = redis.pcall('set', KEYS[1], 'w', 'px', 'soon')
+        redis.call('pexpire', KEYS[1], 90000)
+        return failed.err";
+    let reply = eval(&mut client, text, 1, &["own"]).await;
+    assert!(reply.contains("value is not an integer"), "{reply}");
+    let left: i64 = client.call("PTTL own").await[1..].parse().unwrap();
+    assert!(left > 60_000, "{left}");
+}
+
+#[tokio::test]
+async fn calls_of_scripts_are_checked_before_they_run() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for (arguments, reply) in [
+        (&["EVAL", "return 1", "x"][..], "-ERR value is not an integer or out of range"),
+        (&["EVAL", "return 1", "-1"], "-ERR Number of keys can't be negative"),
+        (&["EVAL", "return 1", "1"], "-ERR Number of keys can't be greater than number of args"),
+        (&["EVAL", "return 1", "1", ""], "-ERR ringfence: a key must not be empty"),
+        (&["EVAL", "return 1"], "-ERR wrong number of arguments for 'eval' command"),
+        (&["EVAL_RO", "return redis.call('del', KEYS[1])", "1", "a"], "-ERR Write commands are not allowed"),
+        (&["EVAL_RO", "return redis.call('get', KEYS[1])", "1", "a"], "nil"),
+    ] {
+        let got = client.command(arguments).await;
+        assert!(got.starts_with(reply), "{arguments:?}: {got}");
+    }
+    let names: Vec<String> = (0..33).map(|number| format!("key/{number}")).collect();
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    assert!(
+        eval(&mut client, "return 1", 33, &names)
+            .await
+            .starts_with("-ERR ringfence: a request has at most 32")
+    );
+    assert_eq!(eval(&mut client, ACQUIRE, 32, &[&names[..32], &["v", "60000"]].concat()).await, ":32");
+}
+
+/// What one of them has read is not true any more when the other one is done.
+#[tokio::test(flavor = "multi_thread")]
+async fn of_scripts_that_run_at_once_one_gets_the_lock() {
+    let node = Node::start().await;
+    for round in 0..20 {
+        let mut clients = Vec::new();
+        for number in 0..8 {
+            let mut client = node.client().await;
+            let (lock, value) = (format!("lock/{round}"), format!("value/{number}"));
+            clients.push(tokio::spawn(async move {
+                client.send(&array(&["EVAL", ACQUIRE, "2", &lock, "common", &value, "60000"])).await;
+                client.receive().await
+            }));
+        }
+        let mut won = 0;
+        for client in clients {
+            won += i32::from(client.await.unwrap() == ":2");
+        }
+        assert_eq!(won, 1, "round {round}");
+        node.client().await.call("DEL common").await;
+    }
+}
