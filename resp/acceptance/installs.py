@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -94,9 +95,22 @@ def node(lock: str) -> Path:
                 shutil.copy(manifest, place)
             call([tool("npm"), "ci", "--silent", "--no-audit", "--no-fund", "--ignore-scripts"], place)
     # A module finds its packages beside itself.
-    for scenario in source.glob("*.mjs"):
+    for scenario in source.glob("*.?js"):
         shutil.copy(scenario, place)
     return place
+
+
+@cache
+def module(path: str) -> tuple[str, Path]:
+    """The version of a Go module that go/go.mod names, and a copy of its source, which the tests of its authors run in."""
+    known = json.loads(call([tool("go"), "mod", "download", "-json", path], HERE / "go"))
+    place = TARGET / "sources" / path.replace("/", "-")
+    shutil.rmtree(place, ignore_errors=True)
+    # The cache of modules is not to be written.
+    shutil.copytree(known["Dir"], place, copy_function=shutil.copyfile)
+    for folder in [place, *place.rglob("*/")]:
+        folder.chmod(0o755)
+    return known["Version"], place
 
 
 @cache
@@ -107,3 +121,17 @@ def go() -> Path:
         if is_new:
             call([tool("go"), "build", "-o", place / "scenarios", "."], source)
     return place / "scenarios"
+
+
+@cache
+def java() -> tuple[Path, dict[str, str]]:
+    """A folder with the scenarios of Java's libraries and all that java/pom.xml names, and the versions of these."""
+    tool("java")
+    source, place = HERE / "java", TARGET / "java"
+    with made_for(place, source / "pom.xml", *sorted(source.rglob("*.java"))) as is_new:
+        if is_new:
+            shutil.copytree(source, place, dirs_exist_ok=True)
+            goals = ["compile", "dependency:copy-dependencies", "-DoutputDirectory=target/lib"]
+            call([tool("mvn"), "--quiet", "--batch-mode", *goals], place)
+    names = [jar.stem.rpartition("-") for jar in (place / "target/lib").glob("*.jar")]
+    return place / "target", {name: version for name, _, version in names}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import installs
 from results import Results
@@ -23,6 +23,8 @@ class Library:
     name: str
     # Installs what it needs; the command of the scenario.
     install: Callable[[], list[str]]
+    # Steps that are left out, since others cannot run after them.
+    not_played: list[str] = field(default_factory=list, kw_only=True)
 
     def prepare(self, server: Server) -> list[str]:
         return self.install()
@@ -49,21 +51,13 @@ def node(name: str, lock: str, scenario: str, *arguments: str) -> Library:
     return Library(name, lambda: ["node", str(installs.node(lock) / f"{scenario}.mjs"), *arguments])
 
 
-ALL = [
-    python("redis-py-8", "redis-8", "redis_py"),
-    python("redis-py-5", "redis-5", "redis_py"),
-    python("pottery", "redis-8", "pottery_redlock"),
-    python("redlock-py", "redis-8", "redlock_py"),
-    python("python-redis-lock", "redis-8", "python_redis_lock"),
-    python("celery-redbeat", "redis-5", "redbeat_lock"),
-    node("node-redlock-4", "old", "redlock4"),
-    node("node-redlock-5", "current", "redlock5"),
-    node("sesamecare-redlock", "current", "sesamecare_redlock"),
-    node("redlock-universal", "current", "universal"),
-    node("redis-semaphore", "current", "semaphore"),
-    node("node-redis-warlock", "old", "warlock"),
-    node("node-redis", "current", "clients", "redis"),
-    node("ioredis", "current", "clients", "ioredis"),
-    Library("go-redsync", lambda: [str(installs.go()), "redsync"]),
-    Library("bsm-redislock", lambda: [str(installs.go()), "redislock"]),
-]
+def go(name: str, scenario: str) -> Library:
+    return Library(name, lambda: [str(installs.go()), scenario])
+
+
+def java(name: str, scenario: str, artifact: str) -> Library:
+    def command() -> list[str]:
+        built, versions = installs.java()
+        return ["java", "-cp", f"{built}/classes:{built}/lib/*", "acceptance.Main", scenario, versions[artifact]]
+
+    return Library(name, command)
