@@ -29,6 +29,7 @@ def mocha(name: str, package: str, file: str) -> Library:
 ALL = [
     python("redis-py-8", "redis-8", "redis_py"),
     python("redis-py-5", "redis-5", "redis_py"),
+    python("guarded", "redis-8", "guarded"),
     python("pottery", "redis-8", "pottery_redlock"),
     python("redlock-py", "redis-8", "redlock_py"),
     python("python-redis-lock", "redis-8", "python_redis_lock"),

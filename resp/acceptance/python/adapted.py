@@ -1,6 +1,6 @@
 """A plugin of pytest for the tests of redis-py.
 
-On Ringfence, what has no expiry gets one, and keys are cleared one by one.
+On Ringfence, what has no expiry gets one, a SET that takes a key from whoever has it is a script, and keys are cleared one by one.
 """
 
 import os
@@ -30,8 +30,10 @@ def with_timeout(initialize):
 
 
 def with_expiry(plain):
-    def changed(self, name, value, ex=None, px=None, *args, **options):
-        return plain(self, name, value, ex, LONG_MS if ex is None and px is None else px, *args, **options)
+    def changed(self, name, value, ex=None, px=None, nx=False, *args, **options):
+        if not nx:
+            return self.eval("return redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])", 1, name, value, LONG_MS)
+        return plain(self, name, value, ex, LONG_MS if ex is None and px is None else px, nx, *args, **options)
 
     return changed
 
