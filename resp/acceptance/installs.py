@@ -135,3 +135,11 @@ def java() -> tuple[Path, dict[str, str]]:
             call([tool("mvn"), "--quiet", "--batch-mode", *goals], place)
     names = [jar.stem.rpartition("-") for jar in (place / "target/lib").glob("*.jar")]
     return place / "target", {name: version for name, _, version in names}
+
+
+@cache
+def rust() -> Path:
+    """The program with the scenarios of Rust's libraries, whose versions rust/Cargo.lock pins."""
+    source, place = HERE / "rust", TARGET / "rust"
+    call([tool("cargo"), "build", "--quiet", "--locked"], source, CARGO_TARGET_DIR=str(place))
+    return place / "debug/scenarios"

@@ -61,3 +61,7 @@ def java(name: str, scenario: str, artifact: str) -> Library:
         return ["java", "-cp", f"{built}/classes:{built}/lib/*", "acceptance.Main", scenario, versions[artifact]]
 
     return Library(name, command)
+
+
+def rust(name: str) -> Library:
+    return Library(name, lambda: [str(installs.rust())])

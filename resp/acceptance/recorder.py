@@ -9,7 +9,7 @@ import threading
 from collections import Counter
 from types import TracebackType
 
-from servers import HOST
+from servers import HOST, Server
 
 CALL = re.compile(rb"""redis\.p?call\s*\(\s*['"](\w+)""")
 OPTIONS = {"NX", "XX", "PX", "EX", "PXAT", "EXAT", "GET", "KEEPTTL", "IFEQ"}
@@ -17,20 +17,21 @@ WITH_SUBCOMMANDS = {"CLIENT", "SCRIPT", "CONFIG", "CLUSTER", "COMMAND", "HELLO",
 
 
 class Recorder:
-    """A port that leads to the server while it is open."""
+    """Clients reach the server by another port while it is open."""
 
-    def __init__(self, server: int) -> None:
-        self._server, self._listener = server, socket.create_server((HOST, 0))
+    def __init__(self, server: Server) -> None:
+        self._server, self._target, self._listener = server, server.port, socket.create_server((HOST, 0))
         self._counts: Counter[str] = Counter()
         # The commands that a script calls, by the beginning of its SHA-1.
         self._scripts: dict[str, str] = {}
-        self.port = self._listener.getsockname()[1]
 
     def __enter__(self) -> Recorder:
+        self._server.port = self._listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.port = self._target
         self._listener.close()
 
     def _accept(self) -> None:
@@ -39,7 +40,11 @@ class Recorder:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            server = socket.create_connection((HOST, self._server))
+            try:
+                server = socket.create_connection((HOST, self._target))
+            except OSError:
+                client.close()
+                continue
             for one in (client, server):
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             threading.Thread(target=self._pump, args=(client, server, Requests(self._see)), daemon=True).start()

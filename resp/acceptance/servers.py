@@ -6,7 +6,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,11 +21,16 @@ class Unavailable(Exception):
 
 @dataclass
 class Server:
+    command: list[str]
+    # Where clients reach it.
     port: int
     # The address of the HTTP API; empty for a Redis.
     http: str
-    process: subprocess.Popen[bytes]
     log: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    def __post_init__(self) -> None:
+        self._own_port = self.port
 
     @property
     def kind(self) -> str:
@@ -34,6 +39,24 @@ class Server:
     def environment(self) -> dict[str, str]:
         """How a scenario finds the server, and knows what it may ask of it."""
         return {"LOCKS_HOST": HOST, "LOCKS_PORT": str(self.port), "LOCKS_HTTP": self.http}
+
+    def start(self) -> None:
+        """Starts it, and waits until it answers."""
+        with self.log.open("ab") as output:
+            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        end = time.monotonic() + WITHIN
+        # A node that does not lead yet answers PING, too: only a read says that there is a leader.
+        while not answers(self._own_port):
+            if self.process.poll() is not None or time.monotonic() > end:
+                said = self.log.read_text(errors="replace")[-500:]
+                raise Unavailable(f"the server did not start: {self.log}: {said}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        """Ends it at once, as `kill -9` does."""
+        if self.process:
+            self.process.kill()
+            self.process.wait()
 
     def check(self) -> None:
         """Raises if the server has ended, or its log speaks of a panic."""
@@ -51,9 +74,7 @@ def redis(folder: Path) -> Iterator[Server]:
         raise Unavailable("redis-server is not installed")
     port = free_port()
     options = ["--bind", HOST, "--port", str(port), "--save", "", "--databases", "64", "--dir", str(folder)]
-    with run([program, *options], folder / "redis.log") as (process, log):
-        until(lambda: pings(port), process, log)
-        yield Server(port, "", process, log)
+    yield from run(Server([program, *options], port, "", folder / "redis.log"))
 
 
 @contextmanager
@@ -63,35 +84,23 @@ def ringfence(program: str, folder: Path) -> Iterator[Server]:
     shutil.rmtree(folder / "node", ignore_errors=True)
     arguments = ["serve", "--id", "1", "--data", str(folder / "node"), "--peer", f"{HOST}:{peer}"]
     arguments += ["--http", f"{HOST}:{http}", "--resp", f"{HOST}:{port}"]
-    with run([program, *arguments], folder / "node.log") as (process, log):
-        until(lambda: "this node leads" in log.read_text() and pings(port), process, log)
-        yield Server(port, f"http://{HOST}:{http}", process, log)
+    yield from run(Server([program, *arguments], port, f"http://{HOST}:{http}", folder / "node.log"))
 
 
-@contextmanager
-def run(command: list[str], log: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+def run(server: Server) -> Iterator[Server]:
+    server.log.unlink(missing_ok=True)
     try:
-        yield process, log
+        server.start()
+        yield server
     finally:
-        process.kill()
-        process.wait()
+        server.kill()
 
 
-def until(look: Callable[[], bool], process: subprocess.Popen[bytes], log: Path) -> None:
-    end = time.monotonic() + WITHIN
-    while not look():
-        if process.poll() is not None or time.monotonic() > end:
-            raise Unavailable(f"the server did not start: {log}: {log.read_text(errors='replace')[-500:]}")
-        time.sleep(0.05)
-
-
-def pings(port: int) -> bool:
+def answers(port: int) -> bool:
     try:
         with socket.create_connection((HOST, port), 2) as connection:
-            connection.sendall(b"PING\r\n")
-            return connection.recv(16).startswith(b"+PONG")
+            connection.sendall(b"*2\r\n$3\r\nGET\r\n$5\r\nready\r\n")
+            return connection.recv(16).startswith((b"$-1", b"_"))
     except OSError:
         return False
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import installs
 from authors import GoTest, Mocha, Pytest
-from libraries import Library, go, java, node, python
+from libraries import Library, go, java, node, python, rust
+from restart import Restart
 
 TESTS_OF_REDIS_PY = ["tests/test_lock.py", "tests/test_asyncio/test_lock.py"]
 
@@ -44,9 +45,11 @@ ALL = [
     node("ioredis", "current", "clients", "ioredis"),
     go("go-redsync", "redsync"),
     go("bsm-redislock", "redislock"),
+    rust("rslock"),
     java("shedlock", "shedlock", "shedlock-provider-redis-spring"),
     java("spring-integration", "spring", "spring-integration-redis"),
     java("redisson", "redisson", "redisson"),
+    Restart("restart", lambda: []),
     pytest("authors-redis-py-8", "redis-8"),
     pytest("authors-redis-py-5", "redis-5"),
     mocha("authors-node-redlock-4", "redlock", "test.js"),

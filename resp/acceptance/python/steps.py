@@ -7,6 +7,7 @@ import inspect
 import json
 import os
 import time
+import traceback
 import urllib.request
 import uuid
 from collections.abc import Callable
@@ -30,7 +31,9 @@ def play(package: str, *steps: Callable[[str], Any]) -> None:
             if inspect.iscoroutine(done):
                 asyncio.run(done)
         except Exception as error:
-            print(f"failed {name}: {type(error).__name__}: {error}".replace("\n", " "), flush=True)
+            # An assertion often says no more than its line does.
+            line = traceback.extract_tb(error.__traceback__)[-1].line
+            print(f"failed {name}: {type(error).__name__}: {error} ({line})".replace("\n", " "), flush=True)
         else:
             print("ok", name, flush=True)
 
