@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import xml.etree.ElementTree as xml
 from dataclasses import dataclass
 from pathlib import Path
 
 import installs
-from installs import HERE, TARGET, NotToBeHad
+from installs import HERE, TARGET
 from libraries import Library
 from results import Results
 from servers import HOST, Server
@@ -40,7 +39,13 @@ class Pytest(Library):
         source = installs.source_of(self.pins, self.package)
         report = TARGET / f"{self.pins}.xml"
         report.unlink(missing_ok=True)
-        arguments = ["-q", "-p", "no:cacheprovider", f"--redis-url=redis://{HOST}:{server.port}/0", f"--junit-xml={report}"]
+        arguments = [
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            f"--redis-url=redis://{HOST}:{server.port}/0",
+            f"--junit-xml={report}",
+        ]
         # Beside each other, files of one name are one module.
         arguments += ["--import-mode=importlib", "-p", "adapted", "-o", "asyncio_mode=auto"]
         ended = run([*command, *arguments, *self.files], source, server, PYTHONPATH=str(HERE / "python"))
@@ -95,7 +100,9 @@ def go_results(version: str, ended: subprocess.CompletedProcess[str]) -> Results
         if any(other.startswith(f"{test}/") and reason for other, reason in results.steps.items()):
             del results.steps[test]
     if ended.returncode != 0 and not any(results.steps.values()):
-        results.fault = f"ended with {ended.returncode}: {' '.join((ended.stderr or said.get(None, '')).split())[-400:]}"
+        results.fault = (
+            f"ended with {ended.returncode}: {' '.join((ended.stderr or said.get(None, '')).split())[-400:]}"
+        )
     return results
 
 

@@ -11,7 +11,9 @@ TESTS_OF_REDIS_PY = ["tests/test_lock.py", "tests/test_asyncio/test_lock.py"]
 
 
 def pytest(name: str, pins: str) -> Library:
-    command = lambda: [str(installs.python(pins)), "-m", "pytest"]
+    def command() -> list[str]:
+        return [str(installs.python(pins)), "-m", "pytest"]
+
     return Pytest(name, command, pins=pins, package="redis", files=TESTS_OF_REDIS_PY)
 
 
@@ -36,8 +38,8 @@ ALL = [
     python("python-redis-lock", "redis-8", "python_redis_lock"),
     python("celery-redbeat", "redis-5", "redbeat_lock"),
     node("node-redlock-4", "old", "redlock4"),
-    node("node-redlock-5", "current", "redlock5"),
-    node("sesamecare-redlock", "current", "sesamecare_redlock"),
+    node("node-redlock-5", "current", "redlock5", "redlock"),
+    node("sesamecare-redlock", "current", "redlock5", "@sesamecare-oss/redlock"),
     node("redlock-universal", "current", "universal"),
     node("redis-semaphore", "current", "semaphore"),
     node("node-redis-warlock", "old", "warlock"),

@@ -1,9 +1,10 @@
-// redlock 5, with one server.
+// redlock 5, or @sesamecare-oss/redlock, which went on from it, with one server.
 import assert from "node:assert/strict";
 import { Redis } from "ioredis";
-import Redlock, { ExecutionError } from "redlock";
 import { host, onRingfence, play, port, revoke, sleep, token, until } from "./steps.mjs";
 
+const name = process.argv[2];
+const { default: original, Redlock = original, ExecutionError } = await import(name);
 const client = new Redis(port, host);
 const call = (...words) => client.call(...words);
 const locks = new Redlock([client], { retryCount: 0, automaticExtensionThreshold: 300 });
@@ -88,7 +89,7 @@ async function aGrantHasALargerToken(key) {
   assert(Math.max(...tokens.slice(0, 3)) < Math.min(...tokens.slice(3)), tokens.join());
 }
 
-await play("redlock", [
+await play(name, [
   locksThreeResources,
   oneTakenResourceRefusesAll,
   aWaiterGetsItNext,

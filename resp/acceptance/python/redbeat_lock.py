@@ -6,7 +6,7 @@ import redis
 from celery import Celery
 from redbeat import schedulers
 from redis.exceptions import LockNotOwnedError
-from steps import HOST, ON_RINGFENCE, PORT, play, raises, token, until
+from steps import HOST, ON_RINGFENCE, PORT, play, raises, token
 
 client = redis.Redis(HOST, PORT, decode_responses=True)
 
@@ -16,7 +16,9 @@ def scheduler(key, seconds):
     app = Celery("acceptance", broker="memory://")
     app.conf.update(redbeat_redis_url=f"redis://{HOST}:{PORT}", redbeat_lock_key=key)
     schedulers.ensure_conf(app)
-    return SimpleNamespace(app=app, lock=None, lock_key=app.redbeat_conf.lock_key, lock_timeout=seconds, max_interval=0.05)
+    return SimpleNamespace(
+        app=app, lock=None, lock_key=app.redbeat_conf.lock_key, lock_timeout=seconds, max_interval=0.05
+    )
 
 
 def start(key, seconds=10):
