@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import xml.etree.ElementTree as xml
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import installs
@@ -66,16 +66,18 @@ class GoTest(Library):
     """The tests of a Go module, which are to find their server at this port."""
 
     module: str
-    # The address in the module's tests.
-    address: str = ""
+    # What is replaced in the module's tests, such as the address of their server (`{address}`).
+    changes: dict[str, str] = field(default_factory=dict)
     # Has a `redis-server` that leads to the server.
     has_shim: bool = False
 
     def play(self, command: list[str], server: Server) -> Results:
         version, source = installs.module(self.module)
-        if self.address:
-            for test in source.glob("*_test.go"):
-                test.write_text(test.read_text().replace(self.address, f"{HOST}:{server.port}"))
+        for test in source.glob("*_test.go"):
+            text = test.read_text()
+            for old, new in self.changes.items():
+                text = text.replace(old, new.format(address=f"{HOST}:{server.port}"))
+            test.write_text(text)
         environment = {"PATH": f"{HERE / 'shim'}:{os.environ['PATH']}"} if self.has_shim else {}
         skipped = "|".join(f"^{name}$" for name in self.not_played)
         arguments = ["test", "-count=1", "-json", *([f"-skip={skipped}"] if skipped else []), "."]

@@ -26,9 +26,6 @@ class Library:
     # Steps that are left out, since others cannot run after them.
     not_played: list[str] = field(default_factory=list, kw_only=True)
 
-    def prepare(self, server: Server) -> list[str]:
-        return self.install()
-
     def play(self, command: list[str], server: Server) -> Results:
         environment = os.environ | server.environment() | {"PYTHONDONTWRITEBYTECODE": "1"}
         try:

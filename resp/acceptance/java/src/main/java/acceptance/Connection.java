@@ -1,9 +1,10 @@
 package acceptance;
 
-import java.nio.charset.StandardCharsets;
-import org.springframework.data.redis.connection.RedisConnection;
+import java.util.List;
+import java.util.concurrent.TimeUnit;
 import org.springframework.data.redis.connection.lettuce.LettuceConnectionFactory;
 import org.springframework.data.redis.core.StringRedisTemplate;
+import org.springframework.data.redis.core.script.DefaultRedisScript;
 
 /** Lettuce, as Spring uses it. */
 final class Connection {
@@ -22,15 +23,12 @@ final class Connection {
 
     /** What is left of the key in milliseconds. */
     long pttl(String key) {
-        return template.getExpire(key, java.util.concurrent.TimeUnit.MILLISECONDS);
+        return template.getExpire(key, TimeUnit.MILLISECONDS);
     }
 
-    /** The fencing token of the key's holder. */
+    /** The fencing token of the key's holder. Spring sends no commands that it does not know, but scripts. */
     long token(String key) {
-        byte[] name = key.getBytes(StandardCharsets.UTF_8);
-        try (RedisConnection connection = factory.getConnection()) {
-            Object found = connection.execute("RINGFENCE.TOKEN", name, get(key).getBytes(StandardCharsets.UTF_8));
-            return found instanceof Long token ? token : Long.parseLong(new String((byte[]) found, StandardCharsets.UTF_8));
-        }
+        String text = "return redis.call('RINGFENCE.TOKEN', KEYS[1], ARGV[1])";
+        return template.execute(new DefaultRedisScript<>(text, Long.class), List.of(key), get(key));
     }
 }
