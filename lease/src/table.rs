@@ -185,10 +185,10 @@ impl LeaseTable {
             Command::Release { lease_id } => self.release(by, lease_id, events),
             Command::Revoke { key, token } => self.revoke(&key, token, events),
             Command::Detach { lease_id, attachment } => self.detach(by, lease_id, attachment, events),
-            Command::TakeBack { lease_id, attachment } => self.take_back(by, lease_id, attachment, events),
-            Command::Conditional(_) if self.rules < VALUES => {
+            Command::Conditional(_) | Command::TakeBack { .. } if self.rules < VALUES => {
                 Outcome::Refused(Refusal::NotYet { rules: self.rules, since: VALUES })
             }
+            Command::TakeBack { lease_id, attachment } => self.take_back(by, lease_id, attachment, events),
             Command::Conditional(conditional) => {
                 self.conditional(owner, *conditional, events).unwrap_or_else(Outcome::Refused)
             }

@@ -21,10 +21,13 @@
 //!   most 64. Tables have numbers, so a table that contains itself is dropped as any other.
 //!
 //! **What it knows** of Lua 5.1: all statements, operators and kinds of values but threads and user data; closures and
-//! variable arguments; of the libraries, what [`names`] lists. Numbers, their texts, the length of a table and the order of
-//! steps are those of Redis; `pairs` goes through a sequence and then through other keys as they were inserted. What Redis has and this has
-//! not is refused when the script is loaded, with its name and line. What is unknown to Redis, too, fails as there, when it
-//! is reached.
+//! variable arguments; of the libraries, what [`names`] lists. Numbers, their texts and messages of errors are those of
+//! Redis. What Redis has and this has not is refused when the script is loaded, with its name and line. What is unknown to
+//! Redis, too, fails as there, when it is reached.
+//!
+//! **What differs**, where Lua leaves it open: `pairs` goes through a sequence, and then through other keys as they were
+//! inserted. The length of a table with holes can be another one. `a + f()` reads `a` before it calls `f`. `return f()` is
+//! a call as any other, and counts.
 
 mod budget;
 mod code;

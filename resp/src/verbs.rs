@@ -52,6 +52,7 @@ const ANY: usize = usize::MAX;
 /// What scripts of EVAL_RO may do.
 const READS: &[Entry] = &[
     ("get", 1, 1, read::get),
+    ("getrange", 3, 3, read::getrange),
     ("exists", 1, ANY, read::exists),
     ("type", 1, 1, read::kind),
     ("ttl", 1, 1, read::ttl),

@@ -14,6 +14,7 @@ use crate::caller::Caller;
 use crate::done::Acquired;
 use crate::failure::Failure;
 use crate::measure;
+use crate::mirror::tokens;
 use crate::service::Service;
 use crate::wait::Waiter;
 
@@ -105,7 +106,7 @@ impl Service {
         let mirrored = match (&outcome, self.mirror_timeout) {
             (Ok(Outcome::Granted(grant) | Outcome::Standing(grant)), Some(within)) => {
                 lasts();
-                Some(self.mirrored(std::iter::once(&**grant), within).await)
+                Some(self.mirrored(tokens([&**grant]), within).await)
             }
             _ => None,
         };

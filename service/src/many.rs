@@ -19,6 +19,7 @@ use crate::commands::{ended, renewed};
 use crate::done::Done;
 use crate::failure::Failure;
 use crate::measure;
+use crate::mirror::tokens;
 use crate::rights::Allowed;
 use crate::service::Service;
 
@@ -171,10 +172,10 @@ impl Service {
         });
         let (new, older): (Vec<_>, Vec<_>) = grants.partition(|(is_new, _)| *is_new);
         let (began, within) = (Instant::now(), *left);
-        let new = self.mirrored(new.into_iter().map(|(_, grant)| grant), within);
+        let new = self.mirrored(tokens(new.into_iter().map(|(_, grant)| grant)), within);
         let older = async {
             for some in older.chunks(MAX_MIRRORED_AT_ONCE) {
-                let some = some.iter().map(|(_, grant)| self.mirrored(std::iter::once(*grant), within));
+                let some = some.iter().map(|(_, grant)| self.mirrored(tokens([*grant]), within));
                 if join_all(some).await.contains(&false) {
                     return false;
                 }

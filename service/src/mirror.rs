@@ -1,21 +1,27 @@
 use std::time::Duration;
 
-use ringfence_wire::{Grant, Revision, Token};
+use ringfence_wire::{Grant, Key, Revision, Token};
 
 use crate::service::Service;
 
 impl Service {
-    /// Waits until the mirror has the fences of `grants`, for at most `within`. Returns whether it does.
-    pub(crate) async fn mirrored<'a>(
+    /// Waits until the mirror has the fences of leases with these tokens on these keys, for at most `within`. Returns whether it does.
+    pub(crate) async fn mirrored(
         &self,
-        grants: impl Iterator<Item = &'a Grant>,
+        leases: impl Iterator<Item = (Key, Token)>,
         within: Duration,
     ) -> bool {
         let (mut keys, mut newest) = (Vec::new(), Token(0));
-        for grant in grants {
-            keys.extend(grant.keys.iter().map(|granted| granted.key.clone()));
-            newest = newest.max(grant.token);
+        for (key, token) in leases {
+            keys.push(key);
+            newest = newest.max(token);
         }
         keys.is_empty() || self.handle.mirror_has(keys, Revision(newest.0), within).await
     }
+}
+
+/// The keys of grants, with their tokens.
+pub(crate) fn tokens<'a>(grants: impl IntoIterator<Item = &'a Grant>) -> impl Iterator<Item = (Key, Token)> {
+    let keys = |grant: &'a Grant| grant.keys.iter().map(|granted| (granted.key.clone(), grant.token));
+    grants.into_iter().flat_map(keys)
 }

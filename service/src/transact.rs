@@ -20,6 +20,7 @@ use tokio::time::Instant;
 use crate::caller::Caller;
 use crate::failure::Failure;
 use crate::measure;
+use crate::mirror::tokens;
 use crate::service::Service;
 use crate::take_back::Unsent;
 use crate::transaction::{Keys, Transaction};
@@ -53,7 +54,8 @@ impl Service {
         mut run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
-        let (mut caller, mut now_ms, mut proposals) = (caller.clone(), None, 0);
+        // The request itself was counted.
+        let (mut caller, mut now_ms, mut counted) = (caller.clone(), None, 1);
         for _ in 0..MOST_RUNS {
             caller.allow(KeyRight::Acquire, keys.iter())?;
             let mut transaction = self.copy(&caller, keys, now_ms);
@@ -65,10 +67,9 @@ impl Service {
             };
             match command {
                 Some(command) if is_timely => {
-                    // The request was counted, for its first proposal.
-                    let requests = 1 + command.size_hint() / BYTES_OF_A_REQUEST;
-                    self.count_more(&caller, if proposals > 0 { requests } else { 0 }, 0)?;
-                    proposals += 1;
+                    let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
+                    self.count_more(&caller, requests, counted)?;
+                    counted = 0;
                     if let Some(unsent) = self.change(&caller, command).await? {
                         return Ok(Transacted { result, unsent });
                     }
@@ -99,7 +100,8 @@ impl Service {
         })
     }
 
-    /// Proposes the change, and waits for the mirror to have its grants. `None`: a key has changed, and nothing was done.
+    /// Proposes the change, and waits for the mirror to have the leases of which it tells the client. `None`: a key has changed, and nothing
+    /// was done.
     async fn change(
         self: &Arc<Self>,
         caller: &Caller,
@@ -111,6 +113,13 @@ impl Service {
         });
         // From before the proposal, so that it is dropped with this future.
         let unsent = Unsent::new(self, caller, acquired.collect());
+        let kept = command.changes().iter().filter_map(|change| match change {
+            KeyChange::Keep { key, token } | KeyChange::Expire { key, token, .. } => {
+                Some((key.clone(), *token))
+            }
+            _ => None,
+        });
+        let kept: Vec<_> = if self.mirror_timeout.is_some() { kept.collect() } else { Vec::new() };
         let outcome = self.propose(caller, Command::Conditional(Box::new(command))).await;
         let grants = match outcome.and_then(changed) {
             Ok(Some(grants)) => grants,
@@ -122,7 +131,7 @@ impl Service {
             }
         };
         if let Some(within) = self.mirror_timeout
-            && !self.mirrored(grants.iter(), within).await
+            && !self.mirrored(kept.into_iter().chain(tokens(&grants)), within).await
         {
             return Err(Failure::NotMirrored);
         }

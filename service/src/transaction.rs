@@ -196,13 +196,6 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Undoes what was done since `before`, a clone. What was read in the meantime still decides.
-    pub fn go_back(&mut self, before: Self) {
-        for (place, before) in self.0.values_mut().zip(before.0.into_values()) {
-            place.now = before.now;
-        }
-    }
-
     /// Whether it depends on the time of the copy.
     pub(crate) fn reads_time(&self) -> bool {
         self.0.values().any(|place| place.read == Read::TimeLeft)
@@ -276,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_read_decides_also_after_going_back() {
+    fn what_was_read_is_a_condition_and_what_was_not_is_none() {
         let key = |name| Key::new(name).expect("a key");
         let value = Value::new(b"v").expect("short");
         let own = Found::Own {
@@ -287,17 +280,20 @@ mod tests {
             expires_in_ms: 400,
             is_untold: true,
         };
-        let mut keys = Transaction::new([(key("a"), own), (key("b"), Found::Free)].into_iter());
-        let before = keys.clone();
-        assert_eq!(keys.end(&key("a")), Ok(true));
-        assert_eq!(keys.see(&key("a")), Ok(Seen::Free));
-        keys.go_back(before);
+        let found = [(key("a"), own), (key("b"), Found::Free), (key("c"), Found::Free)];
+        let mut keys = Transaction::new(found.into_iter());
         assert_eq!(keys.see(&key("a")), Ok(Seen::Own(&value)));
         keys.acquire(&key("b"), value, Ttl::default()).expect("it is free");
-        assert!(!keys.reads_time());
+        let mut extended = keys.clone();
         let command = keys.into_command(None, || (LeaseId::random(), Attachment(1))).expect("it changes b");
-        let held = Condition::Held { token: Token(7), until_ms: None };
-        assert_eq!(command.conditions(), [(key("a"), held), (key("b"), Condition::Free)]);
+        let held = |until_ms| Condition::Held { token: Token(7), until_ms };
+        assert_eq!(command.conditions(), [(key("a"), held(None)), (key("b"), Condition::Free)]);
         assert_eq!(command.changes().len(), 1);
+
+        assert_eq!(extended.expire(&key("a"), Ttl::default()), Ok(true));
+        assert!(!extended.reads_time());
+        let command =
+            extended.into_command(None, || (LeaseId::random(), Attachment(1))).expect("it changes a");
+        assert_eq!(command.conditions()[0].1, held(Some(900)), "a later extension is not undone");
     }
 }

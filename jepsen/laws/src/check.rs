@@ -1,9 +1,10 @@
 //! Checkers: each looks for breaches of one law.
 //!
 //! ```text
-//!  history ──▶ log replayed on a model of the table ──▶ facts ──▶ one checker per law ──▶ verdict
-//!          ──▶ calls by lease, bounds of the revision ──┘
+//!  history ──▶ in the words of leases ──▶ log replayed on a model of the table ──▶ facts ──▶ one checker per law ──▶ verdict
+//!                                     ──▶ calls by lease, bounds of the revision ──┘
 //! ```
+//! [`plain`] makes leases of what was set over RESP.
 //! [`log`] replays the agreed log once, and judges it by itself. [`answers`] compares every answer with it, and [`causes`]
 //! every change with the calls that asked for it. [`exclusion`] and [`tokens`] also judge what clients were told alone, and
 //! [`register`] judges nothing else: they do not depend on the product's log.
@@ -20,6 +21,7 @@ mod log;
 pub mod loop_lag;
 pub mod mirror;
 pub mod nodes;
+pub mod plain;
 pub mod queues;
 pub mod register;
 pub mod repeats;
@@ -28,11 +30,13 @@ mod tally;
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
 mod tests;
 pub mod tokens;
+pub mod transactions;
 
 use serde::{Deserialize, Serialize};
 
 use crate::check::facts::Facts;
 pub use crate::check::found::{Breach, Found, Verdict};
+use crate::check::plain::Plain;
 use crate::history::{About, History};
 
 /// One law: a name, as reports show it, and the function that looks for breaches.
@@ -66,6 +70,8 @@ pub const OF_ALL_CALLS: [&Checker; 5] = [
     &queues::NO_LATE_WAITER,
     &answers::LINEARIZABLE_READS,
 ];
+/// The laws of runs that set keys over RESP.
+pub const OF_SETS: [&Checker; 1] = [&transactions::WHOLE_SETS];
 
 /// What all checkers of a run found.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -94,7 +100,8 @@ pub struct Judged {
 
 /// Lets each of `checkers` look at `history`.
 pub fn judge(history: &History, checkers: &[&Checker]) -> Results {
-    let facts = Facts::of(history);
+    let plain = Plain::of(history);
+    let facts = Facts::of(&plain);
     let judged = checkers.iter().map(|checker| {
         let found = (checker.check)(&facts);
         Judged { name: checker.name.to_owned(), law: checker.law.to_owned(), verdict: found.verdict(), found }

@@ -137,6 +137,39 @@ pub enum Invocation {
         /// Who is to lead.
         to: u64,
     },
+    /// Over RESP, `SET key value NX PX ttl`; of several keys, or on a condition, a script that does it for all or for none. No value is
+    /// set twice: each names a lease of its own.
+    Set {
+        /// The keys, and the value of each.
+        keys: Vec<ValuedKey>,
+        /// The time-to-live.
+        ttl_ms: u32,
+        /// Only if this key has this value.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        only_if: Option<ValuedKey>,
+    },
+    /// Over RESP, a script: `DEL key` if it has this value.
+    EndIf {
+        /// The key and the value.
+        at: ValuedKey,
+    },
+    /// Over RESP, a script: `PEXPIRE key ttl` if it has this value. It may shorten what is left.
+    ExpireIf {
+        /// The key and the value.
+        at: ValuedKey,
+        /// The new time-to-live.
+        ttl_ms: u32,
+    },
+    /// Over RESP, `RINGFENCE.TOKEN key value`
+    Token {
+        /// The key and the value.
+        at: ValuedKey,
+    },
+    /// Over RESP, `GET key`
+    Get {
+        /// The key.
+        key: Key,
+    },
     /// Raises the guard of a register, and reads it.
     Read {
         /// The register, named by the key that guards it.
@@ -161,6 +194,30 @@ pub enum Invocation {
     },
 }
 
+/// A key, and the value that a client of RESP stores there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ValuedKey {
+    /// The key.
+    pub key: Key,
+    /// The value, which is not the id that the cluster gives to the lease: nobody is told of that.
+    pub value: LeaseId,
+}
+
+/// What `GET` showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Seen {
+    /// The key is free.
+    Nothing,
+    /// A lease with this value holds it.
+    Value(LeaseId),
+    /// It is not free, and has no value.
+    Other,
+}
+
+/// Why the end of a call is unknown begins with this if its client hung up before there was an answer.
+pub const HUNG_UP: &str = "it hung up";
+
 /// What came of a call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "is", rename_all = "kebab-case")]
@@ -179,8 +236,18 @@ pub enum Conclusion {
         /// How many were ahead.
         ahead: u64,
     },
-    /// Done, with nothing to tell: of a release, revoke or transfer.
+    /// Done, with nothing to tell: of a release, revoke, transfer, set, or change of what was set.
     Done,
+    /// Over RESP: the token of the lease with the value.
+    Token {
+        /// As it was answered.
+        token: Token,
+    },
+    /// Over RESP: what is at a key.
+    Value {
+        /// As it was answered.
+        seen: Seen,
+    },
     /// A view of a key.
     Key {
         /// As it was answered.
@@ -201,7 +268,7 @@ pub enum Conclusion {
         /// The guard's number.
         high: Token,
     },
-    /// A definite refusal of the cluster: nothing was done.
+    /// A definite refusal of the cluster: nothing was done. Over RESP, a key that has another value, or none, is `lease-gone`.
     Refused {
         /// Which.
         problem: ProblemKind,
@@ -442,7 +509,10 @@ impl Invocation {
     pub fn keys(&self) -> Vec<&Key> {
         match self {
             Self::Acquire { keys, .. } => keys.iter().map(|claim| &claim.key).collect(),
+            Self::Set { keys, only_if, .. } => keys.iter().chain(only_if).map(|at| &at.key).collect(),
+            Self::EndIf { at } | Self::ExpireIf { at, .. } | Self::Token { at } => vec![&at.key],
             Self::Key { key, .. }
+            | Self::Get { key }
             | Self::Validate { key, .. }
             | Self::Revoke { key, .. }
             | Self::Read { key, .. }
@@ -460,6 +530,18 @@ impl Invocation {
             | Self::Write { token, .. } => Some(*token),
             _ => None,
         }
+    }
+
+    /// Whether it is asked over RESP.
+    pub fn is_resp(&self) -> bool {
+        matches!(
+            self,
+            Self::Set { .. }
+                | Self::EndIf { .. }
+                | Self::ExpireIf { .. }
+                | Self::Token { .. }
+                | Self::Get { .. }
+        )
     }
 
     /// Whether it is about the state of a single node, which may lag.
@@ -485,6 +567,11 @@ impl Call {
     /// Whether it was made by the client library.
     pub fn is_of_library(&self) -> bool {
         self.node.is_none() && !matches!(self.invocation, Invocation::Read { .. } | Invocation::Write { .. })
+    }
+
+    /// Whether its client hung up before there was an answer.
+    pub fn hung_up(&self) -> bool {
+        matches!(&self.conclusion, Conclusion::Unknown { why } if why.starts_with(HUNG_UP))
     }
 
     /// Whether its answer settles what was done.

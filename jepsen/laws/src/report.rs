@@ -51,7 +51,7 @@ struct Data<'a> {
     details: findings::Details<'a>,
     keys: Vec<&'a str>,
     calls: calls::Columns<'a>,
-    holds: Vec<holds::Hold<'a>>,
+    holds: Vec<holds::Hold>,
     faults: &'a [Fault],
     leads: Vec<leaders::Stretch>,
     roles: Vec<leaders::Stretch>,

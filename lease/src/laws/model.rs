@@ -153,7 +153,13 @@ impl Model {
                     None => Outcome::Refused(Refusal::NotLive),
                 }
             }
-            Command::Detach { lease_id, attachment } => {
+            Command::TakeBack { lease_id, .. }
+                if self.find(&by, lease_id).is_none() && self.how_it_ended(&by, lease_id).is_none() =>
+            {
+                self.remember(by, lease_id, Refusal::Gone(EndReason::Abandoned));
+                Outcome::Done
+            }
+            Command::Detach { lease_id, attachment } | Command::TakeBack { lease_id, attachment } => {
                 let now = self.at;
                 let known = self.find(&by, lease_id);
                 let stood =

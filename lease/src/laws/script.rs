@@ -17,7 +17,8 @@ use crate::{Acquire, Attachment, Command, Owner, Quota, Request};
 
 mod conditional;
 
-pub(super) const KEYS: [&str; 3] = ["a", "a/b", "c"];
+/// The last is mostly of conditionals.
+pub(super) const KEYS: [&str; 4] = ["a", "a/b", "c", "d"];
 /// Of acquires.
 const IDS: u128 = 9;
 /// With those of conditionals only.
@@ -165,7 +166,9 @@ fn action() -> impl Strategy<Value = Action> {
         12 => acquire(acquired(), ttl(), attachment()).prop_map(|acquire| Command::Acquire(Box::new(acquire))),
         3 => (id(), option::of(ttl())).prop_map(|(lease_id, ttl)| Command::Renew { lease_id, ttl }),
         4 => id().prop_map(|lease_id| Command::Release { lease_id }),
-        3 => (id(), attachment())
+        2 => (any_id(), attachment())
+            .prop_map(|(lease_id, attachment)| Command::TakeBack { lease_id, attachment }),
+        5 => (acquired(), attachment())
             .prop_map(|(lease_id, attachment)| Command::Detach { lease_id, attachment }),
         1 => select(vec![0, 7, u64::MAX]).prop_map(|n| Command::Start { revision: Revision(n) }),
     ];
@@ -217,7 +220,7 @@ fn acquire(
 }
 
 fn usual_keys(id: LeaseId) -> Vec<&'static str> {
-    let [a, b, c] = KEYS;
-    let usual = [vec![a], vec![b], vec![a, b], vec![a, c], vec![a], vec![b, a], vec![b, c], vec![c], vec![a]];
+    let [a, b, c, d] = KEYS;
+    let usual = [vec![a], vec![b], vec![a, b], vec![a, c], vec![a], vec![b, a], vec![b, c], vec![c], vec![d]];
     usual[ids().position(|other| other == id).unwrap()].clone()
 }

@@ -217,8 +217,8 @@ impl Witness {
                 assert!(token.0 == seen.number && seen.claims.iter().any(|claim| claim.0 == *key));
                 self.count("revoked");
             }
-            (EndReason::Abandoned, Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
-                assert_eq!(*lease_id, event.lease_id);
+            (EndReason::Abandoned, Cause::Command(command, _)) => {
+                let attachment = closed(command, event.lease_id);
                 assert!(
                     !seen.is_known && seen.requests.keys().eq([attachment]),
                     "another request may know of it"
@@ -247,8 +247,8 @@ impl Witness {
                 assert_eq!(*lease_id, event.lease_id);
                 self.count("left");
             }
-            (Some(EndReason::Abandoned), Cause::Command(Command::Detach { lease_id, attachment }, _)) => {
-                assert_eq!(*lease_id, event.lease_id);
+            (Some(EndReason::Abandoned), Cause::Command(command, _)) => {
+                let attachment = closed(command, event.lease_id);
                 let others = || seen.requests.iter().filter(|(other, _)| *other != attachment);
                 assert!(seen.requests.contains_key(attachment), "that is none of its requests");
                 assert!(others().all(|(_, until_ms)| now_ms > *until_ms), "another request waits for it");
@@ -286,7 +286,10 @@ impl Witness {
                 let was_known = std::mem::replace(&mut seen.is_known, true);
                 self.count(if was_known { "repeated once more" } else { "repeated" });
             }
-            (Command::Detach { lease_id, attachment }, _) => {
+            (Command::Detach { lease_id, attachment } | Command::TakeBack { lease_id, attachment }, _) => {
+                if matches!(command, Command::TakeBack { .. }) && !self.seen.contains_key(lease_id) {
+                    self.ended_ms.entry(*lease_id).or_insert(now_ms);
+                }
                 let Some(seen) = self.seen.get_mut(lease_id).filter(|seen| !seen.live) else { return };
                 if seen.requests.remove(attachment).is_some() {
                     seen.deadline_ms =
@@ -316,12 +319,21 @@ impl Witness {
             }
             (Command::Conditional(conditional), Outcome::Changed(_)) => {
                 for change in conditional.changes() {
-                    let KeyChange::Expire { token, ttl, .. } = change else { continue };
+                    let (token, ttl) = match change {
+                        KeyChange::Keep { token, .. } => (token, None),
+                        KeyChange::Expire { token, ttl, .. } => (token, Some(ttl)),
+                        KeyChange::Acquire { .. } | KeyChange::End { .. } => continue,
+                    };
                     let of_token = |seen: &&mut Seen| seen.live && seen.number == token.0;
                     // Perhaps a change after this one has ended it.
                     let Some(seen) = self.seen.values_mut().find(of_token) else { continue };
+                    seen.is_known = true;
+                    let Some(ttl) = ttl else {
+                        self.count("kept");
+                        continue;
+                    };
                     let (before_ms, ttl_ms) = (seen.deadline_ms, u64::from(ttl.ms()));
-                    (seen.ttl_ms, seen.deadline_ms, seen.is_known) = (ttl_ms, now_ms + ttl_ms, true);
+                    (seen.ttl_ms, seen.deadline_ms) = (ttl_ms, now_ms + ttl_ms);
                     self.count(if now_ms + ttl_ms < before_ms { "shortened" } else { "prolonged" });
                 }
             }
@@ -359,6 +371,17 @@ impl Witness {
         }
         assert_eq!(self.seen.values().filter(|seen| seen.live).count(), table.live());
         assert_eq!(self.seen.values().filter(|seen| !seen.live).count(), table.waiters());
+    }
+}
+
+/// The attachment of the request for this lease whose connection closed.
+fn closed(command: &Command, id: LeaseId) -> &Attachment {
+    match command {
+        Command::Detach { lease_id, attachment } | Command::TakeBack { lease_id, attachment } => {
+            assert_eq!(*lease_id, id);
+            attachment
+        }
+        other => panic!("{id} was abandoned by {other:?}"),
     }
 }
 

@@ -9,7 +9,10 @@ use futures_util::FutureExt;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Owner, Quota, Request, SUPPORTED};
+use ringfence_lease::{
+    Acquire, Attachment, Command, Condition, Conditional, KeyChange, LeaseTable, Owner, Quota, Request,
+    SUPPORTED, Value,
+};
 use ringfence_wal::Record;
 use ringfence_wire::{Key, LeaseId, Metadata, Mode, PrincipalName, Revision, Token, Ttl, Wait};
 use serde::Serialize;
@@ -94,12 +97,25 @@ fn entry(rules: u8) -> Vec<u8> {
         metadata: Metadata::default(),
         attachment: Attachment(1),
     };
+    let set = KeyChange::Acquire {
+        key: key("c"),
+        lease_id: id(9),
+        ttl: Ttl::default(),
+        value: Value::new(b"value").expect("it is short"),
+        holder: None,
+        attachment: Attachment(2),
+    };
+    let changes = vec![set, KeyChange::End { key: key("c"), token: Token(7) }];
+    let conditional = Conditional::new(vec![(key("c"), Condition::Free)], changes).expect("they are few");
     let commands = vec![
         Command::Acquire(Box::new(acquire)),
         Command::Renew { lease_id: id(7), ttl: Some(Ttl::default()) },
         Command::Revoke { key: key("a"), token: Token(1) },
         Command::Release { lease_id: id(8) },
+        Command::Conditional(Box::new(conditional)),
+        Command::TakeBack { lease_id: id(9), attachment: Attachment(2) },
     ];
+    let commands: Vec<_> = commands.into_iter().filter(|command| command.since() <= rules).collect();
     let owner = Owner { name: PrincipalName::new("ann").expect("a name"), quota: Quota::default() };
     let requests = vec![Request { by: Some(owner), commands: commands.clone() }, commands.into()];
     Batch { rules, at_ms: 300, max_bytes: 1 << 20, floor: Revision(9), requests }.encode().0.to_vec()

@@ -124,8 +124,8 @@ impl Batch {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_lease::Quota;
-    use ringfence_wire::{LeaseId, PrincipalName};
+    use ringfence_lease::{Attachment, Condition, Conditional, KeyChange, Quota, Value};
+    use ringfence_wire::{Holder, Key, LeaseId, PrincipalName, Token, Ttl};
 
     use super::*;
 
@@ -149,7 +149,7 @@ mod tests {
         assert!(matches!(empty, DecodeError::Empty), "{empty}");
     }
 
-    const NEW: RulesRange = RulesRange { oldest: 1, newest: 3 };
+    const NEW: RulesRange = RulesRange { oldest: 1, newest: 4 };
 
     fn of(name: &str, leases: Option<u32>, commands: Vec<Command>) -> Request {
         let quota = Quota { leases, ..Quota::default() };
@@ -190,6 +190,51 @@ mod tests {
         let batch = Batch { rules: 3, at_ms: 300, max_bytes: 1_000, floor: Revision(400), requests };
         let golden = [&[3, 0x90, 3, 0xac, 2, 0xe8, 7, 0, 1, 0, 1, 3, 16][..], &[0; 15], &[7]].concat();
         assert_eq!(batch.encode().0, golden);
+        assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
+    }
+
+    #[test]
+    fn the_bytes_of_an_entry_with_the_commands_of_rules_4_are_fixed() {
+        let key = |name| Key::new(name).unwrap();
+        let token = Token(300);
+        let conditions = vec![
+            (key("a"), Condition::Free),
+            (key("b"), Condition::Taken),
+            (key("c"), Condition::Held { token, until_ms: None }),
+            (key("d"), Condition::Held { token, until_ms: Some(9) }),
+        ];
+        let ttl = Ttl::from_ms(300).unwrap();
+        let acquire = KeyChange::Acquire {
+            key: key("a"),
+            lease_id: LeaseId::from_u128(7).unwrap(),
+            ttl,
+            value: Value::new(&[0xff, 0]).unwrap(),
+            holder: Holder::new("h"),
+            attachment: Attachment(8),
+        };
+        let changes = vec![
+            acquire,
+            KeyChange::Keep { key: key("b"), token },
+            KeyChange::Expire { key: key("c"), token, ttl },
+            KeyChange::End { key: key("d"), token },
+        ];
+        let conditional = Conditional::new(conditions, changes).unwrap();
+        let lease_id = LeaseId::from_u128(7).unwrap();
+        let take_back = Command::TakeBack { lease_id, attachment: Attachment(8) };
+        let requests = vec![vec![Command::Conditional(Box::new(conditional)), take_back].into()];
+        let batch = Batch { rules: 4, at_ms: 1, max_bytes: 2, floor: Revision(3), requests };
+        let golden = [
+            &[4, 3, 1, 2, 0, 1, 0, 2, 6][..],
+            &[4, 1, b'a', 0, 1, b'b', 1, 1, b'c', 2, 0xac, 2, 0, 1, b'd', 2, 0xac, 2, 1, 9],
+            &[4, 0, 1, b'a', 16],
+            &[0; 15],
+            &[7, 0xac, 2, 2, 0xff, 0, 1, 1, b'h', 8],
+            &[1, 1, b'b', 0xac, 2, 2, 1, b'c', 0xac, 2, 0xac, 2, 3, 1, b'd', 0xac, 2],
+            &[7, 16],
+            &[0; 15],
+            &[7, 8],
+        ];
+        assert_eq!(batch.encode().0, golden.concat());
         assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
     }
 

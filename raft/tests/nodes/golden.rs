@@ -35,7 +35,11 @@ fn the_data_of_all_supported_rules_replays_to_the_states_that_were_written_then(
                 assert!(command.since() <= rules, "it stands under rules {rules}: {command:?}");
             }
         }
-        assert_eq!(kinds(&node), BTreeSet::from(["Acquire", "Detach", "Release", "Renew", "Revoke"]));
+        let mut expected = BTreeSet::from(["Acquire", "Detach", "Release", "Renew", "Revoke"]);
+        if rules >= 4 {
+            expected.extend(["Conditional", "TakeBack"]);
+        }
+        assert_eq!(kinds(&node), expected);
         let snapshots = node.snapshots().unwrap();
         assert!(snapshots.snapshots.len() == 2 && snapshots.unusable.is_empty(), "{snapshots:?}");
     }
@@ -43,7 +47,7 @@ fn the_data_of_all_supported_rules_replays_to_the_states_that_were_written_then(
 
 /// The kinds of the commands in the log of `node`.
 fn kinds(node: &StoppedNode) -> BTreeSet<&'static str> {
-    use ringfence_lease::Command::{Acquire, Detach, Release, Renew, Revoke, Start};
+    use ringfence_lease::Command::{Acquire, Conditional, Detach, Release, Renew, Revoke, Start, TakeBack};
     let says = node.log().unwrap().entries.into_iter().map(|entry| entry.says);
     let commands = says.flat_map(|says| match says {
         Says::Commands { requests, .. } => {
@@ -59,6 +63,8 @@ fn kinds(node: &StoppedNode) -> BTreeSet<&'static str> {
             Release { .. } => "Release",
             Revoke { .. } => "Revoke",
             Detach { .. } => "Detach",
+            Conditional(_) => "Conditional",
+            TakeBack { .. } => "TakeBack",
         })
         .collect()
 }

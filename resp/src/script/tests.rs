@@ -1,7 +1,11 @@
 //! Tests of scripts.
 
+mod bounds;
 mod corpus;
 mod fake;
+mod locks;
+mod programs;
+mod random;
 mod redis;
 
 use bytes::Bytes;

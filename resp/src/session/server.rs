@@ -14,7 +14,10 @@ pub(super) fn info(sections: &[Bytes]) -> Done {
     let all = [
         (
             "server",
-            format!("redis_version:{REDIS}\r\nredis_mode:standalone\r\nringfence_version:{version}\r\n"),
+            format!(
+                "redis_version:{REDIS}\r\nredis_mode:standalone\r\narch_bits:{}\r\nringfence_version:{version}\r\n",
+                usize::BITS
+            ),
         ),
         ("persistence", "loading:0\r\naof_enabled:1\r\n".to_owned()),
         ("replication", "role:master\r\nconnected_slaves:0\r\n".to_owned()),

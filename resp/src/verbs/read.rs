@@ -13,12 +13,38 @@ pub(super) const HELD: &str = "ringfence:held-by-another";
 pub(super) fn get(words: &Words) -> Result<Verb, Refused> {
     let key = words.key(0)?;
     Ok(Verb::new([key.clone()], move |transaction| {
-        Ok(match transaction.see(&key)? {
-            Seen::Free => Reply::Null,
-            Seen::Own(value) => Reply::Bulk(value.as_bytes().to_vec().into()),
-            Seen::Taken => Reply::Bulk(HELD.into()),
-        })
+        Ok(shown(transaction.see(&key)?).map_or(Reply::Null, |value| Reply::bulk(value.to_vec())))
     }))
+}
+
+/// `GETRANGE key first last`: a part of the value, whose bytes are counted from 0, or from the end with numbers below 0.
+pub(super) fn getrange(words: &Words) -> Result<Verb, Refused> {
+    let (key, first, last) = (words.key(0)?, words.integer(1)?, words.integer(2)?);
+    Ok(Verb::new([key.clone()], move |transaction| {
+        let value = shown(transaction.see(&key)?).unwrap_or_default();
+        Ok(Reply::bulk(part(value, first, last).to_vec()))
+    }))
+}
+
+/// From `first` to `last`, as Redis counts.
+fn part(value: &[u8], first: i64, last: i64) -> &[u8] {
+    if first < 0 && last < 0 && first > last {
+        return &[];
+    }
+    let length = i64::try_from(value.len()).unwrap_or(i64::MAX);
+    let from_start = |at: i64| if at < 0 { at.saturating_add(length).max(0) } else { at.min(length) };
+    let (first, behind) = (from_start(first), from_start(last).saturating_add(1).min(length));
+    let place = |at: i64| usize::try_from(at).unwrap_or(0);
+    value.get(place(first)..place(behind)).unwrap_or_default()
+}
+
+/// The value of a key as clients see it. `None`: the key is free.
+fn shown(seen: Seen<'_>) -> Option<&[u8]> {
+    match seen {
+        Seen::Free => None,
+        Seen::Own(value) => Some(value.as_bytes()),
+        Seen::Taken => Some(HELD.as_bytes()),
+    }
 }
 
 /// `EXISTS key …`

@@ -27,7 +27,7 @@ const REASONS: &[(&str, &str)] = &[
         "a lock is a string with a time after which it ends, and there are no other types",
         "hget hset hsetnx hmget hmset hgetall hdel hexists hincrby hlen hkeys hvals hpexpire sadd srem sismember smembers scard \
          spop zadd zrem zrange zrangebyscore zremrangebyscore zremrangebyrank zscore zrank zcard zincrby zcount llen lrange \
-         lindex lpop rpop lrem lpushx rpushx xadd xdel getrange strlen getbit setbit",
+         lindex lpop rpop lrem lpushx rpushx xadd xdel strlen getbit setbit",
     ),
     ("use GET, DEL, DELEX and EXISTS", "getdel mget touch"),
     ("functions are not kept: use EVAL", "function fcall fcall_ro"),

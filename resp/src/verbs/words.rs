@@ -56,11 +56,15 @@ impl Words<'_> {
         self.arguments.get(at).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
 
+    /// The argument number `at` as an integer.
+    pub(super) fn integer(&self, at: usize) -> Result<i64, Refused> {
+        let argument = self.arguments.get(at).ok_or_else(syntax)?;
+        integer(argument).ok_or_else(Refused::no_integer)
+    }
+
     /// The argument number `at` as a time from now, in milliseconds; it may be over.
     pub(super) fn ms(&self, at: usize, unit: Unit) -> Result<i64, Refused> {
-        let argument = self.arguments.get(at).ok_or_else(syntax)?;
-        let number = integer(argument).ok_or_else(Refused::no_integer)?;
-        let ms = number.checked_mul(if unit == Unit::Seconds { 1_000 } else { 1 });
+        let ms = self.integer(at)?.checked_mul(if unit == Unit::Seconds { 1_000 } else { 1 });
         ms.ok_or_else(|| self.invalid_expire())
     }
 

@@ -13,16 +13,18 @@
 //! breach only if the lease had begun and that much cannot have passed, or if the log has it waiting or live.
 //!
 //! Answers at revisions that the log does not reach are not compared. How long a lease has left, how many are ahead of a
-//! waiter, and who made a key not free are not looked at.
+//! waiter, and who made a key not free for a shared claim are not looked at.
 
 use std::ops::Range;
 
-use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, ProblemKind, Token, Verdict, VerdictName};
+use ringfence_wire::{
+    EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Token, Verdict, VerdictName,
+};
 
 use super::facts::{Facts, Life, at, is_local};
-use super::log::Line;
-use super::{Checker, Found, causes};
-use crate::history::{Call, ChangeName, Conclusion, Invocation};
+use super::log::{Line, Log};
+use super::{Checker, Found, causes, transactions};
+use crate::history::{Call, ChangeName, Conclusion, Invocation, Seen};
 
 /// No acknowledged grant is lost.
 pub const NO_GRANT_LOST: Checker = Checker {
@@ -42,6 +44,10 @@ pub const LINEARIZABLE_READS: Checker = Checker {
 /// What an answer says about the table.
 enum Says<'h> {
     Key(&'h KeyView),
+    /// It is free.
+    Free(&'h Key),
+    /// They are not all free.
+    Taken(Vec<&'h Key>),
     Verdict(&'h Key, Token, Verdict),
     Granted(&'h Grant),
     /// It waits.
@@ -61,6 +67,7 @@ fn no_grant_lost(facts: &Facts) -> Found {
         compare(facts, call, &mut found);
     }
     causes::precede_their_changes(facts, &mut found);
+    transactions::sets_have_their_grants(facts, &mut found);
     found.needs(&["grants found in the log"], "no acknowledged grant could be looked up in the log");
     found
 }
@@ -76,7 +83,8 @@ fn linearizable_reads(facts: &Facts) -> Found {
 }
 
 fn is_read(call: &Call) -> bool {
-    matches!(call.invocation, Invocation::Key { .. } | Invocation::Validate { .. } | Invocation::Lease { .. })
+    use Invocation::{Get, Key, Lease, Validate};
+    matches!(call.invocation, Key { .. } | Validate { .. } | Lease { .. } | Get { .. })
 }
 
 fn grants_are_in_the_log(facts: &Facts, found: &mut Found) {
@@ -140,6 +148,7 @@ fn compare(facts: &Facts, call: &Call, found: &mut Found) {
                 .then(|| format!("lease {lease} was called alive with token {token} and fences {fences:?}"))
         }
         _ if !log.is_whole => return,
+        Says::Free(_) | Says::Taken(_) => not_so(&says, log, &span, found),
         Says::Waiting(lease) | Says::Over(lease, _) | Says::Unknown(lease) => {
             found.saw(if is_read(call) { "looks at leases" } else { "other answers" });
             contradiction(&says, &facts.lives[&lease], call, &span)
@@ -156,8 +165,15 @@ fn compare(facts: &Facts, call: &Call, found: &mut Found) {
 }
 
 fn says<'h>(facts: &Facts, call: &'h Call) -> Option<Says<'h>> {
-    use ProblemKind::{LeaseGone, NotGranted, UnknownLease, WaitTimeout};
+    use ProblemKind::{Held, LeaseGone, NotGranted, UnknownLease, WaitTimeout};
     Some(match (&call.invocation, &call.conclusion) {
+        (Invocation::Get { key }, Conclusion::Value { seen: Seen::Nothing }) => Says::Free(key),
+        (Invocation::Get { key }, Conclusion::Value { .. }) => Says::Taken(vec![key]),
+        (Invocation::Acquire { keys, .. }, Conclusion::Refused { problem: Held, .. })
+            if keys.iter().all(|wanted| wanted.mode == Mode::Exclusive) =>
+        {
+            Says::Taken(keys.iter().map(|wanted| &wanted.key).collect())
+        }
         (_, Conclusion::Key { view }) => Says::Key(view),
         (Invocation::Validate { key, token, .. }, Conclusion::Verdict { verdict }) => {
             Says::Verdict(key, *token, *verdict)
@@ -200,6 +216,24 @@ fn verdict_fits(verdict: &Verdict, token: Token, line: &Line, span: &Range<u64>,
     }
 }
 
+/// What the answer says, if the keys were not so at any revision of `span`.
+fn not_so(says: &Says, log: &Log, span: &Range<u64>, found: &mut Found) -> Option<String> {
+    let was = |key: &Key, is_free| {
+        log.known_line(key).is_none_or(|it| it.was(span, |step| step.is_free() == is_free))
+    };
+    match says {
+        Says::Free(key) => {
+            found.saw("free keys");
+            (!was(key, true)).then(|| format!("{key} was called free"))
+        }
+        Says::Taken(keys) => {
+            found.saw("keys that were not free");
+            (!keys.iter().any(|key| was(key, false))).then(|| format!("{} was called held", names(keys)))
+        }
+        _ => None,
+    }
+}
+
 /// What the answer says, if the lease was not so at any revision of `span`.
 fn contradiction(says: &Says, life: &Life, call: &Call, span: &Range<u64>) -> Option<String> {
     // The first revision of the span at which it neither waits nor holds.
@@ -233,7 +267,7 @@ fn contradiction(says: &Says, life: &Life, call: &Call, span: &Range<u64>) -> Op
             let is_known = has_begun && life.is_remembered(call.ended_us);
             (is_never_free || is_known).then(|| "unknown".to_owned())
         }
-        Says::Key(_) | Says::Verdict(..) | Says::Granted(_) => None,
+        _ => None,
     }
 }
 
@@ -271,6 +305,10 @@ fn compare_view(facts: &Facts, view: &KeyView, name: &str, call: Option<&Call>, 
 
 fn meet(one: &Range<u64>, other: &Range<u64>) -> Range<u64> {
     one.start.max(other.start)..one.end.min(other.end)
+}
+
+fn names(keys: &[&Key]) -> String {
+    keys.iter().map(|key| key.as_str()).collect::<Vec<_>>().join(", ")
 }
 
 fn words(life: &Range<u64>) -> String {

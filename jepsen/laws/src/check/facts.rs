@@ -10,13 +10,16 @@ use ringfence_wire::{EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind,
 
 use super::bounds::{Bound, Bounds};
 use super::log::{Log, REMEMBERED_MS, Stage};
+use super::plain::Plain;
 use super::tally::mode;
-use crate::history::{Call, ChangeName, Conclusion, History, Invocation};
+use crate::history::{Call, Change, ChangeName, Conclusion, History, Invocation, ValuedKey};
 
 /// A history and what follows from it.
 pub struct Facts<'h> {
-    /// The history itself.
+    /// The history, in the words of leases.
     pub history: &'h History,
+    /// The sets, as they were asked for.
+    pub(crate) sets: &'h [&'h Call],
     pub(crate) log: Log<'h>,
     pub(crate) lives: BTreeMap<LeaseId, Life<'h>>,
     /// The lease of each token; of two leases with one token, the first.
@@ -46,7 +49,8 @@ pub(crate) struct Life<'h> {
 
 impl<'h> Facts<'h> {
     /// Replays the log, and sorts the calls.
-    pub fn of(history: &'h History) -> Self {
+    pub fn of(plain: &'h Plain<'h>) -> Self {
+        let (history, sets) = (plain.history.as_ref(), &plain.sets[..]);
         let mut log = Log::replay(&history.end);
         let mut lives: BTreeMap<LeaseId, Life<'h>> = BTreeMap::new();
         let mut revokes: BTreeMap<Token, Vec<&Call>> = BTreeMap::new();
@@ -78,7 +82,7 @@ impl<'h> Facts<'h> {
         }
         let fences = fences.into_iter().map(|(key, floors)| (key, Bounds::new(floors, Vec::new())));
         let (fences, told, revisions) = (fences.collect(), Bounds::default(), Bounds::default());
-        let mut facts = Self { history, log, lives, by_token, revokes, told, revisions, fences };
+        let mut facts = Self { history, sets, log, lives, by_token, revokes, told, revisions, fences };
         let (mut floors, mut ceilings) = shown(history);
         facts.told = Bounds::new(floors.clone(), Vec::new());
         facts.bounds(&mut floors, &mut ceilings);
@@ -102,18 +106,45 @@ impl<'h> Facts<'h> {
         // A change comes after the first call that asked for it was sent.
         for change in &end.changes {
             let Some(life) = self.lives.get(&change.lease_id) else { continue };
-            let cause = life.calls.iter().find(|call| match (change.change, change.reason) {
+            let cause = life.calls.iter().copied().find(|call| match (change.change, change.reason) {
                 (ChangeName::Granted | ChangeName::Queued, _) => {
                     matches!(call.invocation, Invocation::Acquire { .. })
                 }
                 (_, Some(EndReason::Released)) => matches!(call.invocation, Invocation::Release { .. }),
                 _ => false,
             });
+            let cause =
+                cause.or_else(|| self.first_that_may_have_set(change).filter(|_| life.calls.is_empty()));
             ceilings.extend(cause.map(|call| at_most(call, change.revision.0.saturating_sub(1))));
         }
     }
 
-    /// A client that learnt that a lease is over, after its grant was known, saw the revision of its end.
+    /// The first call over RESP that can have made this change of a lease that no call names.
+    fn first_that_may_have_set(&self, change: &Change) -> Option<&'h Call> {
+        let [changed] = &change.keys[..] else { return None };
+        let wishes = self.untold().filter(|(_, at)| at.key == changed.key);
+        match (change.change, change.reason) {
+            (ChangeName::Granted, _) => wishes.map(|(call, _)| call).min_by_key(|call| call.sent_us),
+            (_, Some(EndReason::Released)) => {
+                let lives = wishes.filter_map(|(_, at)| self.lives.get(&at.value));
+                lives.flat_map(Life::releases).min_by_key(|call| call.sent_us)
+            }
+            _ => None,
+        }
+    }
+
+    /// What may have been set, and nobody was told the token.
+    pub(crate) fn untold(&self) -> impl Iterator<Item = (&'h Call, &'h ValuedKey)> {
+        let is_untold = |at: &ValuedKey| self.lives.get(&at.value).is_none_or(|life| life.tokens.is_empty());
+        let sets = self.sets.iter().copied().filter(|call| call.may_be_done());
+        let all = sets.flat_map(|call| match &call.invocation {
+            Invocation::Set { keys, .. } => keys.iter().map(|at| (call, at)).collect(),
+            _ => Vec::new(),
+        });
+        all.filter(move |(_, at)| is_untold(at))
+    }
+
+    /// A client that learnt that a lease is over, after its grant was known or by what it did, saw the revision of its end.
     fn ends_seen(&self) -> Vec<Bound> {
         let mut seen = Vec::new();
         for call in &self.history.calls {
@@ -134,11 +165,14 @@ impl<'h> Facts<'h> {
                     .map(|lease| (lease, None)),
             };
             let Some((lease, token)) = over else { continue };
-            for stage in self.lives.get(&lease).map_or(&[][..], |life| &life.stages) {
+            let Some(life) = self.lives.get(&lease) else { continue };
+            // A key that was deleted because it had this value.
+            let itself = life.grants.iter().any(|(granted, _)| granted.id == call.id);
+            for stage in &life.stages {
                 let (Some(held), Some(end)) = (stage.token, stage.ended) else { continue };
                 let granted = self.revisions.reached(held.0);
                 if token.is_none_or(|token| token == held)
-                    && granted.is_some_and(|known| known.at_us < call.sent_us)
+                    && (itself || granted.is_some_and(|known| known.at_us < call.sent_us))
                 {
                     seen.push(at_least(call, end.revision.0));
                 }

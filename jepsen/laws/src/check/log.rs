@@ -76,6 +76,13 @@ pub(super) struct Step {
     pub(super) waiters: usize,
 }
 
+impl Step {
+    /// Whether an exclusive claim would be granted.
+    pub(super) fn is_free(&self) -> bool {
+        self.holders == 0 && self.waiters == 0
+    }
+}
+
 static NEVER_CHANGED: Line = Line {
     holders_known: true,
     waiters_known: true,
@@ -318,6 +325,12 @@ impl Line {
     pub(super) fn at(&self, revision: u64) -> Step {
         let later = self.steps.partition_point(|step| step.from <= revision);
         later.checked_sub(1).map_or(Step::default(), |last| self.steps[last])
+    }
+
+    /// Whether the key was so at a revision of `span`, which is not empty.
+    pub(super) fn was(&self, span: &Range<u64>, so: impl Fn(&Step) -> bool) -> bool {
+        let later = self.steps.partition_point(|step| step.from <= span.start);
+        so(&self.at(span.start)) || self.steps[later..].iter().take_while(|step| step.from < span.end).any(so)
     }
 
     /// The fence at `revision`.

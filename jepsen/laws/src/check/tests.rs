@@ -14,11 +14,12 @@ use super::library::LIBRARY;
 use super::loop_lag::LOOP_LAG;
 use super::mirror::{BEFORE_ANSWER, MIRROR_EQUAL_AT_END, MIRROR_NEVER_AHEAD, MIRROR_NEVER_FALLS};
 use super::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC, NOTHING_MALFORMED};
+use super::plain::Plain;
 use super::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
 use super::register::{FENCED_REGISTER, LOCKED_SET};
 use super::repeats::ONE_GRANT_PER_LEASE;
 use super::tokens::{GRANTED_TOKENS, TOKENS};
-use super::{Checker, Facts, Found, Verdict};
+use super::{Checker, Facts, Found, Verdict, transactions};
 use crate::history::{
     Call, Change, ChangeName, Conclusion, Fault, History, Invocation, LagSight, MirrorEntry, MirrorSight,
     NodeEnd, Sight,
@@ -39,10 +40,11 @@ mod register;
 mod repeats;
 mod scene;
 mod search;
+mod sets;
 mod story;
 mod tally;
 mod tokens;
 
 fn judge(law: &Checker, history: &History) -> Found {
-    (law.check)(&Facts::of(history))
+    (law.check)(&Facts::of(&Plain::of(history)))
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use ringfence_wire::{Key, LeaseId, Token};
 use serde::Serialize;
 
-use crate::history::{Call, Conclusion, History, Invocation, reason_name};
+use crate::history::{Call, Conclusion, History, Invocation, Seen, reason_name};
 
 /// The longest note on a call that the page shows.
 const NOTE_CHARS: usize = 300;
@@ -140,6 +140,11 @@ fn f(invocation: &Invocation) -> &'static str {
         Invocation::Validate { .. } => "validate",
         Invocation::Revoke { .. } => "revoke",
         Invocation::Transfer { .. } => "transfer",
+        Invocation::Set { .. } => "set",
+        Invocation::EndIf { .. } => "end if",
+        Invocation::ExpireIf { .. } => "expire if",
+        Invocation::Token { .. } => "token",
+        Invocation::Get { .. } => "get",
         Invocation::Read { .. } => "read",
         Invocation::Write { .. } => "write",
     }
@@ -152,6 +157,8 @@ fn conclusion(conclusion: &Conclusion) -> &'static str {
         | Conclusion::Done
         | Conclusion::Key { .. }
         | Conclusion::Verdict { .. }
+        | Conclusion::Token { .. }
+        | Conclusion::Value { .. }
         | Conclusion::Register { .. } => "done",
         Conclusion::Stale { .. } => "stale",
         Conclusion::Refused { .. } => "refused",
@@ -173,6 +180,8 @@ fn note(call: &Call) -> Option<String> {
         }
         Conclusion::Waiting { .. } => "still waits".to_owned(),
         Conclusion::Granted { standing: true, .. } => "had been granted before".to_owned(),
+        Conclusion::Value { seen: Seen::Nothing } => "free".to_owned(),
+        Conclusion::Value { seen: Seen::Other } => "not free".to_owned(),
         Conclusion::Verdict { verdict } => format!("{:?}", verdict.verdict).to_lowercase(),
         _ => String::new(),
     };
@@ -184,6 +193,7 @@ fn note(call: &Call) -> Option<String> {
 fn token(call: &Call) -> Option<Token> {
     match &call.conclusion {
         Conclusion::Granted { grant, .. } => Some(grant.token),
+        Conclusion::Token { token } => Some(*token),
         _ => call.invocation.token(),
     }
 }

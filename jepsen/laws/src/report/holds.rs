@@ -11,15 +11,16 @@ use serde::Serialize;
 
 use super::calls::{Keys, Order};
 use crate::check::facts::{Facts, problem};
+use crate::check::plain::Plain;
 use crate::history::{Call, Conclusion, History, Invocation, reason_name};
 
 /// One token, while it was held.
 #[derive(Serialize)]
-pub(super) struct Hold<'a> {
+pub(super) struct Hold {
     token: u64,
     lease: String,
     process: Option<u32>,
-    holder: Option<&'a str>,
+    holder: Option<String>,
     /// The places of its keys.
     keys: Vec<usize>,
     /// From here to `sure` it was certainly held, from there to `to` perhaps.
@@ -33,18 +34,13 @@ pub(super) struct Hold<'a> {
 }
 
 /// All holds, in the order of their tokens.
-pub(super) fn holds<'a>(history: &'a History, order: &Order<'a>, keys: &Keys<'a>) -> Vec<Hold<'a>> {
-    let facts = Facts::of(history);
+pub(super) fn holds(history: &History, order: &Order, keys: &Keys) -> Vec<Hold> {
+    let plain = Plain::of(history);
+    let facts = Facts::of(&plain);
     facts.by_token.iter().filter_map(|(token, lease)| hold(&facts, *token, *lease, order, keys)).collect()
 }
 
-fn hold<'a>(
-    facts: &Facts<'a>,
-    token: Token,
-    lease: LeaseId,
-    order: &Order<'a>,
-    keys: &Keys<'a>,
-) -> Option<Hold<'a>> {
+fn hold(facts: &Facts, token: Token, lease: LeaseId, order: &Order, keys: &Keys) -> Option<Hold> {
     let life = &facts.lives[&lease];
     let acquire = life.acquires().next()?.call;
     let grants = || life.grants.iter().filter(|(_, grant)| grant.token == token);
@@ -82,7 +78,7 @@ fn hold<'a>(
         token: token.0,
         lease: lease.to_string().chars().take(8).collect(),
         process: Some(acquire.process),
-        holder: grants().next_back().and_then(|(_, grant)| Some(grant.holder.as_ref()?.as_str())),
+        holder: grants().next_back().and_then(|(_, grant)| Some(grant.holder.as_ref()?.as_str().to_owned())),
         keys: acquire.invocation.keys().iter().filter_map(|key| keys.get(key.as_str()).copied()).collect(),
         from,
         sure,

@@ -143,7 +143,7 @@ function cross(g, x, y, colour) {
   g.lineCap = 'butt';
 }
 
-const VERBS = { wait: 'acquire, waiting', lease: 'look at a lease', key: 'look at a key', read: 'read the register', write: 'write the register' };
+const VERBS = { wait: 'acquire, waiting', 'end if': 'delete, if it has the value', 'expire if': 'give another time, if it has the value', get: 'look at a value', token: 'ask for the token of a value', lease: 'look at a lease', key: 'look at a key', read: 'read the register', write: 'write the register' };
 function tellCall(i) {
   const note = calls.note[i] ? `: ${calls.notes[calls.note[i] - 1]}` : '';
   const keys = keysOf(i).slice(0, 4).map(key => data.keys[key]).join(', ') + (keysOf(i).length > 4 ? ', …' : '');

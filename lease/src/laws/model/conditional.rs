@@ -49,7 +49,11 @@ impl Model {
                 return Some(Refusal::Mismatch);
             }
             // A token that an acquire before would get, guessed.
-            KeyChange::Expire { token, .. } | KeyChange::End { token, .. } if token.0 > self.revision => {
+            KeyChange::Keep { token, .. }
+            | KeyChange::Expire { token, .. }
+            | KeyChange::End { token, .. }
+                if token.0 > self.revision =>
+            {
                 return Some(Refusal::NotLive);
             }
             _ => {}
@@ -85,6 +89,13 @@ impl Model {
                 };
                 self.acquire(owner, acquire, Some(value.clone()), events)
             }
+            KeyChange::Keep { key, token } => {
+                let Some(known) = self.own(&by, key, *token) else {
+                    return Outcome::Refused(Refusal::NotLive);
+                };
+                self.stored(&known).requests.clear();
+                Outcome::Done
+            }
             KeyChange::Expire { key, token, ttl } => {
                 let Some(known) = self.own(&by, key, *token) else {
                     return Outcome::Refused(Refusal::NotLive);
@@ -110,7 +121,7 @@ impl Model {
         let found = self.found(by, key);
         match condition {
             Condition::Free => found == Found::Free,
-            Condition::Taken => found != Found::Free,
+            Condition::Taken => matches!(found, Found::Taken { .. }),
             Condition::Held { token: wanted, until_ms: deadline } => match found {
                 Found::Own { token, until_ms, .. } => {
                     token == *wanted && deadline.is_none_or(|deadline| deadline == until_ms)
@@ -122,9 +133,7 @@ impl Model {
 
     fn own(&self, by: &By, key: &Key, token: Token) -> Option<Lease> {
         let mut holders = self.holders(key).into_iter();
-        let is_own = |lease: &&Lease| {
-            lease.number == token.0 && lease.value.is_some() && (lease.by.is_none() || lease.by == *by)
-        };
+        let is_own = |lease: &&Lease| lease.number == token.0 && lease.value.is_some() && lease.by == *by;
         holders.find(is_own).cloned()
     }
 
@@ -132,16 +141,18 @@ impl Model {
         if self.holders(key).is_empty() && self.queue(key).is_empty() {
             return Found::Free;
         }
-        let first = self.holders(key).first().map(|lease| Token(lease.number));
-        match first.and_then(|token| self.own(by, key, token)) {
+        let left_ms = |lease: &Lease| lease.deadline.saturating_sub(self.at);
+        let first = self.holders(key).first().copied().cloned();
+        match first.as_ref().and_then(|lease| self.own(by, key, Token(lease.number))) {
             Some(lease) => Found::Own {
                 token: Token(lease.number),
                 lease_id: lease.first.lease_id,
-                value: lease.value.expect("its own has a value"),
+                value: lease.value.clone().expect("its own has a value"),
                 until_ms: lease.deadline,
-                expires_in_ms: lease.deadline.saturating_sub(self.at),
+                expires_in_ms: left_ms(&lease),
+                is_untold: !lease.requests.is_empty(),
             },
-            None => Found::Taken,
+            None => Found::Taken { expires_in_ms: first.as_ref().map(left_ms) },
         }
     }
 }

@@ -41,32 +41,36 @@ struct Change {
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Acquire,
+    Keep,
     Expire,
     End,
-    /// The first of these if the key is free, the other if it is the requester's own.
+    /// An expiry, an end, or an end and an acquire, if the key is the requester's own, and an acquire otherwise.
     AcquireOrExpire,
     AcquireOrEnd,
+    AcquireAnyhow,
 }
 
 pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
     let back = || prop_oneof![5 => Just(0), 1 => 1..4_u64];
-    let any_key = || select(&KEYS[..]).prop_map(key);
+    let any_key = || select(&[KEYS[0], KEYS[1], KEYS[2], KEYS[3], KEYS[3], KEYS[3]][..]).prop_map(key);
     let say = prop_oneof![
-        6 => Just(Say::Truth),
+        8 => Just(Say::Truth),
         1 => Just(Say::Free),
         1 => Just(Say::Taken),
         2 => (back(), select(vec![None, Some(0), Some(0), Some(1)])).prop_map(|(back, later)| Say::Held(back, later)),
     ];
     let kind = prop_oneof![
         2 => Just(Kind::Acquire),
+        1 => Just(Kind::Keep),
         1 => Just(Kind::Expire),
         1 => Just(Kind::End),
         4 => Just(Kind::AcquireOrExpire),
-        3 => Just(Kind::AcquireOrEnd),
+        2 => Just(Kind::AcquireOrEnd),
+        3 => Just(Kind::AcquireAnyhow),
     ];
     // Most of these ids are in no acquire: what ended is not granted again for long.
     let id = prop_oneof![1 => 1..=IDS, 6 => IDS + 1..=MOST_IDS];
-    let ttl = select(vec![100, 150, 400, 2_000]);
+    let ttl = select(vec![100, 400, 2_000, 2_000]);
     let change = (kind, any_key(), back(), id, ttl, select(vec!["", "v", "value"]), 0..3_u64);
     let change = change.prop_map(|(kind, key, back, id, ttl, value, attachment)| Change {
         kind,
@@ -77,7 +81,12 @@ pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
         value: Value::new(value.as_bytes()).unwrap(),
         attachment: Attachment(attachment),
     });
-    (vec((any_key(), say), 0..3), vec(change, 0..4))
+    let conditions = prop_oneof![2 => Just(0), 2 => Just(1), 1 => Just(2)];
+    let changes = prop_oneof![1 => Just(0), 6 => Just(1), 3 => Just(2), 1 => Just(3)];
+    (conditions, changes)
+        .prop_flat_map(move |(conditions, changes)| {
+            (vec((any_key(), say.clone()), conditions), vec(change.clone(), changes))
+        })
         .prop_map(|(conditions, changes)| Drawn { conditions, changes })
 }
 
@@ -88,7 +97,7 @@ impl Drawn {
         let condition = |(key, say): &(Key, Say)| {
             let condition = match (say, found(key)) {
                 (Say::Free, _) | (Say::Truth, Found::Free) => Condition::Free,
-                (Say::Taken, _) | (Say::Truth, Found::Taken) => Condition::Taken,
+                (Say::Taken, _) | (Say::Truth, Found::Taken { .. }) => Condition::Taken,
                 (Say::Truth, Found::Own { token, until_ms, .. }) => {
                     Condition::Held { token, until_ms: Some(until_ms) }
                 }
@@ -104,15 +113,20 @@ impl Drawn {
             let Change { kind, key, back, lease_id, ttl, value, attachment } = change.clone();
             let is_own = matches!(found(&key), Found::Own { .. });
             let token = Token(table.fence(&key).0.saturating_sub(back));
+            let end = KeyChange::End { key: key.clone(), token };
+            let acquire =
+                KeyChange::Acquire { key: key.clone(), lease_id, ttl, value, holder: None, attachment };
             match kind {
-                Kind::AcquireOrExpire if is_own => KeyChange::Expire { key, token, ttl },
-                Kind::AcquireOrEnd if is_own => KeyChange::End { key, token },
-                Kind::Expire => KeyChange::Expire { key, token, ttl },
-                Kind::End => KeyChange::End { key, token },
-                _ => KeyChange::Acquire { key, lease_id, ttl, value, holder: None, attachment },
+                Kind::AcquireOrExpire if is_own => vec![KeyChange::Expire { key, token, ttl }],
+                Kind::AcquireOrEnd if is_own => vec![end],
+                Kind::AcquireAnyhow if is_own => vec![end, acquire],
+                Kind::Keep => vec![KeyChange::Keep { key, token }],
+                Kind::Expire => vec![KeyChange::Expire { key, token, ttl }],
+                Kind::End => vec![end],
+                _ => vec![acquire],
             }
         };
         let conditions = self.conditions.iter().map(condition).collect();
-        Conditional::new(conditions, self.changes.iter().map(change).collect()).unwrap()
+        Conditional::new(conditions, self.changes.iter().flat_map(change).collect()).unwrap()
     }
 }

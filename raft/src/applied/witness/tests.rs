@@ -1,5 +1,5 @@
-use ringfence_lease::{Acquire, Attachment, Command};
-use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait};
+use ringfence_lease::{Acquire, Attachment, Command, Condition, Conditional, KeyChange, Value};
+use ringfence_wire::{Key, LeaseId, Metadata, Mode, Revision, Token, Ttl, Wait};
 
 use super::*;
 use crate::consensus::log_id;
@@ -76,7 +76,7 @@ fn what_is_hashed_under_the_first_rules_is_fixed() {
             ],
         ),
         (7, vec![Command::Release { lease_id: id(1) }, Command::Release { lease_id: id(8) }]),
-        (8, vec![Command::Revoke { key: Key::new("a").unwrap(), token: ringfence_wire::Token(7) }]),
+        (8, vec![Command::Revoke { key: Key::new("a").unwrap(), token: Token(7) }]),
         (9, vec![acquire(5, "c", Mode::Exclusive, 0, false), acquire(6, "c", Mode::Exclusive, 1, false)]),
         (90, vec![Command::Detach { lease_id: id(5), attachment: Attachment(1) }]),
         (99_999, vec![acquire(6, "c", Mode::Exclusive, 0, false), acquire(1, "a", shared, 0, false)]),
@@ -89,6 +89,41 @@ fn what_is_hashed_under_the_first_rules_is_fixed() {
         witness.end_entry(log_id(2, index));
     }
     assert_eq!(witness.difference(0, 11), Some(Difference { after: 0, sum: 10_956_448_086_983_680_467 }));
+}
+
+fn conditional(conditions: Vec<(Key, Condition)>, changes: Vec<KeyChange>) -> Vec<Command> {
+    vec![Command::Conditional(Box::new(Conditional::new(conditions, changes).unwrap()))]
+}
+
+/// As above, of what is new under rules 4.
+#[test]
+fn what_is_hashed_of_a_conditional_is_fixed() {
+    let key = |name| Key::new(name).unwrap();
+    let set = |lease: u128, name| KeyChange::Acquire {
+        key: key(name),
+        lease_id: id(lease),
+        ttl: Ttl::from_ms(10_000).unwrap(),
+        value: Value::new(b"value").unwrap(),
+        holder: None,
+        attachment: Attachment(1),
+    };
+    let end = |token| KeyChange::End { key: key("a"), token: Token(token) };
+    let entries = [
+        conditional(vec![(key("a"), Condition::Free)], vec![set(1, "a"), set(2, "b")]),
+        conditional(vec![(key("a"), Condition::Free)], Vec::new()),
+        conditional(Vec::new(), vec![set(3, "a")]),
+        conditional(Vec::new(), vec![end(1), set(4, "a")]),
+        conditional(Vec::new(), vec![end(1)]),
+    ];
+    let (mut witness, mut table) = (Witness::default(), LeaseTable::new());
+    table.raise_rules(4);
+    for (index, commands) in (0..).zip(entries) {
+        let mut events = Vec::new();
+        let outcomes = table.apply(index, commands, &mut events);
+        witness.note(&outcomes, &events, &table);
+        witness.end_entry(log_id(2, index));
+    }
+    assert_eq!(witness.difference(0, 5), Some(Difference { after: 0, sum: 736_034_013_143_326_916 }));
 }
 
 /// They are of a few seconds of a busy cluster.

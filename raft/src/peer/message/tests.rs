@@ -3,7 +3,7 @@ use openraft::vote::RaftLeaderId;
 use super::*;
 use openraft::EntryPayload as Payload;
 use ringfence_lease::{Owner, Quota, Refusal, SUPPORTED};
-use ringfence_wire::{LeaseId, PrincipalName, RulesRange};
+use ringfence_wire::{Key, LeaseId, PrincipalName, RulesRange};
 
 use crate::consensus::{EncodedBatch, Entry};
 
@@ -131,6 +131,13 @@ fn the_bytes_of_a_call_are_fixed() {
         (
             Answer::Outcomes(vec![Outcome::Refused(Refusal::NotYet { rules: 3, since: 4 })]),
             vec![2, 1, 4, 12, 3, 4],
+        ),
+        (
+            Answer::Outcomes(vec![
+                Outcome::Changed(Vec::new()),
+                Outcome::Refused(Refusal::Changed { key: Key::new("a").unwrap() }),
+            ]),
+            vec![2, 2, 6, 0, 4, 13, 1, b'a'],
         ),
         (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
     ] {

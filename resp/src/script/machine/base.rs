@@ -1,5 +1,7 @@
 //! The functions that are global variables.
 
+use bytes::Bytes;
+
 use super::arguments::Arguments;
 use super::text::Text;
 use super::{Machine, Step, Stop, Value};
@@ -115,7 +117,7 @@ impl Machine<'_> {
             let Some(base) = u32::try_from(base).ok().filter(|base| (2..=36).contains(base)) else {
                 return Err(self.bad_argument(arguments, 2, "base out of range"));
             };
-            self.budget.spend(1 + text.len() as u64 / 8)?;
+            self.budget.spend(1 + text.len() as u64 / 4)?;
             number::parse_in(&text, base)
         };
         self.push(number.map_or(Value::Nil, Value::Number))
@@ -129,7 +131,7 @@ impl Machine<'_> {
 
     pub(super) fn type_of(&mut self, arguments: &Arguments) -> Step {
         let name = self.any(arguments, 1)?.type_name();
-        self.push_text(name.as_bytes())
+        self.push(Value::String(Bytes::from_static(name.as_bytes())))
     }
 
     pub(super) fn unpack(&mut self, arguments: &Arguments) -> Step {

@@ -35,6 +35,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn push_nils(&mut self, count: usize) -> Step {
+        self.budget.spend(count as u64 / 4)?;
         self.make_room(count)?;
         self.stack.resize(self.stack.len() + count, Value::Nil);
         Ok(())
@@ -105,6 +106,7 @@ impl Machine<'_> {
             Some(Value::Function(id)) => self.enter(*id, callee, at, wanted, protections),
             Some(Value::Builtin(builtin)) => {
                 let (builtin, end) = (*builtin, self.stack.len());
+                self.budget.spend(2)?;
                 self.run_builtin(&Arguments { builtin, first: callee + 1, count: end - callee - 1 })?;
                 self.finish(at, end, wanted, protections)
             }
@@ -125,6 +127,7 @@ impl Machine<'_> {
         let (parameters, first) = (usize::from(parameters), callee + 1);
         let given = self.stack.len() - first;
         let varargs = if has_varargs { given.saturating_sub(parameters) } else { 0 };
+        self.budget.spend(1 + parameters as u64 / 4)?;
         self.make_room(parameters)?;
         if varargs > 0 {
             self.budget.spend(given as u64 / 4)?;
@@ -167,8 +170,8 @@ impl Machine<'_> {
     fn adjust(&mut self, at: usize, wanted: u16) -> Step {
         if wanted != ALL {
             let end = at + usize::from(wanted);
-            self.make_room(end.saturating_sub(self.stack.len()))?;
-            self.stack.resize(end, Value::Nil);
+            self.stack.truncate(end);
+            self.push_nils(end - self.stack.len())?;
         }
         Ok(())
     }

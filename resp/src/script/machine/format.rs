@@ -5,6 +5,9 @@ use super::text::Text;
 use super::{Machine, Step};
 use crate::script::number;
 
+/// The most flags, as in Lua.
+const MAX_FLAGS: usize = 5;
+
 /// What stands between `%` and the letter.
 #[derive(Default)]
 struct Spec {
@@ -19,6 +22,7 @@ struct Spec {
 impl Machine<'_> {
     pub(super) fn string_format(&mut self, arguments: &Arguments) -> Step {
         let format = self.string(arguments, 1)?;
+        self.budget.pass(format.len())?;
         let mut text = Text::new(self.budget)?;
         let mut rest = &format[..];
         let mut next = 2;
@@ -46,7 +50,6 @@ impl Machine<'_> {
     }
 
     fn formatted(&mut self, arguments: &Arguments, number: usize, spec: &Spec, letter: u8) -> Step<Vec<u8>> {
-        // A number has at most about 400 bytes.
         self.budget.spend(40)?;
         let body = match letter {
             b's' => {
@@ -61,9 +64,17 @@ impl Machine<'_> {
             b'u' => spec.digits(self.unsigned(arguments, number)?.to_string()),
             b'x' => spec.digits(format!("{:x}", self.unsigned(arguments, number)?)),
             b'X' => spec.digits(format!("{:X}", self.unsigned(arguments, number)?)),
-            b'f' => spec.signed(number::fixed(self.number(arguments, number)?, spec.precision.unwrap_or(6))),
+            b'f' => {
+                let number = self.number(arguments, number)?;
+                let precision = spec.precision.unwrap_or(6);
+                // Many digits take long arithmetic.
+                self.budget.spend(2 * (precision as u64 + number.abs().log10().clamp(0.0, 400.0) as u64))?;
+                spec.signed(number::fixed(number, precision))
+            }
             b'g' => {
-                spec.signed(number::general(self.number(arguments, number)?, spec.precision.unwrap_or(6)))
+                let precision = spec.precision.unwrap_or(6);
+                self.budget.spend(2 * precision as u64)?;
+                spec.signed(number::general(self.number(arguments, number)?, precision))
             }
             other => {
                 let option = other.escape_ascii();
@@ -87,13 +98,14 @@ impl Spec {
     fn read(text: &[u8]) -> Option<(Self, u8, &[u8])> {
         let mut spec = Self::default();
         let mut rest = text;
-        while let [flag @ (b'-' | b'+' | b' ' | b'0' | b'#'), after @ ..] = rest {
+        for _ in 0..MAX_FLAGS {
+            let Some((flag, after)) = rest.split_first() else { break };
             match flag {
                 b'-' => spec.is_left = true,
                 b'+' => spec.is_signed = true,
                 b' ' => spec.is_spaced = true,
                 b'0' => spec.is_zeroed = true,
-                _ => return None,
+                _ => break,
             }
             rest = after;
         }

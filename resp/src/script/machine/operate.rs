@@ -14,7 +14,7 @@ impl Machine<'_> {
         match value {
             Value::Number(number) => Ok(Some(*number)),
             Value::String(text) => {
-                self.budget.spend(2 + text.len() as u64 / 8)?;
+                self.budget.spend(2 + text.len() as u64 / 4)?;
                 Ok(number::parse(text))
             }
             _ => Ok(None),
@@ -28,6 +28,9 @@ impl Machine<'_> {
             let type_name = if is_left { left.type_name() } else { right.type_name() };
             return Err(self.fail(format_args!("attempt to perform arithmetic on a {type_name} value")));
         };
+        if let Arithmetic::Modulo | Arithmetic::Power = operator {
+            self.budget.spend(2)?;
+        }
         self.push(Value::Number(match operator {
             Arithmetic::Add => one + other,
             Arithmetic::Subtract => one - other,
@@ -119,7 +122,7 @@ impl Machine<'_> {
             }
         };
         let Value::String(name) = key else { return Ok(Value::Nil) };
-        self.budget.spend(2)?;
+        self.budget.spend(4)?;
         match library.field(name) {
             Some(Meaning::Missing) => {
                 let (library, name) = (library.name(), shown(name));

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::arguments::Arguments;
+use super::text::NUMBER;
 use super::{Machine, Step, Stop, Value};
 use crate::reply::Reply;
 use crate::script::number;
@@ -38,7 +39,7 @@ impl Machine<'_> {
             command.push(match self.argument(arguments, number) {
                 Value::String(text) => text,
                 Value::Number(number) => {
-                    self.budget.spend(8)?;
+                    self.budget.spend(NUMBER)?;
                     self.text(number::general(number, 17).as_bytes())?
                 }
                 _ => {

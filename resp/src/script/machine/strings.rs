@@ -16,7 +16,7 @@ impl Machine<'_> {
         let text = self.string(arguments, 1)?;
         self.budget.spend(1 + text.len() as u64 / 16)?;
         self.budget.take(text.len())?;
-        self.push_text(&map(&text))
+        self.push_bytes(map(&text))
     }
 
     pub(super) fn string_rep(&mut self, arguments: &Arguments) -> Step {
@@ -25,7 +25,7 @@ impl Machine<'_> {
         let length = text.len().saturating_mul(times);
         self.budget.pass(length)?;
         self.budget.take(length)?;
-        self.push_text(&text.repeat(if text.is_empty() { 0 } else { times }))
+        self.push_bytes(text.repeat(if text.is_empty() { 0 } else { times }))
     }
 
     /// The part of a string from one position to another, which count from its end if they are negative.
@@ -63,7 +63,7 @@ impl Machine<'_> {
                 Err(_) => return Err(self.bad_argument(arguments, number, "invalid value")),
             }
         }
-        self.push_text(&bytes)
+        self.push_bytes(bytes)
     }
 
     pub(super) fn string_find(&mut self, arguments: &Arguments) -> Step {

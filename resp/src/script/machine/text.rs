@@ -8,6 +8,9 @@ use super::{Machine, Step, Stop, Value};
 use crate::script::budget::{Budget, Halt};
 use crate::script::number;
 
+/// What it costs to write a number.
+pub(super) const NUMBER: u64 = 20;
+
 /// What a string takes beside its bytes.
 const STRING: usize = 64;
 
@@ -33,7 +36,7 @@ impl Text {
         match value {
             Value::String(text) => self.add(text, budget)?,
             Value::Number(number) => {
-                budget.spend(8)?;
+                budget.spend(NUMBER)?;
                 self.add(number::to_string(*number).as_bytes(), budget)?;
             }
             _ => return Ok(false),
@@ -60,6 +63,12 @@ impl Machine<'_> {
         Ok(text.into_bytes())
     }
 
+    /// Pushes a string whose bytes are paid for.
+    pub(super) fn push_bytes(&mut self, bytes: Vec<u8>) -> Step {
+        self.budget.take(STRING)?;
+        self.push(Value::String(bytes.into()))
+    }
+
     pub(super) fn push_text(&mut self, bytes: &[u8]) -> Step {
         let text = self.text(bytes)?;
         self.push(Value::String(text))
@@ -72,7 +81,7 @@ impl Machine<'_> {
             Value::Nil => "nil".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Number(number) => {
-                self.budget.spend(8)?;
+                self.budget.spend(NUMBER)?;
                 number::to_string(*number)
             }
             Value::String(text) => return Ok(text.clone()),

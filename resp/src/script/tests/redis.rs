@@ -3,12 +3,15 @@
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 use std::{env, fs};
 
 use ringfence_harness::RedisServer;
 
 use super::corpus::{corpus, normal};
-use super::{ARGUMENTS, KEYS, shown};
+use super::programs::program;
+use super::random::{random_bytes, seeds_for_some_time};
+use super::{ARGUMENTS, KEYS, answer, shown};
 use crate::reply::Reply;
 
 #[tokio::test]
@@ -37,6 +40,39 @@ async fn the_answers_are_those_of_redis() {
     assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
+/// Programs that answered in other ways, once.
+#[tokio::test]
+async fn random_programs_answer_as_in_redis() {
+    compare((0..400).map(random_bytes)).await;
+}
+
+/// The same for `FUZZ_SECONDS`, with other programs every time.
+#[tokio::test]
+#[ignore = "slow"]
+async fn many_random_programs_answer_as_in_redis() {
+    compare(seeds_for_some_time().map(random_bytes)).await;
+}
+
+async fn compare(programs: impl Iterator<Item = Vec<u8>>) {
+    let server = match RedisServer::builder().start().await {
+        Ok(server) => server,
+        Err(error) => return eprintln!("skipped: {error}"),
+    };
+    let mut connection = Connection::open(&server);
+    let (mut answers, mut errors) = (0, 0);
+    for bytes in programs {
+        let program = program(&bytes);
+        connection.call(&["FLUSHALL"]);
+        let count = KEYS.len().to_string();
+        let reply = connection.call(&[&["EVAL", &program, &count], &KEYS[..], &ARGUMENTS[..]].concat());
+        let (expected, found) = (without_place(&shown(&reply)), answer(program.as_bytes()));
+        assert_eq!(normal(&found), normal(&expected), "{program}");
+        *(if found.starts_with('-') { &mut errors } else { &mut answers }) += 1;
+    }
+    println!("{answers} answers and {errors} errors were the same");
+    assert!(answers > errors / 10, "most programs fail: {answers} of them did not, and {errors} did");
+}
+
 /// An error without the hash of the script.
 fn without_place(answer: &str) -> String {
     match answer.split_once(" script: ") {
@@ -50,15 +86,19 @@ struct Connection(BufReader<TcpStream>);
 
 impl Connection {
     fn open(server: &RedisServer) -> Self {
-        Self(BufReader::new(TcpStream::connect(server.address()).unwrap()))
+        let stream = TcpStream::connect(server.address()).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+        Self(BufReader::new(stream))
     }
 
+    /// Sends a command. A script that does not end gets no answer.
     fn call(&mut self, words: &[&str]) -> Reply {
         let mut request = format!("*{}\r\n", words.len());
         for word in words {
             let _ = write!(request, "${}\r\n{word}\r\n", word.len());
         }
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
+        assert!(self.0.fill_buf().is_ok(), "Redis does not answer {words:#?}");
         self.reply()
     }
 

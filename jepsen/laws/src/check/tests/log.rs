@@ -12,7 +12,8 @@ fn the_states_of_a_key_follow_from_its_changes() {
         change(7, 2, Granted, Some(7), 7),
         change(9, 2, Ended, Some(7), 10),
     ];
-    let facts = Facts::of(&history);
+    let plain = Plain::of(&history);
+    let facts = Facts::of(&plain);
     let line = facts.log.known_line(&key()).unwrap();
     let fences: Vec<u64> = (0..11).map(|revision| line.fence(revision)).collect();
     assert_eq!(fences, [1, 2, 3, 3, 3, 3, 7, 7, 7, 10, 11]);
@@ -34,9 +35,13 @@ fn holders_from_before_the_log_are_known_where_the_key_was_read_in_the_end() {
     let mut history = History::default();
     history.end.changes_after = Revision(5);
     history.end.changes = vec![change(6, 1, Ended, Some(2), 4)];
-    assert!(Facts::of(&history).log.known_line(&key()).is_none(), "another one may hold it all the time");
+    assert!(
+        Facts::of(&Plain::of(&history)).log.known_line(&key()).is_none(),
+        "another one may hold it all the time"
+    );
     history.end.keys = vec![view(6, 4, &[4], 0)];
-    let facts = Facts::of(&history);
+    let plain = Plain::of(&history);
+    let facts = Facts::of(&plain);
     let line = facts.log.known_line(&key()).unwrap();
     assert_eq!((line.at(5).holders, line.fence(5), line.fence(6)), (2, 2, 4));
     assert!(!facts.log.has(4));

@@ -12,8 +12,11 @@ use ringfence_wire::{
     Revision, Token, Verdict as TokenVerdict, VerdictName, WantedKey,
 };
 
+use crate::check::plain::Plain;
 use crate::check::{Checker, Facts, Found, Verdict};
-use crate::history::{Call, Change, ChangeName, ChangedKey, Conclusion, History, Invocation};
+use crate::history::{
+    Call, Change, ChangeName, ChangedKey, Conclusion, HUNG_UP, History, Invocation, Seen, ValuedKey,
+};
 
 #[derive(Default)]
 pub(crate) struct Story {
@@ -121,6 +124,35 @@ impl Story {
         self.call(when, release(lease), Conclusion::Done)
     }
 
+    /// Keys are set and granted at once, in one entry; the call.
+    pub(crate) fn sets(&mut self, leases: &[(u128, &str)], when: Range<u64>) -> u64 {
+        self.grants_set(leases, when.start);
+        self.call(when, set(leases), Conclusion::Done)
+    }
+
+    /// Keys that were set are granted, in one entry.
+    pub(crate) fn grants_set(&mut self, leases: &[(u128, &str)], at_ms: u64) {
+        for (place, (lease, of)) in leases.iter().enumerate() {
+            self.lease(*lease, of);
+            self.log(at_ms, *lease, ChangeName::Granted, None);
+            if place > 0 {
+                self.together();
+            }
+        }
+    }
+
+    /// Somebody asks for the token of what was set and is told it; the call.
+    pub(crate) fn tells(&mut self, lease: u128, of: &str, when: Range<u64>) -> u64 {
+        let token = self.token(lease);
+        self.call(when, self::token(lease, of), Conclusion::Token { token })
+    }
+
+    /// What was set is deleted; the call.
+    pub(crate) fn deletes(&mut self, lease: u128, of: &str, when: Range<u64>) -> u64 {
+        self.log(when.start, lease, ChangeName::Ended, Some(EndReason::Released));
+        self.call(when, end_if(lease, of), Conclusion::Done)
+    }
+
     /// Its time ran out, in cluster time.
     pub(crate) fn expires(&mut self, lease: u128, at_ms: u64) -> u64 {
         self.log(at_ms, lease, ChangeName::Ended, Some(EndReason::Expired))
@@ -221,13 +253,52 @@ impl Story {
         );
     }
 
-    fn judge(&self, law: &Checker) -> Found {
-        (law.check)(&Facts::of(&self.history))
+    pub(crate) fn judge(&self, law: &Checker) -> Found {
+        (law.check)(&Facts::of(&Plain::of(&self.history)))
     }
 }
 
 pub(crate) fn id(lease: u128) -> LeaseId {
     LeaseId::from_u128(lease).unwrap()
+}
+
+/// A key, and the value that a client stores there. The lease that the cluster makes of it has the id of this number.
+pub(crate) fn valued(lease: u128, of: &str) -> ValuedKey {
+    ValuedKey { key: key(of), value: id(1_000_000 + lease) }
+}
+
+/// Leases, each with its key.
+pub(crate) fn set(leases: &[(u128, &str)]) -> Invocation {
+    let keys = leases.iter().map(|(lease, of)| valued(*lease, of)).collect();
+    Invocation::Set { keys, ttl_ms: TTL_MS, only_if: None }
+}
+
+pub(crate) fn end_if(lease: u128, of: &str) -> Invocation {
+    Invocation::EndIf { at: valued(lease, of) }
+}
+
+pub(crate) fn expire_if(lease: u128, of: &str, ttl_ms: u32) -> Invocation {
+    Invocation::ExpireIf { at: valued(lease, of), ttl_ms }
+}
+
+pub(crate) fn token(lease: u128, of: &str) -> Invocation {
+    Invocation::Token { at: valued(lease, of) }
+}
+
+pub(crate) fn get(of: &str) -> Invocation {
+    Invocation::Get { key: key(of) }
+}
+
+pub(crate) fn seen(seen: Seen) -> Conclusion {
+    Conclusion::Value { seen }
+}
+
+pub(crate) fn other() -> Conclusion {
+    Conclusion::Refused { problem: ProblemKind::LeaseGone, reason: None }
+}
+
+pub(crate) fn hung_up() -> Conclusion {
+    Conclusion::Unknown { why: format!("{HUNG_UP} after 1 s") }
 }
 
 pub(crate) fn key(key: &str) -> Key {
