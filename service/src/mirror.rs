@@ -6,22 +6,15 @@ use crate::service::Service;
 
 impl Service {
     /// Waits until the mirror has the fences of leases with these tokens on these keys, for at most `within`. Returns whether it does.
-    pub(crate) async fn mirrored(
-        &self,
-        leases: impl Iterator<Item = (Key, Token)>,
-        within: Duration,
-    ) -> bool {
-        let (mut keys, mut newest) = (Vec::new(), Token(0));
-        for (key, token) in leases {
-            keys.push(key);
-            newest = newest.max(token);
-        }
+    pub(crate) async fn mirrored(&self, leases: Vec<(Key, Token)>, within: Duration) -> bool {
+        let newest = leases.iter().map(|(_, token)| *token).max().unwrap_or(Token(0));
+        let keys: Vec<Key> = leases.into_iter().map(|(key, _)| key).collect();
         keys.is_empty() || self.handle.mirror_has(keys, Revision(newest.0), within).await
     }
 }
 
 /// The keys of grants, with their tokens.
-pub(crate) fn tokens<'a>(grants: impl IntoIterator<Item = &'a Grant>) -> impl Iterator<Item = (Key, Token)> {
+pub(crate) fn tokens<'a>(grants: impl IntoIterator<Item = &'a Grant>) -> Vec<(Key, Token)> {
     let keys = |grant: &'a Grant| grant.keys.iter().map(|granted| (granted.key.clone(), grant.token));
-    grants.into_iter().flat_map(keys)
+    grants.into_iter().flat_map(keys).collect()
 }

@@ -119,7 +119,7 @@ impl Service {
             }
             _ => None,
         });
-        let kept: Vec<_> = if self.mirror_timeout.is_some() { kept.collect() } else { Vec::new() };
+        let mut told: Vec<_> = if self.mirror_timeout.is_some() { kept.collect() } else { Vec::new() };
         let outcome = self.propose(caller, Command::Conditional(Box::new(command))).await;
         let grants = match outcome.and_then(changed) {
             Ok(Some(grants)) => grants,
@@ -130,10 +130,11 @@ impl Service {
                 return not_done.map(|_| None);
             }
         };
-        if let Some(within) = self.mirror_timeout
-            && !self.mirrored(kept.into_iter().chain(tokens(&grants)), within).await
-        {
-            return Err(Failure::NotMirrored);
+        if let Some(within) = self.mirror_timeout {
+            told.extend(tokens(&grants));
+            if !self.mirrored(told, within).await {
+                return Err(Failure::NotMirrored);
+            }
         }
         measure::transacted(grants.len());
         Ok(Some(unsent))
