@@ -1,11 +1,13 @@
 //! The clients: what they ask, and what they learn. They run as one process beside the nodes.
 
+mod sets;
+
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use fastrand::Rng;
-use ringfence_laws::history::{Call, Conclusion, Invocation};
+use ringfence_laws::history::{Call, Conclusion, HUNG_UP, Invocation};
 use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey};
 use serde::{Deserialize, Serialize};
 use tokio::sync::oneshot;
@@ -35,6 +37,9 @@ pub struct Load {
     /// How many bytes of metadata a lease has.
     #[serde(default)]
     pub metadata: usize,
+    /// How many of 100 leases are keys that are set over RESP.
+    #[serde(default)]
+    pub sets: u32,
 }
 
 impl Load {
@@ -80,6 +85,8 @@ pub struct Desk {
 pub struct Request {
     /// The node.
     pub node: u64,
+    /// The number of the call.
+    pub call: usize,
     /// What is asked.
     pub invocation: Invocation,
     /// Where the answer goes. Closed once the client has given up.
@@ -95,6 +102,12 @@ impl Desk {
     /// All calls, in the order they were sent.
     pub fn take_calls(&self) -> Vec<Call> {
         std::mem::take(&mut *self.calls())
+    }
+
+    /// The answer came, and the client of this call had gone.
+    pub fn came_too_late(&self, call: usize) {
+        let why = "the answer came too late".to_owned();
+        self.calls()[call].conclusion = Conclusion::Unknown { why };
     }
 
     fn requests(&self) -> MutexGuard<'_, Vec<Request>> {
@@ -129,8 +142,15 @@ impl Client {
     pub async fn run(mut self) {
         while Instant::now() < self.until {
             self.pause().await;
+            // Plans without such clients draw what they drew before there were any.
+            let is_resp = self.load.sets > 0 && self.rng.u32(0..100) < self.load.sets;
             match self.rng.u32(0..100) {
+                0..70 if is_resp => self.set().await,
                 0..70 => self.hold().await,
+                70..82 if is_resp => {
+                    let key = self.key();
+                    self.ask(Invocation::Get { key }).await;
+                }
                 70..82 => {
                     let invocation = Invocation::Key { key: self.key(), local: self.rng.u32(0..10) < 3 };
                     self.ask(invocation).await;
@@ -246,11 +266,23 @@ impl Client {
     }
 
     async fn ask(&mut self, invocation: Invocation) -> Conclusion {
-        let node = {
-            let nodes = self.nodes.lock().expect("nothing panics while the nodes are locked");
-            nodes[self.rng.usize(..nodes.len())]
-        };
+        let node = self.node();
         let patience = Duration::from_millis(self.rng.choice(PATIENCE).unwrap_or(PATIENCE[0]));
+        self.ask_node(node, invocation, patience).await
+    }
+
+    /// Asks, and hangs up if there is no answer by then.
+    async fn ask_within(&mut self, invocation: Invocation, patience: Duration) -> Conclusion {
+        let node = self.node();
+        self.ask_node(node, invocation, patience).await
+    }
+
+    fn node(&mut self) -> u64 {
+        let nodes = self.nodes.lock().expect("nothing panics while the nodes are locked");
+        nodes[self.rng.usize(..nodes.len())]
+    }
+
+    async fn ask_node(&mut self, node: u64, invocation: Invocation, patience: Duration) -> Conclusion {
         let is_lost = self.rng.u32(0..100) < self.load.lost;
         if Instant::now() >= self.until {
             return Conclusion::NotDone { why: "the time is over".to_owned() };
@@ -314,12 +346,12 @@ pub async fn ask(
         calls.len() - 1
     };
     let (reply, answer) = oneshot::channel();
-    desk.requests().push(Request { node, invocation, reply });
+    desk.requests().push(Request { node, call: place, invocation, reply });
     let conclusion = match timeout(patience + waits, answer).await {
         Ok(Ok(_)) if is_lost => Conclusion::Unknown { why: "the answer was lost".to_owned() },
         Ok(Ok(conclusion)) => conclusion,
         Ok(Err(_)) => Conclusion::Unknown { why: "the connection broke".to_owned() },
-        Err(_) => Conclusion::Unknown { why: "it gave up".to_owned() },
+        Err(_) => Conclusion::Unknown { why: HUNG_UP.to_owned() },
     };
     let mut calls = desk.calls();
     (calls[place].ended_us, calls[place].conclusion) = (now_us(), conclusion.clone());

@@ -198,6 +198,7 @@ fn draw_load(rng: &mut Rng) -> Load {
         lost: *rng.choice(&[0, 2, 20]).unwrap_or(&2),
         ttl_ms: longest(),
         metadata: *rng.choice(&[0, 0, 0, 4_000]).unwrap_or(&0),
+        sets: *rng.choice(&[0, 30, 70]).unwrap_or(&0),
     }
 }
 

@@ -11,11 +11,14 @@ use std::time::Duration;
 use fastrand::Rng;
 use ringfence_disk::MemoryDisk;
 use ringfence_laws::check::tokens::GRANTED_TOKENS;
-use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, Results, Verdict, judge, loop_lag::LOOP_LAG};
+use ringfence_laws::check::transactions::TAKEN_BACK;
+use ringfence_laws::check::{
+    ALWAYS, Checker, OF_ALL_CALLS, OF_SETS, Results, Verdict, judge, loop_lag::LOOP_LAG,
+};
 use ringfence_laws::history::{About, Call, Change, Conclusion, End, History, Invocation, NodeEnd};
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
-use ringfence_wire::{LeaseId, Mode, RulesRange, WantedKey};
+use ringfence_wire::{LeaseId, Mode, ProblemKind, RulesRange, WantedKey};
 
 use crate::clients::{self, Client, key_number};
 use crate::coverage::Coverage;
@@ -36,6 +39,8 @@ const MEMBERSHIP: u8 = 3;
 const TRUNCATED: u8 = 6;
 /// Where in a membership the number of its configurations is: after its term and index.
 const CONFIGURATIONS_AT: usize = 16;
+/// What [`TAKEN_BACK`] calls what it has judged.
+const HANGING_UP: &str = "leases whose clients hung up";
 /// The process that makes the final calls.
 const IN_THE_END: u32 = 1_000;
 
@@ -258,6 +263,8 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     if findings.is_empty() {
         let promised = if world.is_promised() { promised() } else { vec![&GRANTED_TOKENS] };
         for law in judge(&history, &promised).laws {
+            let of_hung_up = law.found.counts.get(HANGING_UP).filter(|_| law.name == TAKEN_BACK.name);
+            coverage.add("leases of clients that hung up far from faults", of_hung_up.copied().unwrap_or(0));
             if law.verdict == Verdict::Invalid {
                 let breaches = law.found.breaches.iter().take(3);
                 findings.extend(breaches.map(|breach| format!("{}: {}", law.name, breach.what)));
@@ -274,7 +281,7 @@ pub fn judge_history(history: &History) -> Results {
 
 /// All laws, but for those of what simulated nodes do not measure: how late their loops are.
 fn promised() -> Vec<&'static Checker> {
-    let laws = ALWAYS.into_iter().chain(OF_ALL_CALLS);
+    let laws = ALWAYS.into_iter().chain(OF_ALL_CALLS).chain(OF_SETS).chain([&TAKEN_BACK]);
     laws.filter(|law| law.name != LOOP_LAG.name).collect()
 }
 
@@ -372,12 +379,24 @@ fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findin
 }
 
 fn count_calls(calls: &[Call], coverage: &mut Coverage) {
+    use ProblemKind::LeaseGone;
     for call in calls {
         let name = match (&call.invocation, &call.conclusion) {
             (_, Conclusion::Unknown { .. }) => "calls with an unknown end",
             (_, Conclusion::NotDone { .. }) => "calls that were not done",
             (Invocation::Acquire { .. }, Conclusion::Granted { .. }) => "grants",
             (Invocation::Renew { .. }, Conclusion::Granted { .. }) => "renewals",
+            (Invocation::Set { only_if: Some(_), .. }, Conclusion::Done) => "sets on a condition",
+            (Invocation::Set { keys, .. }, Conclusion::Done) if keys.len() > 1 => "sets of several keys",
+            (Invocation::Set { .. }, Conclusion::Done) => "sets",
+            (Invocation::Set { only_if: Some(_), .. }, Conclusion::Refused { problem: LeaseGone, .. }) => {
+                "sets whose condition did not hold"
+            }
+            (Invocation::Set { .. }, Conclusion::Refused { .. }) => "sets refused",
+            (Invocation::EndIf { .. }, Conclusion::Done) => "values deleted",
+            (Invocation::ExpireIf { .. }, Conclusion::Done) => "values given another time",
+            (Invocation::Token { .. }, Conclusion::Token { .. }) => "tokens of values told",
+            (Invocation::Get { .. }, Conclusion::Value { .. }) => "values looked at",
             (_, Conclusion::Refused { .. }) => "refusals",
             _ => "other answers",
         };

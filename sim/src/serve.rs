@@ -1,21 +1,42 @@
-//! How a node answers a client, without HTTP: as the service says.
+//! How a node answers a client, without HTTP or RESP: as the service says.
+
+mod transactions;
+
+use std::sync::Arc;
 
 use ringfence_laws::history::{Conclusion, Invocation};
-use ringfence_service::{Acquired, Consistency, Failure, LeaseState, Proof, Service};
+use ringfence_service::{Acquired, Caller, Consistency, Failure, LeaseState, Proof, Service, Unsent};
 use ringfence_wire::Check;
 use tokio::time::Instant;
 
 use crate::clients::{Load, ttl};
 
-/// What a node answers to a client of this `load`.
-pub(crate) async fn serve(service: &Service, invocation: Invocation, load: Load) -> Conclusion {
-    answer(service, invocation, load)
-        .await
-        .unwrap_or_else(|it| Conclusion::failed(it.kind(), it.end_reason()))
+/// What a node answers to a client of this `load`, and what it has granted that the client does not know yet.
+pub(crate) async fn serve(
+    service: &Arc<Service>,
+    invocation: Invocation,
+    load: Load,
+) -> (Conclusion, Option<Unsent>) {
+    let failed = |it: Failure| Conclusion::failed(it.kind(), it.end_reason());
+    let caller = match service.caller(Proof::default()) {
+        Ok(caller) => caller,
+        Err(failure) => return (failed(failure), None),
+    };
+    if invocation.is_resp() {
+        return match transactions::answer(service, &caller, &invocation).await {
+            Ok(answered) => (answered.result, answered.unsent),
+            Err(failure) => (failed(failure), None),
+        };
+    }
+    (answer(service, &caller, invocation, load).await.unwrap_or_else(failed), None)
 }
 
-async fn answer(service: &Service, invocation: Invocation, load: Load) -> Result<Conclusion, Failure> {
-    let caller = &service.caller(Proof::default())?;
+async fn answer(
+    service: &Service,
+    caller: &Caller,
+    invocation: Invocation,
+    load: Load,
+) -> Result<Conclusion, Failure> {
     let read = |local| if local { Consistency::Local } else { Consistency::Linearizable };
     Ok(match invocation {
         Invocation::Acquire { lease, keys, ttl_ms, wait_ms, keep_place } => {

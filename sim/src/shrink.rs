@@ -4,7 +4,7 @@ use crate::clients::longest;
 use crate::plan::Plan;
 
 /// What makes a plan simpler.
-const SIMPLER: [fn(&mut Plan); 13] = [
+const SIMPLER: [fn(&mut Plan); 14] = [
     |plan| plan.time = (plan.time / 2).max(1_000),
     |plan| plan.load.clients = 1,
     |plan| plan.load.clients = plan.load.clients.div_ceil(2),
@@ -12,6 +12,7 @@ const SIMPLER: [fn(&mut Plan); 13] = [
     |plan| plan.load.lost = 0,
     |plan| plan.load.shared = 0,
     |plan| plan.load.metadata = 0,
+    |plan| plan.load.sets = 0,
     |plan| plan.load.ttl_ms = plan.load.ttl_ms.min(longest()),
     |plan| plan.latency.spikes = 0,
     |plan| plan.latency.most = 1,

@@ -10,7 +10,7 @@ use crate::messages::channel_name;
 use crate::network::Hold;
 
 /// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
-pub const NEWEST_RULES: u8 = 3;
+pub const NEWEST_RULES: u8 = 4;
 
 /// One fault.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

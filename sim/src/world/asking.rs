@@ -4,19 +4,29 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use ringfence_laws::history::Conclusion;
+use ringfence_service::Unsent;
 use tokio::sync::oneshot;
 
 use super::World;
 use crate::serve::serve;
 
-/// Answers of nodes, on their way to their clients, by the number of the request. `None`: the connection broke.
-pub(super) type Answers = Arc<Mutex<BTreeMap<u64, (oneshot::Sender<Conclusion>, Option<Conclusion>)>>>;
+/// Answers of nodes, on their way to their clients, by the number of the request.
+pub(super) type Answers = Arc<Mutex<BTreeMap<u64, Answer>>>;
+
+/// What a node answered.
+pub(super) struct Answer {
+    call: usize,
+    reply: oneshot::Sender<Conclusion>,
+    /// `None`: the connection broke.
+    conclusion: Option<Conclusion>,
+}
 
 /// A request that a node has not answered. If it is dropped, the connection breaks.
 ///
 /// A runtime that is dropped drops its tasks in an order that nobody fixes, so their ends take effect later, in order.
 pub(super) struct Asking {
     pub(super) number: u64,
+    pub(super) call: usize,
     pub(super) reply: Option<oneshot::Sender<Conclusion>>,
     pub(super) conclusion: Option<Conclusion>,
     pub(super) answers: Answers,
@@ -36,7 +46,7 @@ impl Asking {
 impl Drop for Asking {
     fn drop(&mut self) {
         let reply = self.reply.take().expect("nothing else takes it");
-        let answer = (reply, self.conclusion.take());
+        let answer = Answer { call: self.call, reply, conclusion: self.conclusion.take() };
         self.answers.lock().expect("nothing panics while the answers are locked").insert(self.number, answer);
     }
 }
@@ -59,19 +69,20 @@ impl World {
                 continue;
             };
             let is_on = Arc::clone(&machine.is_on);
-            let crate::clients::Request { invocation, reply, .. } = request;
+            let crate::clients::Request { call, invocation, reply, .. } = request;
             let (number, answers, load) = (self.requests, Arc::clone(&self.answers), self.plan.load);
-            let mut asking = Asking { number, reply: Some(reply), conclusion: None, answers };
+            let mut asking = Asking { number, call, reply: Some(reply), conclusion: None, answers };
             process.wake(self.now);
             process.spawn(async move {
-                let conclusion = tokio::select! {
+                let (conclusion, unsent) = tokio::select! {
                     biased;
-                    conclusion = serve(&service, invocation, load) => conclusion,
+                    answered = serve(&service, invocation, load) => answered,
                     () = asking.given_up() => return,
                 };
                 // A machine that has stopped between two operations says nothing more.
                 if is_on.load(std::sync::atomic::Ordering::Relaxed) {
                     asking.answer(conclusion);
+                    unsent.into_iter().for_each(Unsent::sent);
                 }
             });
         }
@@ -80,9 +91,11 @@ impl World {
         if !answers.is_empty() {
             self.clients.run_until(self.now);
         }
-        for (reply, conclusion) in answers.into_values() {
+        for Answer { call, reply, conclusion } in answers.into_values() {
             self.clients.wake(self.now);
-            conclusion.map(|conclusion| reply.send(conclusion));
+            if conclusion.is_some_and(|conclusion| reply.send(conclusion).is_err()) {
+                self.desk.came_too_late(call);
+            }
         }
         for machine in
             self.machines.values().filter(|machine| machine.fuse.is_some() && machine.store.disk.is_off())

@@ -102,7 +102,10 @@ impl<'h> Values<'h> {
                     (Conclusion::Token { .. }, None) => malformed("the token of a value that nobody has set"),
                     (other, _) => other.clone(),
                 };
-                told(look(at.value), conclusion)
+                // Who is told the token keeps the lease, as by a renewal: it is not taken back any more.
+                let kept = Some(Invocation::Renew { lease: at.value, ttl_ms: None }).filter(|_| call.may_be_done());
+                let kept = kept.map(|kept| told(kept, conclusion.clone())).into_iter().flatten();
+                told(look(at.value), conclusion.clone()).into_iter().chain(kept).collect()
             }
             Invocation::Get { key } => match call.conclusion {
                 Conclusion::Value { seen: Seen::Value(value) } => match self.keys.get(&value) {

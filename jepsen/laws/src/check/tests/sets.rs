@@ -323,11 +323,14 @@ fn an_end_that_no_client_asked_for_is_found() {
     for reason in [EndReason::Released, EndReason::Abandoned] {
         ended(reason, Conclusion::Done).breaks(&NO_EARLY_END, "which no call asked for");
     }
-    // It is taken back from a client that hung up, and not after a change of its time was answered.
-    let mut story = ended(EndReason::Abandoned, hung_up());
-    assert_eq!(story.judge(&NO_EARLY_END).breaches, []);
-    story.call(20..30, expire_if(1, "a", 9_000), Conclusion::Done);
-    story.breaks(&NO_EARLY_END, "which no call asked for");
+    // It is taken back from a client that hung up, and not after that was told the token, or that it has another time.
+    ended(EndReason::Abandoned, hung_up()).breaks(&NO_EARLY_END, "which no call asked for");
+    for (keeps, conclusion) in [(token(1, "a"), unknown()), (expire_if(1, "a", 9_000), unknown())] {
+        let mut story = ended(EndReason::Abandoned, hung_up());
+        let told = story.history.calls.pop();
+        story.call(20..30, keeps, conclusion);
+        assert_eq!(story.judge(&NO_EARLY_END).breaches, [], "{told:?}");
+    }
     let mut story = ended(EndReason::Released, hung_up());
     story.breaks(&NO_EARLY_END, "which no call asked for");
     story.call(1_000..1_010, end_if(1, "a"), unknown());
@@ -350,11 +353,9 @@ fn what_is_not_taken_back_from_a_client_that_hung_up_is_found() {
     late.breaks(&TAKEN_BACK, "its client hung up, and it ended at 8001 ms");
     ended(8_001, unknown()).cannot_tell(&TAKEN_BACK);
     ended(8_001, Conclusion::Done).cannot_tell(&TAKEN_BACK);
-    // Its token was told all the same.
+    // Its token was told all the same: so it is kept.
     let mut story = ended(8_001, hung_up());
     story.tells(1, "a", 1_100..1_101);
-    story.breaks(&TAKEN_BACK, "its client hung up");
-    story.call(1_200..1_201, expire_if(1, "a", 9_000), unknown());
     story.cannot_tell(&TAKEN_BACK);
     // Another may have set it, and was told so.
     let mut story = ended(8_001, hung_up());
