@@ -20,6 +20,7 @@ use ringfence_laws::check::nodes::EQUAL_STATES;
 use ringfence_laws::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
 use ringfence_laws::check::tokens::{GRANTED_TOKENS, TOKENS};
+use ringfence_laws::check::transactions::{TAKEN_BACK, WHOLE_SETS};
 
 use crate::plan::Plan;
 use crate::run::run;
@@ -118,6 +119,9 @@ fn table() -> Vec<Hunt> {
         own("clock-runs-ahead", &[ENDS_LATE]),
         own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),
         own("gives-up-votes-early", &[NOBODY_LEADS]),
+        own("conditions-unchecked", &[WHOLE_SETS.name]),
+        own("answers-from-the-old-copy", &[LINEARIZABLE_READS.name, NO_GRANT_LOST.name]),
+        own("never-takes-back", &[TAKEN_BACK.name]),
         own("openraft-commits-without-quorum", &and(&[PANIC])),
         own("openraft-commits-uncompared", &and(&[PANIC, DOES_NOT_START, UNREADABLE])),
     ]
