@@ -261,8 +261,8 @@ fn together(process: u32, invocation: &Invocation) -> Option<BatchAcquire> {
 async fn send(client: &Client, process: u32, invocation: &Invocation) -> Conclusion {
     let consistency = |local: bool| if local { Consistency::Local } else { Consistency::Linearizable };
     let ttl = |ms| Ttl::from_ms(ms).expect("workloads draw times that may be asked for");
-    match invocation {
-        &Invocation::Acquire { lease, ref keys, ttl_ms, wait_ms, keep_place } => {
+    match *invocation {
+        Invocation::Acquire { lease, ref keys, ttl_ms, wait_ms, keep_place } => {
             let wish = AcquireRequest {
                 keys: keys.clone(),
                 ttl_ms: ttl(ttl_ms),
@@ -273,14 +273,14 @@ async fn send(client: &Client, process: u32, invocation: &Invocation) -> Conclus
             };
             recorder::acquired(client.acquire_mirrored(lease, &wish).await)
         }
-        &Invocation::Renew { lease, ttl_ms } => recorder::renewed(client.renew(lease, ttl_ms.map(ttl)).await),
-        &Invocation::Release { lease } => recorder::done(client.release(lease).await),
-        &Invocation::Lease { lease, local } => recorder::lease(client.lease(lease, consistency(local)).await),
-        &Invocation::Key { ref key, local } => recorder::key(client.key(key, consistency(local)).await),
-        &Invocation::Validate { ref key, token, local } => {
+        Invocation::Renew { lease, ttl_ms } => recorder::renewed(client.renew(lease, ttl_ms.map(ttl)).await),
+        Invocation::Release { lease } => recorder::done(client.release(lease).await),
+        Invocation::Lease { lease, local } => recorder::lease(client.lease(lease, consistency(local)).await),
+        Invocation::Key { ref key, local } => recorder::key(client.key(key, consistency(local)).await),
+        Invocation::Validate { ref key, token, local } => {
             recorder::verdict(client.validate(key, token, consistency(local)).await)
         }
-        &Invocation::Revoke { ref key, token } => recorder::done(client.revoke(key, token).await),
+        Invocation::Revoke { ref key, token } => recorder::done(client.revoke(key, token).await),
         _ => Conclusion::NotDone { why: "not a call of a node over HTTP".into() },
     }
 }

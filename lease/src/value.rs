@@ -32,7 +32,11 @@ impl fmt::Debug for Value {
 
 impl Serialize for Value {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_bytes(&self.0)
+        // What people read, as of `ringfence inspect log`, does not have it.
+        match serializer.is_human_readable() {
+            true => serializer.collect_str(&format_args!("{self:?}")),
+            false => serializer.serialize_bytes(&self.0),
+        }
     }
 }
 
@@ -64,6 +68,7 @@ mod tests {
         let longest = Value::new(&[0xff; Value::MAX_BYTES]).unwrap();
         assert_eq!(Value::new(&[0; Value::MAX_BYTES + 1]), None);
         assert_eq!(format!("{longest:?}"), "Value(1024 bytes)");
+        assert_eq!(serde_json::to_string(&longest).unwrap(), "\"Value(1024 bytes)\"");
         let bytes = postcard::to_stdvec(&longest).unwrap();
         assert_eq!(postcard::from_bytes::<Value>(&bytes).unwrap(), longest);
         let too_long = postcard::to_stdvec(&vec![0_u8; Value::MAX_BYTES + 1]).unwrap();

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from results import Results
 
-
 # A reason that begins so is for a step that fails on some days, or that is left out since no other could follow it.
 SOMETIMES, NOT_PLAYED = "sometimes: ", "not played: "
 

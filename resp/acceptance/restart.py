@@ -13,7 +13,7 @@ UNLOCK = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del',
 
 
 class Restart(Library):
-    """Locks, kills the server with SIGKILL, starts it again, and unlocks."""
+    """Locks, kills all nodes with SIGKILL, starts them again, and unlocks."""
 
     def play(self, command: list[str], server: Server) -> Results:
         key, value = f"restart-{uuid.uuid4()}", str(uuid.uuid4())

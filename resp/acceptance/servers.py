@@ -1,11 +1,14 @@
-"""The server that the libraries talk to: a real Redis, or a node of Ringfence."""
+"""The server that the libraries talk to: a real Redis, or a cluster of Ringfence."""
 
 from __future__ import annotations
 
+import json
+import random
 import shutil
 import socket
 import subprocess
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,17 +23,46 @@ class Unavailable(Exception):
 
 
 @dataclass
-class Server:
+class Process:
+    """A Redis, or a node."""
+
     command: list[str]
-    # Where clients reach it.
     port: int
     # The address of the HTTP API; empty for a Redis.
     http: str
     log: Path
-    process: subprocess.Popen[bytes] | None = None
+    running: subprocess.Popen[bytes] | None = None
 
-    def __post_init__(self) -> None:
-        self._own_port = self.port
+    def start(self) -> None:
+        with self.log.open("ab") as output:
+            self.running = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+
+    def wait(self) -> None:
+        """Waits until it answers."""
+        end = time.monotonic() + WITHIN
+        # A node answers PING without a leader, too: only a read says that there is one.
+        while not answers(self.port):
+            if self.running.poll() is not None or time.monotonic() > end:
+                raise Unavailable(f"no start: {self.log}: {self.log.read_text(errors='replace')[-500:]}")
+            time.sleep(0.05)
+
+    def kill(self) -> None:
+        if self.running:
+            self.running.kill()
+            self.running.wait()
+
+
+class Server:
+    def __init__(self, processes: list[Process]) -> None:
+        self.processes = processes
+        for process in processes:
+            process.log.unlink(missing_ok=True)
+        self.start()
+        followers = [process for process in processes if not leads(process)]
+        # What a node must pass on to another is harder.
+        chosen = (followers or processes)[0]
+        # Where clients reach it.
+        self.port, self.http = chosen.port, chosen.http
 
     @property
     def kind(self) -> str:
@@ -42,28 +74,23 @@ class Server:
 
     def start(self) -> None:
         """Starts it, and waits until it answers."""
-        with self.log.open("ab") as output:
-            self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=output, stderr=output)
-        end = time.monotonic() + WITHIN
-        # A node that does not lead yet answers PING, too: only a read says that there is a leader.
-        while not answers(self._own_port):
-            if self.process.poll() is not None or time.monotonic() > end:
-                said = self.log.read_text(errors="replace")[-500:]
-                raise Unavailable(f"the server did not start: {self.log}: {said}")
-            time.sleep(0.05)
+        for process in self.processes:
+            process.start()
+        for process in self.processes:
+            process.wait()
 
     def kill(self) -> None:
-        """Ends it at once, as `kill -9` does."""
-        if self.process:
-            self.process.kill()
-            self.process.wait()
+        """Ends all of it at once, as `kill -9` does."""
+        for process in self.processes:
+            process.kill()
 
     def check(self) -> None:
-        """Raises if the server has ended, or its log speaks of a panic."""
-        if self.process.poll() is not None:
-            raise Unavailable(f"the server ended with {self.process.returncode}: {self.log}")
-        if "panicked" in self.log.read_text(errors="replace"):
-            raise Unavailable(f"the server panicked: {self.log}")
+        """Raises if a process has ended, or its log speaks of a panic."""
+        for process in self.processes:
+            if process.running.poll() is not None:
+                raise Unavailable(f"it ended with {process.running.returncode}: {process.log}")
+            if "panicked" in process.log.read_text(errors="replace"):
+                raise Unavailable(f"it panicked: {process.log}")
 
 
 @contextmanager
@@ -74,26 +101,38 @@ def redis(folder: Path) -> Iterator[Server]:
         raise Unavailable("redis-server is not installed")
     port = free_port()
     options = ["--bind", HOST, "--port", str(port), "--save", "", "--databases", "64", "--dir", str(folder)]
-    yield from run(Server([program, *options], port, "", folder / "redis.log"))
+    yield from run([Process([program, *options], port, "", folder / "redis.log")])
 
 
 @contextmanager
 def ringfence(program: str, folder: Path) -> Iterator[Server]:
-    """One node, which founds a cluster of its own."""
-    port, http, peer = free_port(), free_port(), free_port()
-    shutil.rmtree(folder / "node", ignore_errors=True)
-    arguments = ["serve", "--id", "1", "--data", str(folder / "node"), "--peer", f"{HOST}:{peer}"]
-    arguments += ["--http", f"{HOST}:{http}", "--resp", f"{HOST}:{port}"]
-    yield from run(Server([program, *arguments], port, f"http://{HOST}:{http}", folder / "node.log"))
+    """Three nodes, which found a cluster of their own. Clients are to talk to one that does not lead."""
+    shutil.rmtree(folder / "nodes", ignore_errors=True)
+    ids = (1, 2, 3)
+    places = {id: f"{HOST}:{free_port()}" for id in ids}
+    peers = ",".join(f"{id}={place}" for id, place in places.items())
+    processes = []
+    for id in ids:
+        port, http = free_port(), f"{HOST}:{free_port()}"
+        arguments = ["serve", "--id", str(id), "--data", str(folder / f"nodes/{id}"), "--peer", places[id]]
+        arguments += ["--peers", peers, "--http", http, "--resp", f"{HOST}:{port}"]
+        processes.append(Process([program, *arguments], port, f"http://{http}", folder / f"node-{id}.log"))
+    yield from run(processes)
 
 
-def run(server: Server) -> Iterator[Server]:
-    server.log.unlink(missing_ok=True)
+def run(processes: list[Process]) -> Iterator[Server]:
     try:
-        server.start()
-        yield server
+        yield Server(processes)
     finally:
-        server.kill()
+        for process in processes:
+            process.kill()
+
+
+def leads(process: Process) -> bool:
+    if not process.http:
+        return True
+    with urllib.request.urlopen(f"{process.http}/v1/cluster", timeout=10) as response:
+        return json.load(response)["role"] == "leader"
 
 
 def answers(port: int) -> bool:
@@ -106,5 +145,11 @@ def answers(port: int) -> bool:
 
 
 def free_port() -> int:
-    with socket.create_server((HOST, 0)) as server:
-        return server.getsockname()[1]
+    """A port that no client is given, so that a server that is started again finds it free."""
+    while True:
+        port = random.randrange(22_000, 32_000)
+        try:
+            socket.create_server((HOST, port)).close()
+        except OSError:
+            continue
+        return port

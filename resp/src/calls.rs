@@ -21,7 +21,8 @@ pub(crate) struct Calls<'a> {
 impl Host for Calls<'_> {
     fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt> {
         // Each argument may be a key, which is looked for among those of the script.
-        budget.spend((arguments.len() * (1 + self.keys.len() / 8)) as u64)?;
+        let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
+        budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
         Ok(self.answer(&arguments).unwrap_or_else(|refused| Reply::error(refused.text())))
     }
 }

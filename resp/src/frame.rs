@@ -152,8 +152,14 @@ fn number(rest: &[u8], malformed: Malformed) -> Result<Option<(i64, usize)>, Mal
     Ok(Some((integer(digits).ok_or(malformed)?, end + 1)))
 }
 
+/// Of `i64::MIN`, with its sign.
+const MAX_DIGITS: usize = 20;
+
 /// A whole number as Redis reads it: digits, without a `+`, a leading zero or a space.
 pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
+    if digits.len() > MAX_DIGITS {
+        return None;
+    }
     let number: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
     (number.to_string().as_bytes() == digits).then_some(number)
 }

@@ -7,9 +7,12 @@ use ringfence_service::{CannotDo, Failure};
 use crate::frame::Malformed;
 
 const TAKEN: &str = "ERR ringfence: the key is held over HTTP or by another principal, or somebody waits for it: it cannot be changed here";
-const NOT_DONE: &str = "ERR ringfence: others changed its keys again and again: it was not done";
+const NOT_DONE: &str = "ERR ringfence: it was not done";
 const INDETERMINATE: &str =
     "ERR ringfence: it may have been done, or may be done later. A lock that it took is taken back";
+
+/// The longest text of a refusal, in bytes.
+const MAX_TEXT: usize = 1 << 10;
 
 /// Why a command is not done. Whatever came with it is not done, either.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,9 +71,14 @@ kinds! {
 }
 
 impl Refused {
-    /// `text` begins with the word in capitals that libraries look at.
+    /// `text` begins with the word in capitals that libraries look at. A script may have made it: what is very long is cut.
     pub(crate) fn new(kind: Kind, text: impl Into<Cow<'static, str>>) -> Self {
-        Self { kind, text: text.into() }
+        let mut text = text.into();
+        if let Some(cut) = (0..=MAX_TEXT).rev().find(|at| text.len() > MAX_TEXT && text.is_char_boundary(*at))
+        {
+            text.to_mut().truncate(cut);
+        }
+        Self { kind, text }
     }
 
     /// An argument is wrong.
@@ -143,10 +151,14 @@ impl From<Failure> for Refused {
                 Kind::Overloaded,
                 "OOM ringfence: the leases of the cluster take all the memory that they may".into(),
             ),
+            Failure::Changed => (
+                Kind::Unavailable,
+                "ERR ringfence: others changed its keys again and again: it was not done".into(),
+            ),
             Failure::Held { .. } | Failure::NotLive => (Kind::Taken, TAKEN.into()),
             Failure::NotMirrored => (
                 Kind::Indeterminate,
-                "ERR ringfence: the mirror did not have it in time: it is taken back".into(),
+                "ERR ringfence: the mirror did not have it in time. A lock that it took is taken back; one that it ended has ended".into(),
             ),
             failure if failure.is_certain() => (Kind::Unavailable, NOT_DONE.into()),
             _ => (Kind::Indeterminate, INDETERMINATE.into()),

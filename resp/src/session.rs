@@ -111,6 +111,10 @@ impl Session {
             );
             return Answered { bytes: error(&refused), is_last: true, unsent: None };
         }
+        if command.is_for_holders() {
+            // What nobody waits for any more is not begun.
+            connection.check_connected().await;
+        }
         let node = Arc::clone(&self.node);
         let mut open = OpenRequest::new(&node.log, self.remote.address, name);
         let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
@@ -126,8 +130,7 @@ impl Session {
             Err(failure) => Err(failure.clone().into()),
         };
         if done.is_err() {
-            // A transaction with something left out is another one.
-            self.pending.spoil();
+            self.pending.refuse(command);
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
             belongs_to(connection, self.caller().as_ref().ok());
@@ -224,7 +227,7 @@ impl Session {
             Command::Client => self.client(&arguments[1..]),
             Command::Info => Ok(server::info(&arguments[1..])),
             Command::Role => Ok(server::role()),
-            Command::Command => server::command(&arguments[1..]),
+            Command::Commands => server::command(&arguments[1..]),
             Command::Config => server::config(&arguments[1..]),
             Command::Cluster => Err(server::no_cluster()),
             Command::Wait => self.wait(&arguments[1..]),
@@ -256,8 +259,9 @@ fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
 
 fn error(refused: &Refused) -> Bytes {
     let mut bytes = Vec::new();
-    // Both protocols have the same errors, and no text of ours is that long.
-    let _ = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
+    // Both protocols have the same errors.
+    let encoded = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
+    encoded.expect("the text of a refusal is short");
     bytes.into()
 }
 

@@ -71,7 +71,7 @@ async fn the_port_has_the_certificates_of_the_http_port() {
     let (node, dir) = (cluster.node(1), TempDir::new().unwrap());
     let files = Certificates::new(dir.path(), &format!("IP:{}", node.http().ip())).unwrap();
     let certificate = format!("--tls-certificate={}", files.certificate().display());
-    let own = vec![certificate, format!("--tls-key={}", files.key().display())];
+    let own = [certificate, format!("--tls-key={}", files.key().display())];
     let client = ringfence_tls::Client::with_authority(Some(files.authority().to_owned())).unwrap();
     let client = TlsConnector::from(client.current());
     for plain in ["-ERR ringfence: this port requires TLS\r\n", "+PONG\r\n"] {

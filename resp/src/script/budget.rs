@@ -17,8 +17,6 @@ pub(crate) enum Halt {
     Fuel,
     /// The memory is used up.
     Memory,
-    /// The [`Host`](super::Host) cannot go on, and knows why.
-    Host,
 }
 
 impl Budget {
@@ -71,6 +69,7 @@ impl Budget {
     }
 
     /// What is left: fuel and bytes.
+    #[cfg(test)]
     pub(crate) fn rest(&self) -> (u64, u64) {
         (self.fuel, self.bytes)
     }
@@ -81,7 +80,6 @@ impl Display for Halt {
         f.write_str(match self {
             Self::Fuel => "the scripts of this request take too many steps",
             Self::Memory => "the scripts of this request take too much memory",
-            Self::Host => "the script was stopped",
         })
     }
 }

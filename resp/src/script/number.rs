@@ -22,6 +22,18 @@ pub(super) fn general(number: f64, precision: usize) -> String {
     without_zeros(&format!("{number:.decimals$}")).to_owned()
 }
 
+/// The integer that a reply has for a number: as C on x86, the smallest one for what is no integer of 64 bits.
+pub(super) fn to_integer(number: f64) -> i64 {
+    let is_integer = number >= -(2f64.powi(63)) && number < 2f64.powi(63);
+    if is_integer { number as i64 } else { i64::MIN }
+}
+
+/// How much work it is to read a number from this text: much, if it has many digits or an exponent.
+pub(super) fn cost(text: &[u8]) -> u64 {
+    let is_easy = text.len() <= 15 && !text.iter().any(|byte| matches!(byte, b'e' | b'E'));
+    if is_easy { 4 } else { 250 + text.len() as u64 / 4 }
+}
+
 /// `%.{precision}f`.
 pub(super) fn fixed(number: f64, precision: usize) -> String {
     not_finite(number).map_or_else(|| format!("{number:.precision$}"), str::to_owned)

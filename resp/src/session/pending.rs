@@ -7,6 +7,7 @@ use ringfence_service::Caller;
 use ringfence_wire::Key;
 
 use super::{Done, Session};
+use crate::command::Command;
 use crate::frame::Request;
 use crate::key_name;
 use crate::refused::{Kind, Refused};
@@ -27,6 +28,8 @@ pub(super) struct Pending {
     watched: Vec<(Key, Watched)>,
     /// The memory of both.
     shares: Vec<Share>,
+    /// Something was left out: EXEC does nothing.
+    is_spoiled: bool,
 }
 
 #[derive(Default)]
@@ -34,7 +37,6 @@ struct Queue {
     /// As they were sent.
     requests: Vec<Bytes>,
     bytes: usize,
-    is_spoiled: bool,
 }
 
 impl Pending {
@@ -48,10 +50,17 @@ impl Pending {
         Done::Reply(Reply::OK)
     }
 
-    /// A command was left out of the queue, if there is one.
-    pub(super) fn spoil(&mut self) {
-        if let Some(queue) = &mut self.queue {
-            queue.is_spoiled = true;
+    /// A command was refused, for whatever reason. MULTI opens the queue and EXEC closes it all the same: else the commands behind one would
+    /// be done one by one, and those behind the other be queued. And a transaction with something left out is another one.
+    pub(super) fn refuse(&mut self, command: Command) {
+        match command {
+            Command::Exec | Command::Discard | Command::Reset => *self = Self::default(),
+            Command::Multi => {
+                self.queue.get_or_insert_default();
+                self.is_spoiled = true;
+            }
+            Command::Watch => self.is_spoiled = true,
+            _ => self.is_spoiled |= self.is_queueing(),
         }
     }
 
@@ -115,9 +124,9 @@ impl Session {
 
     /// `EXEC`
     pub(super) async fn exec(&mut self, caller: &Caller) -> Result<Done, Refused> {
-        let Pending { queue, watched, shares: _shares } = std::mem::take(&mut self.pending);
+        let Pending { queue, watched, shares: _shares, is_spoiled } = std::mem::take(&mut self.pending);
         let queue = queue.unwrap_or_default();
-        if queue.is_spoiled {
+        if is_spoiled {
             let text = "EXECABORT Transaction discarded because of previous errors.";
             return Err(Refused::new(Kind::Order, text));
         }
@@ -157,5 +166,31 @@ fn grown(mut share: Share, bytes: usize) -> Result<Share, Refused> {
                 "ERR ringfence: this node has no room for more commands behind MULTI, and keys of WATCH";
             Err(Refused::new(Kind::Overloaded, text))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn multi_opens_and_exec_closes_whatever_refuses_them() {
+        let mut pending = Pending::default();
+        let state = |pending: &Pending| (pending.is_queueing(), pending.is_spoiled);
+        pending.refuse(Command::Work);
+        assert_eq!(state(&pending), (false, false));
+        for end in [Command::Exec, Command::Discard, Command::Reset] {
+            pending.refuse(Command::Multi);
+            assert_eq!(state(&pending), (true, true));
+            pending.refuse(end);
+            assert_eq!(state(&pending), (false, false));
+        }
+        pending.begin();
+        pending.refuse(Command::Work);
+        assert_eq!(state(&pending), (true, true));
+        pending.unwatch();
+        pending.refuse(Command::Watch);
+        pending.begin();
+        assert_eq!(state(&pending), (true, true), "what was to be watched is not");
     }
 }

@@ -92,7 +92,6 @@ async fn a_stranger_can_say_who_it_is_and_nothing_else() {
         "GET a",
         "EVAL return(1) 0",
         "SCRIPT LOAD return(1)",
-        "MULTI",
         "WATCH a",
         "INFO",
         "CLIENT ID",
@@ -102,10 +101,14 @@ async fn a_stranger_can_say_who_it_is_and_nothing_else() {
         "HGET ringfence:{a} token",
         "WAIT 0 0",
         "FOO",
+        "MULTI",
     ] {
         let reply = client.call(line).await;
         assert!(reply.starts_with("-NOAUTH this requires the right `acquire`"), "{line}: {reply}");
     }
+    // What it believes to be behind MULTI is not done.
+    assert_eq!(client.call("PING").await, "+QUEUED");
+    assert!(client.call("EXEC").await.starts_with("-NOAUTH"));
     assert_eq!(client.call("PING").await, "+PONG");
     assert!(client.call("HELLO 3").await.starts_with("{server"));
     let secret = client.call("AUTH secret").await;

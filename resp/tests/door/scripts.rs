@@ -153,3 +153,15 @@ async fn of_scripts_that_run_at_once_one_gets_the_lock() {
         node.client().await.call("DEL common").await;
     }
 }
+
+/// Without one, each later reply would be taken for that of another request.
+#[tokio::test]
+async fn an_error_of_any_length_is_a_reply() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for text in ["return redis.error_reply(string.rep('x', 70000))", "error(string.rep('\\255', 70000))"] {
+        let reply = client.command(&["EVAL", text, "0"]).await;
+        assert!(reply.starts_with('-') && reply.len() < 2_000, "{} bytes: {reply:.99}", reply.len());
+        assert_eq!(client.call("PING").await, "+PONG");
+    }
+}

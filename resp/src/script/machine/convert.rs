@@ -5,6 +5,7 @@ use bytes::Bytes;
 use super::text::Text;
 use super::{Machine, Step, Table, Value};
 use crate::reply::{MAX_NESTING, Reply};
+use crate::script::number;
 
 /// The fields that make a table a reply which is not known here.
 const OTHER_REPLIES: [&str; 5] = ["double", "map", "set", "big_number", "verbatim_string"];
@@ -22,7 +23,7 @@ impl Machine<'_> {
             Value::Bool(value) if self.is_new_protocol => Reply::Bool(*value),
             Value::Bool(true) => Reply::Integer(1),
             Value::Bool(false) => Reply::Null,
-            Value::Number(number) => Reply::Integer(*number as i64),
+            Value::Number(number) => Reply::Integer(number::to_integer(*number)),
             Value::String(text) => Reply::Bulk(text.clone()),
             Value::Library(_) => Reply::Array(Vec::new()),
             Value::Table(id) => return self.reply_of_table(*id, depth),
@@ -94,10 +95,16 @@ impl Machine<'_> {
     fn nested_value(&mut self, reply: Reply, depth: usize) -> Step<Value> {
         self.budget.spend(1)?;
         match reply {
-            Reply::Status(text) => self.table_with("ok", Value::String(text)),
-            Reply::Error(text) => self.table_with("err", Value::String(text)),
+            Reply::Status(text) => {
+                let text = self.received(text)?;
+                self.table_with("ok", text)
+            }
+            Reply::Error(text) => {
+                let text = self.received(text)?;
+                self.table_with("err", text)
+            }
             Reply::Integer(number) => Ok(Value::Number(number as f64)),
-            Reply::Bulk(text) => Ok(Value::String(text)),
+            Reply::Bulk(text) => self.received(text),
             Reply::Null | Reply::NullArray if self.is_new_protocol => Ok(Value::Nil),
             Reply::Null | Reply::NullArray => Ok(Value::Bool(false)),
             Reply::Bool(value) if self.is_new_protocol => Ok(Value::Bool(value)),
@@ -120,6 +127,13 @@ impl Machine<'_> {
                 self.sequence(items.into_iter(), depth - 1)
             }
         }
+    }
+
+    /// A text that was copied for the script.
+    fn received(&mut self, text: Bytes) -> Step<Value> {
+        self.budget.take(64 + text.len())?;
+        self.budget.pass(text.len())?;
+        Ok(Value::String(text))
     }
 
     fn sequence(&mut self, items: impl ExactSizeIterator<Item = Reply>, depth: usize) -> Step<Value> {

@@ -14,7 +14,7 @@ impl Machine<'_> {
         match value {
             Value::Number(number) => Ok(Some(*number)),
             Value::String(text) => {
-                self.budget.spend(2 + text.len() as u64 / 4)?;
+                self.budget.spend(number::cost(text))?;
                 Ok(number::parse(text))
             }
             _ => Ok(None),

@@ -234,7 +234,7 @@ struct Odd(Reply);
 impl Host for Odd {
     fn call(&mut self, _: Vec<Bytes>, _: &mut Budget) -> Result<Reply, Halt> {
         match &self.0 {
-            Reply::NullArray => Err(Halt::Host),
+            Reply::NullArray => Err(Halt::Fuel),
             reply => Ok(reply.clone()),
         }
     }
@@ -248,7 +248,7 @@ fn odd(reply: Reply, text: &str) -> Result<Reply, RunError> {
 #[test]
 fn the_host_halts_a_script() {
     let text = "pcall(redis.call, 'x') redis.pcall('y') return 1";
-    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(Halt::Host)));
+    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(Halt::Fuel)));
     let mut nested = Reply::Integer(1);
     for _ in 0..MAX_NESTING + 1 {
         nested = Reply::Array(vec![nested]);
