@@ -150,3 +150,27 @@ async fn a_command_that_comes_too_fast_spoils_the_transaction() {
     assert!(replies.iter().any(|reply| reply.contains("may send 2 requests per second")), "{replies:?}");
     assert!(!replies.last().unwrap().starts_with('['), "{replies:?}");
 }
+
+/// Each of them could otherwise take as much as one may alone.
+#[tokio::test]
+async fn all_scripts_of_a_request_have_one_budget_and_each_its_own_keys() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    // It runs twice: the first time on what may be old.
+    let busy = "for i = 1, 9000 do local x = i end redis.call('get', KEYS[1])";
+    for (count, is_done) in [(1, true), (12, false)] {
+        client.call("MULTI").await;
+        for _ in 0..count {
+            assert_eq!(client.command(&["EVAL", busy, "1", "a"]).await, "+QUEUED");
+        }
+        let exec = client.call("EXEC").await;
+        assert_eq!(exec == "[nil]", is_done, "{count}: {exec}");
+        assert!(is_done || exec.contains("too many steps"), "{count}: {exec}");
+    }
+    client.call("MULTI").await;
+    client.call("SET a v NX PX 60000").await;
+    client.command(&["EVAL", "return redis.call('get', 'a')", "1", "b"]).await;
+    let exec = client.call("EXEC").await;
+    assert!(exec.contains("a is not one of them"), "{exec}");
+    assert_eq!(client.call("EXISTS a").await, ":0");
+}
