@@ -5,6 +5,7 @@
 //! bounded.
 
 mod holders;
+mod resp;
 mod shapes;
 mod stranger;
 
@@ -81,7 +82,7 @@ struct Row {
 pub(crate) async fn hostile(plan: &Plan) -> Result<Hostile> {
     let (program, time) = (plan.ringfence.path()?, Duration::from_secs(plan.seconds as u64));
     let mut rows = Vec::new();
-    for shape in SHAPES.iter().filter(|shape| is_wanted(&plan.only, shape.name)) {
+    for shape in SHAPES.iter().chain(resp::SHAPES).filter(|shape| is_wanted(&plan.only, shape.name)) {
         eprintln!("{}", shape.name);
         rows.push(measure(&program, time, shape).await.context(shape.name)?);
     }
@@ -92,6 +93,7 @@ pub(crate) async fn hostile(plan: &Plan) -> Result<Hostile> {
 async fn measure(program: &Path, time: Duration, shape: &shapes::Shape) -> Result<Row> {
     let cluster = Cluster::builder(program)
         .argument(format!("--snapshot-after-bytes={SNAPSHOT_AFTER_BYTES}"))
+        .resp()
         .others_judge();
     let cluster = stranger::with_few_descriptors(cluster).await?;
     let leader = cluster.leader().await?;

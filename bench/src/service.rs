@@ -4,6 +4,7 @@ mod echo;
 mod etcd;
 mod mirror;
 pub(crate) mod redis;
+mod resp;
 mod ringfence;
 mod zookeeper;
 
@@ -41,6 +42,8 @@ pub(crate) trait Service {
 pub(crate) enum Contender {
     /// Three nodes.
     Ringfence(PathBuf, Security),
+    /// Three nodes, asked as Redis is.
+    Resp(PathBuf),
     /// Three servers; by the calls of its lock service, or by the one transaction that these consist of.
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },
     /// Three servers, by Curator's recipe.
@@ -92,7 +95,8 @@ pub(crate) fn is_wanted(only: &[String], name: &str) -> bool {
 }
 
 fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
-    let mut found = vec![Contender::Ringfence(ringfence.to_owned(), Security::None)];
+    let plain = Contender::Ringfence(ringfence.to_owned(), Security::None);
+    let mut found = vec![plain, Contender::Resp(ringfence.to_owned())];
     let left_out = |service: &str, error: anyhow::Error| eprintln!("left out: {service}: {error:#}");
     for program in etcds {
         match etcd::version(program) {
@@ -128,6 +132,7 @@ impl Contender {
     pub(crate) fn name(&self) -> String {
         match self {
             Self::Ringfence(_, security) => security.name().to_owned(),
+            Self::Resp(_) => "ringfence, RESP".to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
@@ -161,6 +166,7 @@ impl Contender {
     pub(crate) async fn start(&self) -> Result<Box<dyn Service>> {
         Ok(match self {
             Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
+            Self::Resp(program) => Box::new(resp::start(program).await?),
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
             Self::Redis { always } => Box::new(redis::start(1, *always).await?),

@@ -87,6 +87,9 @@ impl Field {
             Wires::Network(network) => builder.network(network),
             Wires::Proxies(_) => builder.relayed(),
         };
+        if options.resp {
+            builder = builder.resp();
+        }
         for argument in &options.arguments {
             builder = builder.argument(argument);
         }

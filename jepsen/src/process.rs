@@ -4,13 +4,14 @@
 //! at other nodes. Half of them wait long enough for a node's own 504; the others hang up before.
 
 mod library;
+mod resp;
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use fastrand::Rng;
 use ringfence_harness::{Client, Consistency};
-use ringfence_laws::history::{Conclusion, Invocation};
+use ringfence_laws::history::{Conclusion, HUNG_UP, Invocation};
 use ringfence_wire::{AcquireRequest, BatchAcquire, Holder, Metadata, Ttl, Wait};
 use tokio::time::{Instant, sleep_until, timeout};
 
@@ -72,6 +73,8 @@ pub struct Process {
     route: Route,
     patience: Duration,
     load: Arc<Load>,
+    /// Its own connections to where nodes speak the Redis protocol.
+    resp: resp::Connections,
 }
 
 /// Which node a call goes to.
@@ -149,7 +152,7 @@ impl Process {
             _ => Route::Leader,
         };
         let patience = if number.is_multiple_of(2) { PATIENT } else { IMPATIENT };
-        Self { number, route, patience, load }
+        Self { number, route, patience, load, resp: resp::Connections::default() }
     }
 
     /// Its number.
@@ -174,12 +177,18 @@ impl Process {
         let node = (!guarded).then(|| self.route());
         let id = self.load.recorder.begin(self.number, node, invocation.clone());
         let client = self.load.client(node.unwrap_or(1)).within(self.patience);
-        let answer = self.load.answer(&client, self.number, &invocation);
+        let (load, resp, patience) = (&self.load, &mut self.resp, self.patience);
+        let answer = async {
+            match node.filter(|_| invocation.is_resp()) {
+                Some(node) => resp.ask(node, &client, &invocation, patience).await,
+                None => load.answer(&client, self.number, &invocation).await,
+            }
+        };
         let conclusion = match hangs_up_ms {
             None => answer.await,
             Some(ms) => timeout(Duration::from_millis(ms.into()), answer)
                 .await
-                .unwrap_or_else(|_| Conclusion::Unknown { why: format!("it hung up after {ms} ms") }),
+                .unwrap_or_else(|_| Conclusion::Unknown { why: format!("{HUNG_UP} after {ms} ms") }),
         };
         self.load.recorder.end(id, conclusion.clone());
         Some(conclusion)
@@ -188,7 +197,8 @@ impl Process {
     /// This process under another number, for concurrent calls.
     pub(crate) fn lane(&self, lane: u32) -> Self {
         let number = self.number + LANES * (lane + 1);
-        Self { number, route: self.route, patience: self.patience, load: Arc::clone(&self.load) }
+        let resp = resp::Connections::default();
+        Self { number, route: self.route, patience: self.patience, load: Arc::clone(&self.load), resp }
     }
 
     /// Acquires for all lanes without waiting, in one batch. Returns their outcomes.

@@ -125,6 +125,7 @@ pub async fn run(options: &RunOptions) -> anyhow::Result<(History, Results)> {
     let field = FieldOptions {
         nemeses: options.nemeses.clone(),
         redis: options.workload.has_mirror(),
+        resp: options.workload == Workload::Resp,
         arguments: options.serve_arguments(),
         root: field.root && !options.no_root && !options.workload.needs_loopback(),
         ..field

@@ -289,6 +289,7 @@ fn quick() -> Vec<(Workload, &'static [Nemesis], u64)> {
         (Workload::Lease, &[Nemesis::Partition, Nemesis::Pause], 14),
         (Workload::LockedSet, &[Nemesis::Replace], 12),
         (Workload::Queue, &[Nemesis::Transfer, Nemesis::Partition], 10),
+        (Workload::Resp, &[Nemesis::Kill, Nemesis::Pause], 16),
         (Workload::Mirror, &[Nemesis::RedisKill, Nemesis::RedisEmpty, Nemesis::Kill], 12),
     ]
 }

@@ -10,6 +10,7 @@ mod fenced_register;
 mod lease;
 mod locked_set;
 mod queue;
+mod resp;
 
 use std::fmt;
 
@@ -26,7 +27,7 @@ use ringfence_laws::check::nodes::{ALL_SERVE, EQUAL_STATES, NO_PANIC};
 use ringfence_laws::check::queues::{BATCH_PLACES, NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_laws::check::register::{FENCED_REGISTER, LOCKED_SET};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
-use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS};
+use ringfence_laws::check::{ALWAYS, Checker, OF_ALL_CALLS, OF_SETS};
 use ringfence_laws::history::{About, Conclusion};
 use ringfence_wire::{Key, Mode, Token, WantedKey};
 
@@ -61,17 +62,20 @@ pub enum Workload {
     Mirror,
     /// Programs that use the client library, beside clients that make all calls
     Client,
+    /// Programs that lock over RESP, as with Redis, beside clients that make all calls
+    Resp,
 }
 
 impl Workload {
     /// Those that suites run.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::FencedRegister,
         Self::UnfencedRegister,
         Self::Lease,
         Self::LockedSet,
         Self::Queue,
         Self::Mirror,
+        Self::Resp,
     ];
 
     /// The keys that are asked for.
@@ -83,6 +87,7 @@ impl Workload {
             Self::Queue => numbered("queue", 2),
             Self::Mirror => numbered("mirrored", 8),
             Self::Client => [numbered("set", 2), numbered("kept", 4), numbered("lease", 2)].concat(),
+            Self::Resp => [numbered("set", 1), numbered("lease", 6)].concat(),
         }
     }
 
@@ -92,13 +97,16 @@ impl Workload {
             (Self::Client, 0 | 1) => numbered("set", 2),
             (Self::Client, 2) => vec![numbered("kept", 4).swap_remove(process as usize / 4 % 4)],
             (Self::Client, _) => numbered("lease", 2),
+            (Self::Resp, 3) if process % 8 == 3 => numbered("set", 1),
+            (Self::Resp, _) => numbered("lease", 6),
             _ => self.keys(),
         }
     }
 
     /// Whether its keys guard registers.
     pub fn has_registers(self) -> bool {
-        matches!(self, Self::FencedRegister | Self::UnfencedRegister | Self::LockedSet | Self::Client)
+        use Workload::{Client, FencedRegister, LockedSet, Resp, UnfencedRegister};
+        matches!(self, FencedRegister | UnfencedRegister | LockedSet | Client | Resp)
     }
 
     /// Whether these ask the guard.
@@ -131,7 +139,7 @@ impl Workload {
 
     /// Whether its leases must have ended in bounded time, so that the final reads are made when that is over.
     pub fn is_judged_by_its_end(self) -> bool {
-        self == Self::Lease
+        matches!(self, Self::Lease | Self::Resp)
     }
 
     /// The laws by which this run of it is judged.
@@ -148,6 +156,7 @@ impl Workload {
             Self::Client => {
                 vec![&LOCKED_SET, &ONE_GRANT_PER_LEASE, &QUEUE_ORDER, &NO_LATE_WAITER, &LINEARIZABLE_READS]
             }
+            Self::Resp => [&OF_ALL_CALLS[..], &OF_SETS, &[&LOCKED_SET]].concat(),
         });
         laws.extend(self.is_before_answer(about.seed).then_some(&BEFORE_ANSWER));
         if about.nemeses.iter().any(|nemesis| nemesis == BAD_BUILD) {
@@ -180,6 +189,11 @@ impl Workload {
                 0 | 1 => turns::<client::Add>(draws, process).await,
                 2 => turns::<client::Keep>(draws, process).await,
                 _ => turns::<lease::Errand>(draws, process).await,
+            },
+            Self::Resp => match process.number() % 8 {
+                3 => turns::<resp::Add>(draws, process).await,
+                1 | 5 | 7 => turns::<lease::Errand>(draws, process).await,
+                _ => turns::<resp::Errand>(draws, process).await,
             },
         }
     }
@@ -251,11 +265,14 @@ mod tests {
         check::<queue::Crowd>();
         check::<client::Add>();
         check::<client::Keep>();
+        check::<resp::Errand>();
+        check::<resp::Add>();
     }
 
     #[test]
     fn a_workload_is_called_as_on_the_command_line() {
         let names = Workload::ALL.map(|workload| workload.to_string());
-        assert_eq!(names, ["fenced-register", "unfenced-register", "lease", "locked-set", "queue", "mirror"]);
+        let all = ["fenced-register", "unfenced-register", "lease", "locked-set", "queue", "mirror", "resp"];
+        assert_eq!(names, all);
     }
 }

@@ -42,6 +42,8 @@ macro_rules! shape {
     };
 }
 
+pub(super) use shape;
+
 pub(super) const SHAPES: &[Shape] = &[
     shape!("nothing", wait),
     shape!("repeats of 1,000 waiters in 64 full queues", repeats_in_full_queues),
@@ -74,7 +76,7 @@ pub(super) const SHAPES: &[Shape] = &[
     shape!("metrics asked by 20 at once", metrics),
 ];
 
-async fn no_preparation(_: &mut Stranger) -> Result<()> {
+pub(super) async fn no_preparation(_: &mut Stranger) -> Result<()> {
     Ok(())
 }
 

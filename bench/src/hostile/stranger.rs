@@ -36,6 +36,8 @@ pub(super) struct Stranger {
     pub(super) nodes: Vec<SocketAddr>,
     /// The peer addresses of all nodes.
     pub(super) peers: Vec<SocketAddr>,
+    /// Where all nodes speak the Redis protocol, the leader first.
+    pub(super) resp: Vec<SocketAddr>,
     /// Connections that stay open.
     pub(super) open: Vec<TcpStream>,
     sent: u64,
@@ -43,7 +45,9 @@ pub(super) struct Stranger {
 
 impl Stranger {
     pub(super) fn new(cluster: &Cluster, leader: u64) -> Self {
+        let others = cluster.others(leader);
         Self {
+            resp: [cluster.node(leader)].into_iter().chain(others).map(Node::resp).collect(),
             leader: cluster.node(leader).http(),
             nodes: cluster.nodes().iter().map(Node::http).collect(),
             peers: cluster.nodes().iter().map(Node::peer).collect(),
@@ -119,12 +123,24 @@ impl Stranger {
     pub(super) async fn pipeline(&mut self, connections: usize, path: &str, end: Instant) -> Result<u64> {
         let leader = self.leader;
         let requests = format!("GET {path} HTTP/1.1\r\nhost: {leader}\r\n\r\n").repeat(100);
+        let answer = HttpConnection::open(leader).await?.expect(200, "GET", path, "").await?.len() as u64;
+        Ok(self.flood(leader, connections, requests.as_bytes(), end).await / answer.max(1))
+    }
+
+    /// Sends `requests` again and again over `connections` connections until `end`, and reads what is answered. Counts its bytes.
+    pub(super) async fn flood(
+        &mut self,
+        to: SocketAddr,
+        connections: usize,
+        requests: &[u8],
+        end: Instant,
+    ) -> u64 {
         let one = async || {
-            let mut stream = TcpStream::connect(leader).await?;
+            let mut stream = TcpStream::connect(to).await?;
             let (mut reader, mut writer) = stream.split();
             let write = async {
                 loop {
-                    if let Err(error) = writer.write_all(requests.as_bytes()).await {
+                    if let Err(error) = writer.write_all(requests).await {
                         return io::Result::<Infallible>::Err(error);
                     }
                 }
@@ -142,11 +158,9 @@ impl Stranger {
             let _ = timeout_at(end, async { tokio::try_join!(write, read_all) }).await;
             io::Result::Ok(read)
         };
-        let answer = HttpConnection::open(leader).await?.expect(200, "GET", path, "").await?.len() as u64;
         let all = join_all((0..connections).map(|_| one())).await;
-        let read: u64 = all.into_iter().flatten().sum();
         self.sent += connections as u64 * requests.len() as u64;
-        Ok(read / answer.max(1))
+        all.into_iter().flatten().sum()
     }
 
     /// Opens a connection, sends `bytes` and keeps it without reading. Returns whether all was sent: a node may refuse.

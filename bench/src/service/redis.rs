@@ -29,7 +29,21 @@ pub(crate) const DELETE_IF_OWN: &str =
 pub(crate) struct Redis {
     /// Several for Redlock.
     servers: Vec<RedisServer>,
-    shared: OnceCell<MultiplexedConnection>,
+    shared: Shared,
+}
+
+/// The connection of tasks that share one.
+#[derive(Default)]
+pub(super) struct Shared(OnceCell<MultiplexedConnection>);
+
+impl Shared {
+    /// The connection for a client of the server at `url`.
+    pub(super) async fn connection(&self, url: &str, client: &Assignment) -> Result<MultiplexedConnection> {
+        if client.is_task {
+            return Ok(self.0.get_or_try_init(|| connect(url)).await?.clone());
+        }
+        connect(url).await
+    }
 }
 
 /// Starts servers that flush their logs after every command if `always`, else once a second.
@@ -39,11 +53,16 @@ pub(super) async fn start(servers: usize, always: bool) -> Result<Redis> {
     for _ in 0..servers {
         started.push(RedisServer::builder().line("appendonly yes").line(fsync).start().await?);
     }
-    Ok(Redis { servers: started, shared: OnceCell::new() })
+    Ok(Redis { servers: started, shared: Shared::default() })
 }
 
-async fn connect(server: &RedisServer) -> Result<MultiplexedConnection> {
-    Ok(redis::Client::open(server.url())?.get_multiplexed_async_connection().await?)
+async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    Ok(redis::Client::open(url)?.get_multiplexed_async_connection().await?)
+}
+
+/// A client that locks at one server.
+pub(super) fn locks(client: &Assignment, connection: MultiplexedConnection) -> Worker {
+    client.lock(Single { connection, release: release() })
 }
 
 impl Service for Redis {
@@ -54,18 +73,15 @@ impl Service for Redis {
     fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
         async move {
             if let [server] = self.servers.as_slice() {
-                let connection = match client.is_task {
-                    true => self.shared.get_or_try_init(|| connect(server)).await?.clone(),
-                    false => connect(server).await?,
-                };
+                let connection = self.shared.connection(&server.url(), client).await?;
                 return match client.job {
-                    Job::OwnKey | Job::OneKey => Ok(client.lock(Single { connection, release: release() })),
+                    Job::OwnKey | Job::OneKey => Ok(locks(client, connection)),
                     job => Value::worker(connection, job, client.number).await,
                 };
             }
             let mut connections = Vec::new();
             for server in &self.servers {
-                connections.push(connect(server).await?);
+                connections.push(connect(&server.url()).await?);
             }
             Ok(client.lock(Majority { connections, release: release() }))
         }

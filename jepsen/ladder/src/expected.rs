@@ -26,10 +26,12 @@ const TABLE: &str = "
   17  T   f   f   ·   ·   ·   –   ·   ∞   f   ·
   18  T   L   L   ·   ·   ·   ·   ·   ·   L   ·
   19  T   f   f   ·   ·   ·   ·   ·   ·   f   ·
+  20  T   L   L   T   ·   ·   ·   ·   ·   L   ·
+  21  T   f   f   T   ·   ·   ·   ·   ·   f   ·
 ";
 
 /// Cells beside the table's.
-const OTHERS: [(u8, Fault, Mark); 12] = [
+const OTHERS: [(u8, Fault, Mark); 14] = [
     (0, Fault::None, Mark::Lost),
     (4, Fault::LateAcquire, Mark::Stuck),
     (4, Fault::FailoverBySentinel, Mark::Lost),
@@ -42,10 +44,12 @@ const OTHERS: [(u8, Fault, Mark); 12] = [
     (14, Fault::LostAcquireUnnamed, Mark::StuckForEver),
     (18, Fault::LateAcquire, Mark::Well),
     (19, Fault::LateAcquire, Mark::Well),
+    (20, Fault::LateAcquire, Mark::Stuck),
+    (21, Fault::LateAcquire, Mark::Stuck),
 ];
 
 /// Why cells have their marks, where these may surprise.
-const REASONS: [(u8, Fault, &str); 29] = [
+const REASONS: [(u8, Fault, &str); 31] = [
     (
         1,
         Fault::ServerBehind,
@@ -167,7 +171,12 @@ const REASONS: [(u8, Fault, &str); 29] = [
         "The client has asked again with the same lease id. That lease has ended when the late request arrives, and \
          an ended lease is not granted again.",
     ),
+    (20, Fault::LostAcquire, RESP_LOST_ACQUIRE),
+    (21, Fault::LostAcquire, RESP_LOST_ACQUIRE),
 ];
+
+const RESP_LOST_ACQUIRE: &str = "The node has sent its answer: so it takes the client for the holder. What a client that has gone was \
+     never sent is taken back 2 s later.";
 
 const ROW_CRASH: &str = "The kernel of the crashed process closes its connection. That of a machine without power does not: \
      the row is then locked until the server's TCP keepalive gives up, after more than two hours by the defaults of Linux.";
@@ -186,7 +195,7 @@ pub(crate) fn reason(rung: u8, fault: Fault) -> Option<&'static str> {
 }
 
 /// Cells that show the most in a minute or two.
-const QUICK: [(u8, Fault); 14] = [
+const QUICK: [(u8, Fault); 15] = [
     (0, Fault::None),
     (3, Fault::LostRelease),
     (4, Fault::PauseBeforeWrite),
@@ -201,6 +210,7 @@ const QUICK: [(u8, Fault); 14] = [
     (17, Fault::PauseBeforeRead),
     (18, Fault::PauseBeforeWrite),
     (19, Fault::PauseBeforeWrite),
+    (21, Fault::PauseBeforeWrite),
 ];
 
 /// Whether a cell is among those of a quick run.
@@ -246,7 +256,7 @@ mod tests {
     #[test]
     fn a_fault_beside_the_columns_has_a_cell_and_every_reason_too() {
         let cells: Vec<_> =
-            (0..=19).flat_map(|rung| cells(rung).into_iter().map(move |(it, _)| (rung, it))).collect();
+            (0..=21).flat_map(|rung| cells(rung).into_iter().map(move |(it, _)| (rung, it))).collect();
         for fault in Fault::OTHERS {
             assert!(cells.iter().any(|(_, it)| *it == fault), "{fault:?}");
             assert!(Fault::COLUMNS.contains(&fault.column()) || fault == Fault::None, "{fault:?}");

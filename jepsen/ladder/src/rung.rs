@@ -3,6 +3,7 @@
 pub(crate) mod etcd;
 mod postgres;
 mod redis;
+mod resp;
 mod ringfence;
 mod zookeeper;
 
@@ -47,6 +48,8 @@ enum Family {
     ZooKeeper,
     Etcd,
     Ringfence,
+    /// The clients of [`Family::Redis`], with the servers of [`Family::Ringfence`].
+    Resp,
 }
 
 /// One holder's client of a lock.
@@ -179,6 +182,7 @@ pub fn rungs() -> Vec<Rung> {
         zookeeper::RUNGS.as_slice(),
         etcd::RUNGS.as_slice(),
         ringfence::RUNGS.as_slice(),
+        resp::RUNGS.as_slice(),
     ]
     .concat()
 }
@@ -215,7 +219,7 @@ impl Rung {
 
     /// Whether it needs the program under test.
     pub(crate) fn is_ringfence(&self) -> bool {
-        self.family == Family::Ringfence
+        matches!(self.family, Family::Ringfence | Family::Resp)
     }
 
     pub(crate) fn expires(&self) -> bool {
@@ -237,7 +241,7 @@ impl Rung {
     /// A client for a holder's process.
     pub(crate) async fn lock(setting: &Setting) -> anyhow::Result<Box<dyn Lock>> {
         match Self::of(setting.rung)?.family {
-            Family::Redis => redis::lock(setting),
+            Family::Redis | Family::Resp => redis::lock(setting),
             Family::Postgres => Ok(Box::new(postgres::RowLock::new(setting).await?)),
             Family::ZooKeeper => Ok(Box::new(zookeeper::Mutex::new(setting))),
             Family::Etcd => Ok(Box::new(etcd::Mutex::new(setting)?)),
@@ -253,6 +257,7 @@ impl Rung {
             Family::ZooKeeper => Ok(Box::new(zookeeper::Ensemble::start(self, fault, ground).await?)),
             Family::Etcd => Ok(Box::new(etcd::Members::start().await?)),
             Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(self, fault, ground).await?)),
+            Family::Resp => Ok(Box::new(resp::Address::start(self, fault, ground).await?)),
         }
     }
 }

@@ -137,8 +137,8 @@ pub enum Invocation {
         /// Who is to lead.
         to: u64,
     },
-    /// Over RESP, `SET key value NX PX ttl`; of several keys, or on a condition, a script that does it for all or for none. No value is
-    /// set twice: each names a lease of its own.
+    /// Over RESP, `SET key value NX PX ttl`; of several keys, or on a condition, a script that does it for all or for none. A value
+    /// names a lease of its own: none is set again that may have been set.
     Set {
         /// The keys, and the value of each.
         keys: Vec<ValuedKey>,

@@ -19,6 +19,8 @@ pub struct FieldOptions {
     pub nemeses: Vec<Nemesis>,
     /// Whether the nodes publish their fences to a Redis.
     pub redis: bool,
+    /// Whether the nodes speak the Redis protocol.
+    pub resp: bool,
     /// Additional arguments of `ringfence serve`.
     pub arguments: Vec<String>,
     /// Whether each node has a network namespace, which needs root; otherwise all are on loopback, with proxies in between.
@@ -35,6 +37,7 @@ impl FieldOptions {
             nodes,
             nemeses: Vec::new(),
             redis: false,
+            resp: false,
             arguments: Vec::new(),
             root: geteuid().is_root(),
         }

@@ -1,5 +1,6 @@
 //! Typed calls to one node.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,11 +15,13 @@ use ringfence_wire::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use tokio::net::TcpStream;
 use tokio::time::{Instant, sleep};
 
 use crate::answer::{Acquired, Called, LeaseView, Reply};
 use crate::connection::{Connections, RawAnswer};
 use crate::error::{Failure, Fate};
+use crate::loopback::resp;
 use crate::namespace::Namespace;
 use crate::watch::Watch;
 
@@ -61,6 +64,11 @@ impl Client {
     /// The address of the node.
     pub fn address(&self) -> SocketAddr {
         self.connections.address()
+    }
+
+    /// A new connection to where the node speaks the Redis protocol: see [`Builder::resp`](crate::Builder::resp).
+    pub async fn resp(&self) -> io::Result<TcpStream> {
+        self.connections.connect(resp(self.address())).await
     }
 
     /// The same, from inside `namespace`.

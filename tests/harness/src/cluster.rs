@@ -30,6 +30,7 @@ pub struct Builder {
     arguments: Vec<String>,
     network: Option<Network>,
     relayed: bool,
+    resp: bool,
     host: Option<String>,
     others_judge: bool,
 }
@@ -77,6 +78,11 @@ impl Builder {
     /// Gives peers the addresses of [relays](Node::advertised), which the caller runs; only on loopback.
     pub fn relayed(self) -> Self {
         Self { relayed: true, ..self }
+    }
+
+    /// The nodes speak the Redis protocol, too: see [`Client::resp`].
+    pub fn resp(self) -> Self {
+        Self { resp: true, ..self }
     }
 
     /// Gives peers this name, with `{id}` replaced, instead of the address that all nodes have on loopback. The caller sees to
@@ -135,6 +141,7 @@ impl Builder {
             listed,
             program: Mutex::new(self.program.clone()),
             arguments,
+            resp: self.resp,
             joins,
             dir: dir.to_owned(),
             client: self.network.as_ref().map_or_else(|| Client::new(http), |network| network.client(http)),
@@ -155,6 +162,7 @@ impl Cluster {
             arguments: Vec::new(),
             network: None,
             relayed: false,
+            resp: false,
             host: None,
             others_judge: false,
         }

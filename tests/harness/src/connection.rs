@@ -168,7 +168,7 @@ impl Connections {
             .unwrap_or_else(|_| Err(Failure::new(Fate::NotDone, "no connection in time")))
     }
 
-    async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
+    pub(crate) async fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         match &self.namespace {
             None => TcpStream::connect(address).await,
             // A socket stays in the namespace that it was made in.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::loopback::resp;
 use crate::namespace::Namespace;
 use crate::process::{Server, WITHIN};
 use crate::{Client, Ended, Error, Failure, until};
@@ -23,6 +24,8 @@ pub struct Node {
     /// The addresses of the first members; empty for a node that waits to be added.
     pub(crate) listed: Vec<(u64, String)>,
     pub(crate) arguments: Vec<String>,
+    /// Whether it speaks the Redis protocol.
+    pub(crate) resp: bool,
     /// Whether it waits to be added, rather than being one of the first members.
     pub(crate) joins: bool,
     /// The parent of the node's directories.
@@ -121,6 +124,11 @@ impl Node {
     /// The address for its peers: that of its relay, if there is one.
     pub fn advertised(&self) -> SocketAddr {
         self.seat().advertised
+    }
+
+    /// The address at which it speaks the Redis protocol: see [`Builder::resp`](crate::Builder::resp).
+    pub fn resp(&self) -> SocketAddr {
+        resp(self.http())
     }
 
     /// Its data directory.
@@ -322,6 +330,7 @@ impl Node {
         command.arg("serve").arg(format!("--id={}", self.id));
         command.args([format!("--http={}", seat.http), format!("--peer={}", seat.peer)]);
         command.arg(format!("--peers={}", listed.join(",")));
+        command.args(self.resp.then(|| format!("--resp={}", resp(seat.http))));
         // Nothing else is in that network.
         command.args(self.namespace.is_some().then_some("--insecure"));
         command.args(&self.arguments).arg("--data").arg(self.data());

@@ -138,27 +138,46 @@ impl Lock for Leases {
 
 /// Three nodes, each behind a proxy.
 pub(super) struct Nodes {
-    cluster: Cluster,
+    cluster: Running,
     fronts: Vec<Front>,
+}
+
+/// The nodes themselves.
+pub(super) struct Running {
+    cluster: Cluster,
     clock: Option<Clock>,
 }
 
 impl Nodes {
     pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let cluster = Running::start(rung, fault, ground).await?;
+        let mut fronts = Vec::new();
+        for node in cluster.cluster.nodes() {
+            fronts.push(Front::open(node.http()).await?);
+        }
+        Ok(Self { cluster, fronts })
+    }
+}
+
+impl Running {
+    /// Three nodes that speak the Redis protocol, too.
+    pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
         let name = format!("server-{}-{}", rung.number, fastrand::u64(..));
         let clock = fault.server_clock_h().map(|_| Clock::new(&ground.folder, &name)).transpose()?;
-        let cluster = Cluster::builder(&ground.program).first_revision(None).others_judge().lay_out().await?;
+        let builder = Cluster::builder(&ground.program).first_revision(None).others_judge().resp();
+        let cluster = builder.lay_out().await?;
         for node in cluster.nodes() {
             node.start_with(|command| {
                 command.envs(clock.iter().flat_map(Clock::variables));
             })?;
         }
         cluster.ready().await?;
-        let mut fronts = Vec::new();
-        for node in cluster.nodes() {
-            fronts.push(Front::open(node.http()).await?);
-        }
-        Ok(Self { cluster, fronts, clock })
+        Ok(Self { cluster, clock })
+    }
+
+    /// The leader, where the nodes agree on one.
+    pub(super) async fn leader(&self) -> anyhow::Result<&Node> {
+        Ok(self.cluster.leader().await?)
     }
 
     /// Kills the leader, and waits until the others have another one.
@@ -169,6 +188,24 @@ impl Nodes {
         ensure!(other.id() != leader.id(), "a dead node leads");
         Ok(leader)
     }
+
+    /// Makes a fault happen, and returns what was observed of it.
+    pub(super) async fn inflict(&self, fault: Fault) -> anyhow::Result<String> {
+        if let Some(hours) = fault.server_clock_h() {
+            self.clock.as_ref().context("there is no clock to throw")?.throw(3_600 * hours)?;
+            for node in self.cluster.nodes() {
+                clock_is_off(node, 3_600 * hours, SOON).await?;
+            }
+            return Ok(format!("the clocks of all nodes are off by {hours} h"));
+        }
+        let leader = self.lose_leader().await?;
+        if fault == Fault::Empty {
+            leader.wipe()?;
+            leader.start()?;
+            return Ok(format!("node {}, the leader, was restarted without its data", leader.id()));
+        }
+        Ok(format!("node {}, the leader, was killed; another one leads", leader.id()))
+    }
 }
 
 impl Stage for Nodes {
@@ -177,22 +214,7 @@ impl Stage for Nodes {
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
-        Box::pin(async move {
-            if let Some(hours) = fault.server_clock_h() {
-                self.clock.as_ref().context("there is no clock to throw")?.throw(3_600 * hours)?;
-                for node in self.cluster.nodes() {
-                    clock_is_off(node, 3_600 * hours, SOON).await?;
-                }
-                return Ok(format!("the clocks of all nodes are off by {hours} h"));
-            }
-            let leader = self.lose_leader().await?;
-            if fault == Fault::Empty {
-                leader.wipe()?;
-                leader.start()?;
-                return Ok(format!("node {}, the leader, was restarted without its data", leader.id()));
-            }
-            Ok(format!("node {}, the leader, was killed; another one leads", leader.id()))
-        })
+        Box::pin(self.cluster.inflict(fault))
     }
 
     fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {

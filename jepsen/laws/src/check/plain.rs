@@ -103,7 +103,8 @@ impl<'h> Values<'h> {
                     (other, _) => other.clone(),
                 };
                 // Who is told the token keeps the lease, as by a renewal: it is not taken back any more.
-                let kept = Some(Invocation::Renew { lease: at.value, ttl_ms: None }).filter(|_| call.may_be_done());
+                let kept =
+                    Some(Invocation::Renew { lease: at.value, ttl_ms: None }).filter(|_| call.may_be_done());
                 let kept = kept.map(|kept| told(kept, conclusion.clone())).into_iter().flatten();
                 told(look(at.value), conclusion.clone()).into_iter().chain(kept).collect()
             }

@@ -73,6 +73,13 @@ impl Single {
                 }
             }
             11 => return Ok(Answer::Granted { pass: Pass::Name(self.value.clone()) }),
+            21 => {
+                let token = cmd("RINGFENCE.TOKEN").arg(&self.key).arg(&self.value).take();
+                return Ok(match self.server.call(&token, PATIENT).await? {
+                    Some(token) => Answer::Granted { pass: Pass::Token(token) },
+                    None => Answer::Refused { why: "it has ended".into() },
+                });
+            }
             _ => {}
         }
         Ok(GRANTED)
