@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use ringfence_laws::history::{Call, Conclusion, Invocation};
+use ringfence_wire::ProblemKind;
+
 /// How often each thing happened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Coverage(BTreeMap<&'static str, u64>);
@@ -87,6 +90,34 @@ impl Coverage {
     /// Counts some more.
     pub fn add(&mut self, what: &'static str, count: u64) {
         *self.0.entry(what).or_default() += count;
+    }
+
+    /// Counts calls by what they came to.
+    pub(crate) fn count_calls(&mut self, calls: &[Call]) {
+        use ProblemKind::LeaseGone;
+        for call in calls {
+            let name = match (&call.invocation, &call.conclusion) {
+                (_, Conclusion::Unknown { .. }) => "calls with an unknown end",
+                (_, Conclusion::NotDone { .. }) => "calls that were not done",
+                (Invocation::Acquire { .. }, Conclusion::Granted { .. }) => "grants",
+                (Invocation::Renew { .. }, Conclusion::Granted { .. }) => "renewals",
+                (Invocation::Set { only_if: Some(_), .. }, Conclusion::Done) => "sets on a condition",
+                (Invocation::Set { keys, .. }, Conclusion::Done) if keys.len() > 1 => "sets of several keys",
+                (Invocation::Set { .. }, Conclusion::Done) => "sets",
+                (
+                    Invocation::Set { only_if: Some(_), .. },
+                    Conclusion::Refused { problem: LeaseGone, .. },
+                ) => "sets whose condition did not hold",
+                (Invocation::Set { .. }, Conclusion::Refused { .. }) => "sets refused",
+                (Invocation::EndIf { .. }, Conclusion::Done) => "values deleted",
+                (Invocation::ExpireIf { .. }, Conclusion::Done) => "values given another time",
+                (Invocation::Token { .. }, Conclusion::Token { .. }) => "tokens of values told",
+                (Invocation::Get { .. }, Conclusion::Value { .. }) => "values looked at",
+                (_, Conclusion::Refused { .. }) => "refusals",
+                _ => "other answers",
+            };
+            self.count(name);
+        }
     }
 
     /// Adds what another run has exercised.

@@ -18,7 +18,7 @@ use ringfence_laws::check::{
 use ringfence_laws::history::{About, Call, Change, Conclusion, End, History, Invocation, NodeEnd};
 use ringfence_lease::LeaseTable;
 use ringfence_raft::{NodeId, StoppedNode};
-use ringfence_wire::{LeaseId, Mode, ProblemKind, RulesRange, WantedKey};
+use ringfence_wire::{LeaseId, Mode, RulesRange, WantedKey};
 
 use crate::clients::{self, Client, key_number};
 use crate::coverage::Coverage;
@@ -229,7 +229,7 @@ fn finish(plan: &Plan, mut world: World, mut end: End) -> Outcome {
     }
     let mut coverage = std::mem::take(&mut world.coverage);
     coverage.merge(&of_network);
-    count_calls(&calls, &mut coverage);
+    coverage.count_calls(&calls);
     let mut rng = Rng::with_seed(plan.seed);
     let applied = world.machines.values().filter_map(|it| Some((it.id, it.status()?.applied_index?)));
     let applied: BTreeMap<NodeId, u64> = applied.collect();
@@ -375,31 +375,5 @@ fn inspect(world: &World, applied: &BTreeMap<NodeId, u64>, end: &mut End, findin
         && *seen > last.revision.0
     {
         findings.push(format!("a node applied {event:?}, and no log has it"));
-    }
-}
-
-fn count_calls(calls: &[Call], coverage: &mut Coverage) {
-    use ProblemKind::LeaseGone;
-    for call in calls {
-        let name = match (&call.invocation, &call.conclusion) {
-            (_, Conclusion::Unknown { .. }) => "calls with an unknown end",
-            (_, Conclusion::NotDone { .. }) => "calls that were not done",
-            (Invocation::Acquire { .. }, Conclusion::Granted { .. }) => "grants",
-            (Invocation::Renew { .. }, Conclusion::Granted { .. }) => "renewals",
-            (Invocation::Set { only_if: Some(_), .. }, Conclusion::Done) => "sets on a condition",
-            (Invocation::Set { keys, .. }, Conclusion::Done) if keys.len() > 1 => "sets of several keys",
-            (Invocation::Set { .. }, Conclusion::Done) => "sets",
-            (Invocation::Set { only_if: Some(_), .. }, Conclusion::Refused { problem: LeaseGone, .. }) => {
-                "sets whose condition did not hold"
-            }
-            (Invocation::Set { .. }, Conclusion::Refused { .. }) => "sets refused",
-            (Invocation::EndIf { .. }, Conclusion::Done) => "values deleted",
-            (Invocation::ExpireIf { .. }, Conclusion::Done) => "values given another time",
-            (Invocation::Token { .. }, Conclusion::Token { .. }) => "tokens of values told",
-            (Invocation::Get { .. }, Conclusion::Value { .. }) => "values looked at",
-            (_, Conclusion::Refused { .. }) => "refusals",
-            _ => "other answers",
-        };
-        coverage.count(name);
     }
 }
