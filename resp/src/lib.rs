@@ -17,8 +17,8 @@
 //!   `QUIT`, and for `AUTH` before anything else.
 //! - **A stranger causes no work.** Whoever has no right on any key can say who it is, and nothing else. Everything has a bound: requests
 //!   before they are kept, replies, scripts (steps and memory), what is queued behind MULTI, and the scripts that are remembered.
-//! - **Tokens go to holders and verifiers.** `RINGFENCE.TOKEN` wants the value, which only the holder knows; the fence of a key wants the
-//!   right to read it.
+//! - **Tokens go to holders and verifiers.** `RINGFENCE.TOKEN` wants the value, which is a secret of the principal that set it; the fence of a
+//!   key wants the right to read it.
 
 mod calls;
 mod command;

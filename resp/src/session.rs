@@ -16,7 +16,7 @@ use bytes::Bytes;
 use ringfence_access::{Digest, KeyRight};
 use ringfence_http::{Connection, Remote};
 use ringfence_service::{BYTES_OF_A_REQUEST, Caller, Failure, Proof, Right, Unsent};
-use ringfence_wire::PrincipalName;
+use ringfence_wire::{Holder, PrincipalName};
 
 use crate::command::Command;
 use crate::frame::Request;
@@ -40,8 +40,8 @@ pub(crate) struct Session {
     credential: Option<Digest>,
     protocol: Protocol,
     database: u16,
-    /// What the client calls itself.
-    name: Bytes,
+    /// What the client calls itself: its leases show it.
+    name: Option<Holder>,
     pending: Pending,
     is_first: bool,
 }
@@ -85,7 +85,7 @@ impl Session {
             credential: None,
             protocol: Protocol::Resp2,
             database: 0,
-            name: Bytes::new(),
+            name: None,
             pending: Pending::default(),
             is_first: true,
         }

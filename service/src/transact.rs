@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_access::KeyRight;
 use ringfence_lease::{Command, Conditional, Found, KeyChange, Outcome, Refusal};
-use ringfence_wire::{Grant, Key};
+use ringfence_wire::{Grant, Holder, Key};
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -41,8 +41,8 @@ pub struct Transacted<R> {
 }
 
 impl Service {
-    /// Does what `run` makes of `keys`, in one step and for `caller`. It is run again when the keys have changed in the meantime. What it
-    /// returns as an error is the answer, too, and then nothing is changed.
+    /// Does what `run` makes of `keys`, in one step and for `caller`, whose leases show `holder`. It is run again when the keys have changed
+    /// in the meantime. What it returns as an error is the answer, too, and then nothing is changed.
     ///
     /// # Errors
     /// The caller lacks the right on a key, its limits do not allow it, or there is no outcome. Then nothing was changed, or what was
@@ -51,6 +51,7 @@ impl Service {
         self: &Arc<Self>,
         caller: &Caller,
         keys: &Keys,
+        holder: Option<&Holder>,
         mut run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
@@ -62,7 +63,7 @@ impl Service {
             let result = run(&mut transaction);
             let is_timely = now_ms.is_some() || !transaction.reads_time();
             let (result, command) = match result {
-                Ok(result) => (result, transaction.into_command(None, || self.new_lease())),
+                Ok(result) => (result, transaction.into_command(holder, || self.new_lease())),
                 Err(result) => (result, None),
             };
             match command {

@@ -201,7 +201,7 @@ impl Transaction {
         self.0.values().any(|place| place.read == Read::TimeLeft)
     }
 
-    /// The command that does it, if it changes anything. `new` gives each lease its id and attachment.
+    /// The command that does it, if it changes anything. New leases show `holder`; `new` gives each its id and attachment.
     pub fn into_command(
         self,
         holder: Option<&Holder>,

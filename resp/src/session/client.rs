@@ -1,6 +1,7 @@
 //! `CLIENT`: what a connection says of itself, and is told of itself. What would be promised and not kept is refused.
 
 use bytes::Bytes;
+use ringfence_wire::Holder;
 
 use super::{Done, Session};
 use crate::refused::{Kind, Refused};
@@ -16,8 +17,9 @@ impl Session {
         let rest = &arguments[1..];
         let reply = match (&subcommand[..], rest) {
             (b"id", []) => Reply::Integer(self.id as i64),
-            (b"getname", []) if self.name.is_empty() => Reply::Null,
-            (b"getname", []) => Reply::bulk(self.name.clone()),
+            (b"getname", []) => {
+                self.name.as_ref().map_or(Reply::Null, |name| Reply::bulk(name.as_str().to_owned()))
+            }
             (b"setname", [name]) => {
                 self.name = checked_name(name)?;
                 Reply::OK
@@ -51,23 +53,22 @@ impl Session {
 
     fn line(&self) -> String {
         let Self { id, remote, name, database, protocol, .. } = self;
-        let name = String::from_utf8_lossy(name);
+        let name = name.as_ref().map_or("", Holder::as_str);
         let version = if *protocol == Protocol::Resp3 { 3 } else { 2 };
         format!("id={id} addr={} name={name} db={database} resp={version}", remote.address)
     }
 }
 
-/// A name that a client may give itself.
-pub(super) fn checked_name(name: &Bytes) -> Result<Bytes, Refused> {
+/// A name that a client may give itself. `None`: it is empty.
+pub(super) fn checked_name(name: &[u8]) -> Result<Option<Holder>, Refused> {
     if name.len() > MAX_NAME {
         return Err(Refused::arguments("ERR ringfence: a client name has at most 128 bytes"));
     }
-    if !name.iter().all(|byte| (b'!'..=b'~').contains(byte)) {
-        let text = "ERR Client names cannot contain spaces, newlines or special characters.";
-        return Err(Refused::arguments(text));
-    }
-    // Not the whole request.
-    Ok(Bytes::copy_from_slice(name))
+    let printable = str::from_utf8(name).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
+    let text = printable.ok_or_else(|| {
+        Refused::arguments("ERR Client names cannot contain spaces, newlines or special characters.")
+    })?;
+    Ok(Holder::new(text).filter(|_| !text.is_empty()))
 }
 
 /// Nobody looks at it, but a client must not be told that it is wrong.

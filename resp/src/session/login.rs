@@ -73,7 +73,7 @@ impl Session {
     /// `RESET`: as a new connection.
     pub(super) fn reset(&mut self) -> Done {
         (self.credential, self.protocol, self.database) = (None, Protocol::Resp2, 0);
-        (self.name, self.pending) = (Bytes::new(), Pending::default());
+        (self.name, self.pending) = (None, Pending::default());
         Done::Reply(Reply::Status("RESET".into()))
     }
 

@@ -31,7 +31,7 @@ impl Session {
         mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
     ) -> Result<Done, Refused> {
         let (mut budget, mut runs) = (Budget::of_request(), 0);
-        let transacted = self.node.service.transact(caller, keys, |transaction| {
+        let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
             runs += 1;
             // The reply is known to be small enough before anything is proposed.
             match run(transaction, &mut budget).and_then(|reply| encode(&reply, self.protocol)) {

@@ -13,10 +13,14 @@ async fn clients_shake_hands_in_both_protocols() {
     let hello = client.call("hello 3 setname worker").await;
     assert!(hello.starts_with("{server: redis, version: 8.4.0, proto: :3, id: :"), "{hello}");
     assert_eq!(client.call("CLIENT GETNAME").await, "worker");
+    client.call("SET a v NX PX 60000").await;
+    assert_eq!(node.holder("a").as_deref(), Some("worker"));
     assert_eq!(client.call("CONFIG GET save").await, "{}");
     assert_eq!(client.call("HELLO 4").await, "-NOPROTO unsupported protocol version");
     assert_eq!(client.call("RESET").await, "+RESET");
     assert_eq!(client.call("CLIENT GETNAME").await, "nil");
+    client.call("SET b v NX PX 60000").await;
+    assert_eq!(node.holder("b"), None);
     assert_eq!(client.call("CONFIG GET save").await, "[]");
 }
 

@@ -11,7 +11,7 @@ use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, Wa
 use ringfence_resp::Resp;
 use ringfence_service::{Caller, Options, Proof, Service};
 use ringfence_tls::Reload;
-use ringfence_wire::Revision;
+use ringfence_wire::{Key, Revision};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -95,7 +95,13 @@ impl Node {
         Client::connect(self.address).await
     }
 
-    /// Whoever shows nothing.
+    /// The label of the lease on `key`, as other doors show it.
+    pub(crate) fn holder(&self, key: &str) -> Option<String> {
+        let view = self.service.handle().view(|table| table.key(&Key::new(key).unwrap(), None));
+        view.holders[0].holder.as_ref().map(|holder| holder.as_str().to_owned())
+    }
+
+    /// A client that shows nothing.
     pub(crate) fn anonymous(&self) -> Caller {
         self.service.caller(Proof::default()).unwrap()
     }

@@ -72,7 +72,7 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let value = Value::new(b"the same").unwrap();
     let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
     let Transacted { result: true, unsent: Some(unsent) } =
-        node.service.transact(&holder, &keys([&own]), set).await.unwrap()
+        node.service.transact(&holder, &keys([&own]), None, set).await.unwrap()
     else {
         panic!("not acquired")
     };
@@ -80,10 +80,11 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let end = |keys: &mut Transaction| {
         Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own, &value) == Ok(None)))
     };
-    let seen = node.service.transact(&stranger, &keys([&own]), end).await.unwrap().result;
+    let seen = node.service.transact(&stranger, &keys([&own]), None, end).await.unwrap().result;
     assert_eq!(seen, (true, Err(CannotDo::Taken), true));
-    let denied = node.service.transact(&holder, &keys([&own, &forbidden]), |_| Ok(())).await.unwrap_err();
+    let denied =
+        node.service.transact(&holder, &keys([&own, &forbidden]), None, |_| Ok(())).await.unwrap_err();
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
-    let ended = node.service.transact(&holder, &keys([&own]), |keys| Ok(keys.end(&own))).await.unwrap();
+    let ended = node.service.transact(&holder, &keys([&own]), None, |keys| Ok(keys.end(&own))).await.unwrap();
     assert_eq!(ended.result, Ok(true));
 }

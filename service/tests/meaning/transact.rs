@@ -27,7 +27,7 @@ impl Node {
         run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
         let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
-        self.service.transact(&self.caller, &keys, run).await
+        self.service.transact(&self.caller, &keys, None, run).await
     }
 
     /// Acquires the key for a value. Whether that could be done.

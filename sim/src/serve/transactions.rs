@@ -18,7 +18,7 @@ pub(super) async fn answer(
     let keys = invocation.keys().into_iter().cloned().collect();
     let keys = Keys::new(keys).expect("clients name few keys");
     let run = |keys: &mut Transaction| Ok(run(keys, invocation).unwrap_or_else(|refused| refused));
-    service.transact(caller, &keys, run).await
+    service.transact(caller, &keys, None, run).await
 }
 
 /// As the scripts of clients do it: all that is read is read before anything is changed.
