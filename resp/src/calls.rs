@@ -1,4 +1,4 @@
-//! `redis.call` of scripts.
+//! Commands that scripts call.
 
 use bytes::Bytes;
 use ringfence_service::Transaction;
@@ -12,7 +12,7 @@ use crate::verbs::{Answer, Place, Verb};
 /// What a script may do.
 pub(crate) struct Calls<'a> {
     pub(crate) transaction: &'a mut Transaction,
-    /// The keys that were named when it was called.
+    /// The keys that the request names.
     pub(crate) keys: &'a [Key],
     pub(crate) database: u16,
     pub(crate) is_read_only: bool,
@@ -20,7 +20,7 @@ pub(crate) struct Calls<'a> {
 
 impl Host for Calls<'_> {
     fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt> {
-        // Each argument may be a key, which is looked for among those of the script.
+        // Each argument may be a key, and is compared with those of the script.
         let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
         budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
         Ok(self.answer(&arguments).unwrap_or_else(|refused| Reply::error(refused.text())))

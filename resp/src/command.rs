@@ -4,7 +4,7 @@ use crate::measure::OTHER;
 use crate::refused::Refused;
 use crate::verbs;
 
-/// A command, by what takes care of it.
+/// A command, by the code that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Command {
     Auth,
@@ -28,13 +28,13 @@ pub(crate) enum Command {
     Unwatch,
     Wait,
     Watch,
-    /// Something to do with keys, or nothing that is known.
+    /// A command on keys, a script, or an unknown command.
     Work,
 }
 
 const ANY: usize = usize::MAX;
 
-/// A name, the fewest and the most arguments behind it, and its command.
+/// A name, the fewest and the most arguments after it, and its command.
 const COMMANDS: &[(&str, usize, usize, Command)] = &[
     ("auth", 1, 2, Command::Auth),
     ("client", 1, ANY, Command::Client),
@@ -67,7 +67,7 @@ const COMMANDS: &[(&str, usize, usize, Command)] = &[
 ];
 
 impl Command {
-    /// The command with this name, with the name that metrics and the log have for it.
+    /// The command with this name, and its name in metrics and in the log.
     pub(crate) fn of(name: &[u8]) -> (&'static str, Self) {
         let found = COMMANDS.iter().find(|(own, ..)| own.as_bytes().eq_ignore_ascii_case(name));
         match found {
@@ -87,17 +87,17 @@ impl Command {
         }
     }
 
-    /// Whether it is answered to those who may do nothing.
+    /// Whether a client without any right gets an answer.
     pub(crate) fn is_for_strangers(self) -> bool {
         matches!(self, Self::Auth | Self::Hello | Self::Ping | Self::Quit | Self::Reset)
     }
 
-    /// Whether it can be a line of words, which a program that means something else may send. AUTH only comes first.
+    /// Whether it may be sent as a line of words. A program that speaks another protocol may send such lines by mistake. AUTH must come first.
     pub(crate) fn is_for_people(self, is_first: bool) -> bool {
         matches!(self, Self::Ping | Self::Quit) || self == Self::Auth && is_first
     }
 
-    /// Whether it is only for those who may acquire keys.
+    /// Whether it needs the right to acquire keys.
     pub(crate) fn is_for_holders(self) -> bool {
         use Command::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};
         matches!(self, Discard | Exec | Multi | Script | Unwatch | Watch | Work)

@@ -1,7 +1,7 @@
-//! Where requests begin and end in what a client sends.
+//! Finds where requests begin and end in the bytes that a client sends.
 //!
-//! A request is an array of strings, or a line of words for people at a terminal. Each bound is checked on the announcement, before anything
-//! is kept for it. When more arrives, of what has been read only one line is read again, which is short.
+//! A request is an array of strings, or a line of words that a person types at a terminal. A client announces each length before it sends the
+//! bytes: the length is checked before any memory is set aside for them. When more bytes arrive, reading goes on at the last unfinished line.
 
 use std::ops::Range;
 
@@ -21,7 +21,7 @@ const MAX_NUMBER: usize = 24;
 /// A request as it arrives.
 #[derive(Debug, Default)]
 pub(crate) struct Frame {
-    /// Everything before this is understood.
+    /// The bytes before this have been read.
     at: usize,
     part: Part,
 }
@@ -32,22 +32,22 @@ enum Part {
     /// The first line.
     #[default]
     Start,
-    /// So many arguments, beginning with the length of one.
+    /// The length of an argument. This many arguments are missing.
     Length(usize),
-    /// The bytes of an argument, and so many arguments.
+    /// The bytes of an argument. This many bytes, and then this many arguments, are missing.
     Argument(usize, usize),
 }
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// The name of the command, and what belongs to it. Empty: there is nothing to do or to answer.
+    /// The name of the command, and its arguments. An empty request gets no answer.
     pub(crate) arguments: Vec<Bytes>,
-    /// It was a line of words.
+    /// Whether it was a line of words.
     pub(crate) is_words: bool,
 }
 
-/// What cannot be a request. Nothing can be understood behind it.
+/// Why the bytes are no request. The rest of the stream has no meaning then.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Malformed {
     #[error("Protocol error: invalid multibulk length")]
@@ -62,13 +62,14 @@ pub(crate) enum Malformed {
     Words,
     #[error("ringfence: a request has at most 128 KiB")]
     Size,
-    /// A browser that some web page has send a request here. It learns nothing.
+    /// A web page can make a browser send a request here. It gets no answer.
     #[error("this is HTTP")]
     Http,
 }
 
 impl Frame {
-    /// The length of the first request in `received`, which only ever grows until there is one.
+    /// The length of the first request in `received`, or `None` if its end has not arrived. Until then, each call must pass the same bytes
+    /// and perhaps more.
     pub(crate) fn advance(&mut self, received: &[u8]) -> Result<Option<usize>, Malformed> {
         self.read(received, |_| {})
     }
@@ -86,7 +87,7 @@ impl Frame {
                     Some(b'*') => {
                         let Some((count, after)) = number(rest, Malformed::Count)? else { return Ok(None) };
                         self.at += after;
-                        // None, as Redis has it, if it is negative.
+                        // As in Redis, a negative number of arguments counts as 0.
                         Part::Length(usize::try_from(count).unwrap_or(0))
                     }
                     Some(_) => {
@@ -125,7 +126,7 @@ impl Frame {
         }
     }
 
-    /// The length of the request, which ends in `more` bytes. The next one is another.
+    /// The length of the request, which ends after `more` bytes. The next call begins a new request.
     fn finish(&mut self, more: usize) -> usize {
         let length = self.at + more;
         *self = Self::default();
@@ -134,7 +135,7 @@ impl Frame {
 }
 
 impl Request {
-    /// What `bytes` say, which [`Frame::advance`] has found to be one request.
+    /// Reads `bytes`, which [`Frame::advance`] has found to be one request.
     pub(crate) fn read(bytes: &Bytes) -> Result<Self, Malformed> {
         let mut arguments = Vec::new();
         Frame::default().read(bytes, |argument| arguments.push(bytes.slice(argument)))?;
@@ -142,7 +143,7 @@ impl Request {
     }
 }
 
-/// The number on the first line of `rest`, behind a sign, and where the next line begins. `None`: its end has not arrived.
+/// The number on the first line of `rest`, after the type byte, and where the next line begins. `None`: the end of the line has not arrived.
 fn number(rest: &[u8], malformed: Malformed) -> Result<Option<(i64, usize)>, Malformed> {
     let line = &rest[..rest.len().min(MAX_NUMBER)];
     let Some(end) = line.iter().position(|byte| *byte == b'\n') else {
@@ -152,7 +153,7 @@ fn number(rest: &[u8], malformed: Malformed) -> Result<Option<(i64, usize)>, Mal
     Ok(Some((integer(digits).ok_or(malformed)?, end + 1)))
 }
 
-/// Of `i64::MIN`, with its sign.
+/// The length of `i64::MIN`, with its sign.
 const MAX_DIGITS: usize = 20;
 
 /// A whole number as Redis reads it: digits, without a `+`, a leading zero or a space.
@@ -164,7 +165,7 @@ pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
     (number.to_string().as_bytes() == digits).then_some(number)
 }
 
-/// The line of words at the beginning of `rest`, its end included. `None`: that has not arrived.
+/// The line of words at the beginning of `rest`, with its end. `None`: the end has not arrived.
 fn words_line(rest: &[u8]) -> Result<Option<&[u8]>, Malformed> {
     let most = &rest[..rest.len().min(MAX_WORDS)];
     let line = most.split_inclusive(|byte| *byte == b'\n').next().unwrap_or_default();

@@ -1,8 +1,8 @@
-//! The keys that clients of the Redis protocol name: any bytes there, text of a certain form here.
+//! Keys by their names in the Redis protocol. A name there is any bytes; a key here is text of a certain form.
 //!
-//! An ordinary name is the same key over HTTP. What a key cannot have is written as `%` and two digits, and so is `%` itself, so that two
-//! names are never one key: a byte that is no UTF-8 or a control character, a slash at the beginning, at the end, or behind a slash,
-//! and the first dot of a segment `.` or `..`.
+//! An ordinary name is the same key over HTTP. Bytes that a key cannot have are written as `%` and two digits: bytes that are not UTF-8,
+//! control characters, a slash at the beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` itself is written
+//! so, too: two names are never one key.
 
 use std::fmt::Write;
 
@@ -10,10 +10,10 @@ use ringfence_wire::{Key, KeyError};
 
 use crate::refused::{Kind, Refused};
 
-/// The most databases.
+/// The number of databases.
 pub(crate) const DATABASES: u16 = 1_024;
 
-/// The key `name` of a database. That of another one than 0 is in a subtree of its own: `db3/a`.
+/// The key `name` of a database. Each database but 0 has a subtree of its own: `db3/a`.
 pub(crate) fn key(database: u16, name: &[u8]) -> Result<Key, Refused> {
     let name = name.get(..=Key::MAX_BYTES).unwrap_or(name);
     let escaped = if name.is_empty() { String::new() } else { escape(name) };
@@ -65,7 +65,7 @@ mod tests {
 
     use super::*;
 
-    /// The name that is written as `text`.
+    /// The name that the key `text` stands for.
     fn name(text: &str) -> Vec<u8> {
         let (mut name, mut rest) = (Vec::new(), text.as_bytes());
         while let Some((&first, behind)) = rest.split_first() {

@@ -5,20 +5,20 @@
 //!           one      who is it,       commands (verbs)    what was read ─▶ conditions ─▶ one command of the table
 //!           request  what may it do   and scripts         what is left  ─▶ changes
 //! ```
-//! A lock library of Redis sets a key, looks at keys, and ends or extends what it has set, by single commands, scripts, or MULTI and
-//! EXEC. All of these are the same here: they run on a copy of their keys ([`Transaction`](ringfence_service::Transaction)), and what they
-//! make of it is done if what they have read still holds, or else they run again.
+//! A Redis lock library sets a key, reads keys, and deletes or extends the key that it has set, with single commands, scripts, or MULTI and
+//! EXEC. All of these run in the same way: on a copy of their keys ([`Transaction`](ringfence_service::Transaction)). If the keys that they
+//! have read are still the same, the cluster does what they did to the copy; otherwise they run again.
 //!
 //! What this crate guarantees to clients, besides what the service does:
 //!
-//! - **Nothing is half done.** A request that is answered with an error has changed nothing, but for one whose outcome is unknown.
-//! - **Nothing is promised that is not kept.** What cannot be done is refused with a reason, never answered `OK`.
-//! - **No web page speaks to it.** A request is an array of strings. Lines of words, which a browser can be made to send, are for `PING` and
-//!   `QUIT`, and for `AUTH` before anything else.
-//! - **A stranger causes no work.** Whoever has no right on any key can say who it is, and nothing else. Everything has a bound: requests
-//!   before they are kept, replies, scripts (steps and memory), what is queued behind MULTI, and the scripts that are remembered.
-//! - **Tokens go to holders and verifiers.** `RINGFENCE.TOKEN` wants the value, which is a secret of the principal that set it; the fence of a
-//!   key wants the right to read it.
+//! - **Nothing is half done.** A request that is answered with an error has changed nothing, unless the error says that it may have been done.
+//! - **No promise is broken.** A command that cannot do what it says is refused with a reason, never answered `OK`.
+//! - **No web page speaks to it.** A request is an array of strings. A page can make a browser send lines of words, so these are only for `PING`
+//!   and `QUIT`, and for `AUTH` as the first request.
+//! - **A stranger causes no work.** A client without a right on any key can authenticate, and nothing else. Everything has a bound: requests
+//!   (before memory is set aside for them), replies, steps and memory of scripts, commands behind MULTI, and the scripts that a node remembers.
+//! - **Tokens go to holders and verifiers.** `RINGFENCE.TOKEN` needs the value, which is a secret of the principal that set it. Reading the
+//!   fence of a key needs the right to read the key.
 
 mod calls;
 mod command;

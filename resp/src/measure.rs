@@ -1,4 +1,4 @@
-//! Metrics of the RESP door. Labels are names of commands and reasons, never values that a client chose.
+//! Metrics of RESP. Labels are names of commands and reasons, never text from a client.
 
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use ringfence_metric::{Counter, Histogram, metrics};
 
 use crate::refused::Kind;
 
-/// The label of commands that are not known.
+/// The label of unknown commands.
 pub(crate) const OTHER: &str = "other";
 
 const SCRIPTS: &[&str] = &["load", "run"];
@@ -16,11 +16,11 @@ metrics! {
     pub METRICS;
     SECONDS: Histogram = Histogram::new(
         "ringfence_resp_request_duration_seconds",
-        "Time from a request by the Redis protocol to its response, or to the end of its connection, by command.",
+        "Time from a request over the Redis protocol to its response, or to the end of its connection, by command.",
     ).by("command", &[OTHER]);
     REFUSED: Counter = Counter::new(
         "ringfence_resp_refused_total",
-        "Requests by the Redis protocol that this node answered with an error, by reason.",
+        "Requests over the Redis protocol that this node answered with an error, by reason.",
     ).by("reason", Kind::NAMES);
     SCRIPTS_REFUSED: Counter = Counter::new(
         "ringfence_resp_scripts_refused_total",
@@ -44,17 +44,17 @@ pub(crate) fn refused(kind: Kind) {
     REFUSED.of(kind.name()).increment(1);
 }
 
-/// A text is no script that can be run.
+/// A script could not be loaded.
 pub(crate) fn script_refused() {
     SCRIPTS_REFUSED.of("load").increment(1);
 }
 
-/// A script was run and failed.
+/// A run of a script failed.
 pub(crate) fn script_failed() {
     SCRIPTS_REFUSED.of("run").increment(1);
 }
 
-/// A request ran so many times again.
+/// A request ran `times` more times after its first run.
 pub(crate) fn reran(times: u64) {
     RERUN.increment(times);
 }

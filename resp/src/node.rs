@@ -12,7 +12,7 @@ use crate::scripts::Scripts;
 pub(crate) struct Node {
     pub(crate) service: Arc<Service>,
     pub(crate) scripts: Scripts,
-    /// For what clients queue and watch.
+    /// Memory for the commands that clients queue, and the keys that they watch.
     pub(crate) room: Arc<Room>,
     pub(crate) log: RequestLog,
     connections: AtomicU64,

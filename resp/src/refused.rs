@@ -1,4 +1,4 @@
-//! Why a command is not done, in the words of the protocol.
+//! Errors of commands, as the Redis protocol words them.
 
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const INDETERMINATE: &str =
 /// The longest text of a refusal, in bytes.
 const MAX_TEXT: usize = 1 << 10;
 
-/// Why a command is not done. Whatever came with it is not done, either.
+/// Why a command is not done. No other command of its request is done, either.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Refused {
     kind: Kind,
@@ -23,7 +23,7 @@ pub(crate) struct Refused {
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident = $name:literal;)*) => {
-        /// What is wrong, as metrics and the log say it.
+        /// The kind of a refusal, for metrics and the log.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Kind {
             $($(#[$doc])* $kind,)*
@@ -42,17 +42,17 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// Redis has no such command, or it is nothing that locks need.
+    /// Redis has no such command, or no lock needs it.
     Unknown = "unknown-command";
-    /// Redis would do it, and a lock service does not.
+    /// Redis would do it, but Ringfence does not.
     Unsupported = "unsupported";
     /// An argument is missing, malformed, too large or out of range.
     Arguments = "arguments";
-    /// Not now: before or after another command of the connection.
+    /// It must come before or after another command of the connection.
     Order = "order";
-    /// A key is held by a lease that this client cannot change this way.
+    /// A lease that the client cannot change holds the key.
     Taken = "taken";
-    /// A script is not known by its digest.
+    /// No script with this digest is known.
     NoScript = "no-script";
     /// A script cannot be run, or it failed.
     Script = "script";
@@ -64,14 +64,14 @@ kinds! {
     RateLimited = "rate-limited";
     /// There is no room.
     Overloaded = "overloaded";
-    /// Certainly not done: no leader, or the cluster's rules do not have it yet.
+    /// Certainly not done: there is no leader, or the rules of the cluster are too old.
     Unavailable = "unavailable";
     /// Perhaps done.
     Indeterminate = "indeterminate";
 }
 
 impl Refused {
-    /// `text` begins with the word in capitals that libraries look at. A script may have made it: what is very long is cut.
+    /// `text` begins with a code in capitals, which libraries look at. A long text, which a script may have made, is cut.
     pub(crate) fn new(kind: Kind, text: impl Into<Cow<'static, str>>) -> Self {
         let mut text = text.into();
         if let Some(cut) = (0..=MAX_TEXT).rev().find(|at| text.len() > MAX_TEXT && text.is_char_boundary(*at))
@@ -86,17 +86,17 @@ impl Refused {
         Self::new(Kind::Arguments, text)
     }
 
-    /// An argument is no number.
+    /// An argument is not an integer.
     pub(crate) fn no_integer() -> Self {
         Self::arguments("ERR value is not an integer or out of range")
     }
 
-    /// It is not done here, for this reason.
+    /// Redis would do it, but Ringfence does not, for this reason.
     pub(crate) fn unsupported(why: &str) -> Self {
         Self::new(Kind::Unsupported, format!("ERR ringfence: {why}"))
     }
 
-    /// What is wrong.
+    /// The kind of the refusal.
     pub(crate) fn kind(&self) -> Kind {
         self.kind
     }

@@ -1,4 +1,4 @@
-//! Replies, and their bytes in both versions of the protocol.
+//! Replies, and their encoding in both versions of the protocol.
 
 use bytes::Bytes;
 
@@ -14,11 +14,11 @@ pub(crate) enum Reply {
     Integer(i64),
     Bulk(Bytes),
     Null,
-    /// No array, which only the old protocol tells from no string.
+    /// A null array. Only the old protocol encodes it differently from a null string.
     NullArray,
     Bool(bool),
     Array(Vec<Reply>),
-    /// Pairs, which are an array of twice as many items in the old protocol.
+    /// Pairs of keys and values. In the old protocol, an array in which they alternate.
     Map(Vec<(Reply, Reply)>),
 }
 
@@ -29,7 +29,7 @@ pub(crate) enum Protocol {
     Resp3,
 }
 
-/// A reply has more bytes than it may have.
+/// A reply is longer than it may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
@@ -44,7 +44,7 @@ impl Reply {
         Self::Bulk(bytes.into())
     }
 
-    /// Appends its bytes to `out`, which may become `limit` bytes long. If it would be longer, `out` is as before.
+    /// Appends its bytes to `out`, which may become `limit` bytes long. Otherwise `out` stays as it was.
     pub(crate) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>, limit: usize) -> Result<(), TooLong> {
         let before = out.len();
         let mut encoder = Encoder { protocol, out, limit };
@@ -102,7 +102,7 @@ impl Encoder<'_> {
         self.add(b"\r\n")
     }
 
-    /// A line, in which line ends become spaces.
+    /// Adds a line. Line ends in `text` become spaces.
     fn line(&mut self, kind: u8, text: &[u8]) -> Result<(), TooLong> {
         self.add(&[kind])?;
         let start = self.out.len();

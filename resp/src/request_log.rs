@@ -10,7 +10,7 @@ use ringfence_service::{Ending, RequestLine, RequestLog};
 use crate::measure;
 use crate::refused::Kind;
 
-/// A request that is being answered. Dropping it measures and logs its end: without an answer, its connection closed.
+/// A request that is being answered. Dropping it measures and logs its end. If it has no answer then, its connection closed.
 pub(crate) struct OpenRequest<'a> {
     log: &'a RequestLog,
     from: SocketAddr,
@@ -27,7 +27,7 @@ impl<'a> OpenRequest<'a> {
         Self { log, from, principal: None, command, begun, ending, refused: None }
     }
 
-    /// It is known who sent it.
+    /// Notes which principal sent it.
     pub(crate) fn is_of(&mut self, principal: &Arc<Principal>) {
         self.principal = Some(Arc::clone(principal));
     }

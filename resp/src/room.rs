@@ -1,14 +1,14 @@
-//! Memory that requests take while they wait for the rest of a transaction.
+//! The memory of commands that wait for EXEC, shared by all connections of a node.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringfence_wire::PrincipalName;
 
-/// The memory of all connections of a node.
+/// The memory of all connections together.
 const MAX_BYTES: usize = 64 << 20;
 
-/// How much of it each principal takes. Nobody gets more than is left for the others: one has half of it at most, two have a third each.
+/// How much each principal takes. No principal gets more than is left for the others: one alone gets at most half, two get a third each.
 #[derive(Debug)]
 pub(crate) struct Room {
     max_bytes: usize,
@@ -21,7 +21,7 @@ struct Taken {
     by: HashMap<Option<PrincipalName>, usize>,
 }
 
-/// What a connection has of it, until this is dropped.
+/// The memory of one connection. Dropping it gives the memory back.
 #[derive(Debug)]
 pub(crate) struct Share {
     room: Arc<Room>,
@@ -38,7 +38,7 @@ impl Room {
         Arc::new(Self { max_bytes, taken: Mutex::default() })
     }
 
-    /// A share of nothing yet.
+    /// An empty share of a principal.
     pub(crate) fn share(self: &Arc<Self>, by: Option<&PrincipalName>) -> Share {
         Share { room: Arc::clone(self), by: by.cloned(), bytes: 0 }
     }

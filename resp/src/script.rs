@@ -6,28 +6,29 @@
 //!                                     redis.call     ▼  │
 //!                                                   Host
 //! ```
-//! It is an interpreter of our own because a stranger's program runs in the process that holds the locks:
+//! A stranger's script runs in the process that holds the locks, so the interpreter is our own:
 //!
-//! - The Lua that Redis embeds is C, and scripts have reached faults of its memory: CVE-2025-49844 is one.
+//! - The Lua that Redis embeds is written in C, and scripts have exploited memory errors in it, such as CVE-2025-49844.
 //! - Interpreters in Rust speak newer dialects. There, `10/2` is `5.0`, which would become part of a key.
-//! - None of them bounds the memory and the time of what its libraries do with a long string or table.
+//! - None of them bounds the memory and the time that its libraries spend on a long string or table.
 //!
-//! What a script can cost is bounded, whatever it says:
+//! The cost of every script is bounded:
 //!
-//! - **A text costs by its length.** It is read once. Statements and expressions are nested at most 100 levels deep.
-//! - **A run costs at most its [`Budget`].** Each step and each pass over bytes or items is paid before it is done, and so
-//!   is memory, which is never given back.
-//! - **No text drives the stack of the thread.** Calls, and the iterators and errors in them, are frames of the machine, at
-//!   most 64. Tables have numbers, so a table that contains itself is dropped as any other.
+//! - **The cost of loading grows with the length of the text.** The text is read once. Statements and expressions are nested
+//!   at most 100 levels deep.
+//! - **A run costs at most its [`Budget`].** The machine pays for each step, for each pass over bytes or items, and for memory
+//!   before it uses them. Memory is never given back.
+//! - **Nesting in a script does not deepen the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
+//!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other.
 //!
-//! **What it knows** of Lua 5.1: all statements, operators and kinds of values but threads and user data; closures and
-//! variable arguments; of the libraries, what [`names`] lists. Numbers, their texts and messages of errors are those of
-//! Redis. What Redis has and this has not is refused when the script is loaded, with its name and line. What is unknown to
-//! Redis, too, fails as there, when it is reached.
+//! **What it knows** of Lua 5.1: all statements and operators; all kinds of values but threads and user data; closures and
+//! variable arguments; the library functions in [`names`]. Numbers, their texts and error messages are those of Redis. A name
+//! that only Redis has is an error when the script is loaded, with the name and the line. A name that Redis does not have, either,
+//! is an error when the script reaches it, as in Redis.
 //!
-//! **What differs**, where Lua leaves it open: `pairs` goes through a sequence, and then through other keys as they were
-//! inserted. The length of a table with holes can be another one. `a + f()` reads `a` before it calls `f`. `return f()` is
-//! a call as any other, and counts.
+//! **What differs**, where Lua leaves it open: `pairs` goes through the sequence first, and then through the other keys in the order
+//! of their insertion. The length of a table with holes may be another border. `a + f()` reads `a` before it calls `f`.
+//! `return f()` is a call like any other, and counts.
 
 mod budget;
 mod code;
@@ -59,17 +60,17 @@ pub(crate) struct Script {
     code: code::Code,
 }
 
-/// What runs the commands of scripts.
+/// Runs the commands that scripts call.
 pub(crate) trait Host {
-    /// Runs a command with its arguments, the first of which is its name. One that answers with an error has changed nothing: a
-    /// script may catch it and go on.
+    /// Runs a command. The first argument is its name. A command that answers with an error has changed nothing: the script may
+    /// catch the error and go on.
     ///
-    /// Pays from `budget` for what the command costs beyond its arguments and its answer. A reply is nested at most
+    /// Pays from `budget` for what the command costs besides its arguments and its answer. A reply is nested at most
     /// [`MAX_NESTING`](crate::reply::MAX_NESTING) levels deep.
     fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt>;
 }
 
-/// Why a text is no script.
+/// Why a script cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadError {
     /// From 1.
@@ -80,9 +81,9 @@ pub(crate) struct LoadError {
 /// Why a run has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum RunError {
-    /// The script failed. This is the text of the error for the client, which begins with a code.
+    /// The script failed with this error for the client, which begins with a code.
     Failed(Bytes),
-    /// It was stopped.
+    /// The script was stopped.
     Halted(Halt),
 }
 

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What is understood of `received` when it arrives in pieces that end at `cuts`: requests, and what follows them.
+/// The requests in `received`, and the error after them, when it arrives in pieces that end at `cuts`.
 fn understood(received: &[u8], cuts: &[usize]) -> (Vec<Request>, Option<Malformed>) {
     let (mut frame, mut requests, mut begin) = (Frame::default(), Vec::new(), 0);
     let ends = cuts.iter().copied().filter(|cut| *cut < received.len()).chain([received.len()]);
@@ -98,7 +98,7 @@ fn what_is_no_request_is_refused_at_its_first_wrong_byte() {
     }
 }
 
-/// Each argument fits, and all of them together do not.
+/// Each argument fits, but all of them together do not.
 #[test]
 fn a_request_that_is_too_large_is_refused_before_it_arrives() {
     let argument = vec![b'x'; MAX_ARGUMENT];

@@ -1,16 +1,16 @@
-//! What the scripts of one request may cost.
+//! The cost of the scripts of one request.
 
 use std::fmt::{self, Display, Formatter};
 use std::mem;
 
-/// What the scripts of one request may still cost, all of them and every time that they run. Nothing is given back.
+/// What the scripts of one request may still cost, over all of their runs together. Nothing is given back.
 #[derive(Debug)]
 pub(crate) struct Budget {
     fuel: u64,
     bytes: u64,
 }
 
-/// Why a script was stopped. It cannot catch this.
+/// Why a script was stopped. A script cannot catch it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Halt {
     /// The fuel is used up.
@@ -20,7 +20,7 @@ pub(crate) enum Halt {
 }
 
 impl Budget {
-    /// About 10 ms of a slow processor, and 1 MiB.
+    /// The budget of a request: about 10 ms on a slow processor, and 1 MiB.
     pub(crate) fn of_request() -> Self {
         Self::new(200_000, 1 << 20)
     }
@@ -29,7 +29,7 @@ impl Budget {
         Self { fuel, bytes }
     }
 
-    /// Pays for work before it is done: 1 is an addition, a look at a table, or the copy of 32 bytes.
+    /// Pays for work before it is done. An addition, a read from a table, or a copy of 32 bytes costs 1.
     pub(crate) fn spend(&mut self, fuel: u64) -> Result<(), Halt> {
         let rest = self.fuel.checked_sub(fuel);
         self.fuel = rest.unwrap_or(0);
@@ -48,7 +48,7 @@ impl Budget {
         rest.map(|_| ()).ok_or(Halt::Memory)
     }
 
-    /// Makes room for so many more items, and pays for the memory if there is none.
+    /// Makes room for `more` items, and pays for the memory if there is not enough.
     pub(crate) fn reserve<T>(&mut self, items: &mut Vec<T>, more: usize) -> Result<(), Halt> {
         if items.capacity() - items.len() >= more {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a script is compiled to: steps of a machine with a stack.
+//! Compiled scripts: steps of a machine with a stack.
 //!
 //! The *frame* of a function is the part of the stack from its first parameter on. A *slot* is a place in the frame. The
 //! compiler knows at each step how many slots are used, so the steps name slots.
@@ -7,13 +7,13 @@ use bytes::Bytes;
 
 use super::names::{Builtin, Library};
 
-/// As many results as there are: they lie at the end of the stack.
+/// All results, however many. They end at the top of the stack.
 pub(super) const ALL: u16 = u16::MAX;
 
 /// One step.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Op {
-    /// Pushes so many nils.
+    /// Pushes this number of nils.
     Nil(u16),
     Bool(bool),
     Constant(u32),
@@ -33,11 +33,11 @@ pub(super) enum Op {
     Table,
     /// Pops a value and a key, and sets them in the table at the slot.
     Item(u16),
-    /// Pops all behind the slot, and adds it to the table there.
+    /// Pops all values after the slot, and appends them to the table there.
     Items(u16),
     /// Pops a key and a table, and pushes the value.
     Index,
-    /// Pops a value, and sets it in the table at the slot with the key behind that.
+    /// Pops a value, and sets it in the table at the slot. The key is in the slot after that.
     SetIndex(u16),
     /// Pops an object, and pushes its method with this name, and the object.
     Method(u32),
@@ -46,10 +46,10 @@ pub(super) enum Op {
     Length,
     Arithmetic(Arithmetic),
     Compare(Comparison),
-    /// Joins all from the slot on.
+    /// Joins all values from the slot on.
     Concatenate(u16),
     Jump(u32),
-    /// Pops a condition.
+    /// Pops a condition, and jumps if it is false.
     JumpIfNot(u32),
     /// Jumps if the last value is false, and pops it otherwise.
     And(u32),
@@ -57,25 +57,25 @@ pub(super) enum Op {
     Or(u32),
     /// Pushes a closure of this function.
     Function(u32),
-    /// Calls the function at the slot with all that follows, which the results replace.
+    /// Calls the function at the slot with all values after it. The results replace the function and its arguments.
     Call {
         at: u16,
         wanted: u16,
     },
-    /// Returns all from the slot on.
+    /// Returns all values from the slot on.
     Return(u16),
-    /// Pushes what was given to the function beyond its parameters.
+    /// Pushes the variable arguments of the function.
     Varargs(u16),
-    /// Pops all from the slot on.
+    /// Pops all values from the slot on.
     Drop(u16),
-    /// The same, and closures keep the variables of them that they have captured.
+    /// Pops all values from the slot on, but closures keep the variables that they have captured.
     Close(u16),
     /// The start of a numeric loop: counter, limit and step are at the slot.
     ForPrepare {
         at: u16,
         step: u32,
     },
-    /// The next round of it: pushes the variable and jumps, if there is one.
+    /// The next round of a numeric loop: if there is one, pushes the variable and jumps.
     ForStep {
         at: u16,
         body: u32,
@@ -119,9 +119,9 @@ pub(super) enum Constant {
 /// A variable of an outer function that a function uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Capture {
-    /// It is in this slot of the function that makes the closure.
+    /// A variable in this slot of the function that makes the closure.
     Local(u16),
-    /// That function has captured it, too.
+    /// A variable that this function has captured, too.
     Captured(u16),
 }
 
@@ -129,7 +129,7 @@ pub(super) enum Capture {
 #[derive(Debug)]
 pub(super) struct Function {
     pub(super) ops: Box<[Op]>,
-    /// The line of each step. The last one that is counted is 65,535.
+    /// The line of each step, at most 65,535.
     pub(super) lines: Box<[u16]>,
     pub(super) captures: Box<[Capture]>,
     pub(super) parameters: u16,

@@ -1,4 +1,4 @@
-//! The words of a text.
+//! Reads the text of a script word by word.
 
 use std::borrow::Cow;
 
@@ -78,7 +78,7 @@ impl<'t> Lexer<'t> {
         self.text.get(self.at).copied()
     }
 
-    /// Takes what fulfils a condition.
+    /// Takes the bytes up to the first that does not meet the condition.
     fn take(&mut self, condition: impl Fn(u8) -> bool) -> &'t [u8] {
         let from = self.at;
         while self.peek().is_some_and(&condition) {
@@ -234,7 +234,7 @@ fn is_name(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// A part of a text for a message.
+/// The text as an error message quotes it.
 pub(super) fn shown(text: &[u8]) -> String {
     text[..text.len().min(40)].escape_ascii().to_string()
 }

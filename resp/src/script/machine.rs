@@ -32,13 +32,13 @@ pub(super) struct Machine<'a> {
     stack: Vec<Value>,
     /// The functions that were called and have not returned, the innermost last.
     frames: Vec<Frame>,
-    /// All that were made in this run.
+    /// All tables of this run.
     tables: Vec<Table>,
     closures: Vec<Closure>,
     captured: Vec<Captured>,
     /// The places of captured variables that are on the stack, the highest last, and their numbers.
     on_stack: Vec<(usize, u32)>,
-    /// Whether a built-in function that runs was called by a function of the script, and not by `pcall`.
+    /// Whether a function of the script called the built-in function that runs, and not `pcall`.
     is_called_by_script: bool,
     /// Whether the script asked for replies of version 3.
     is_new_protocol: bool,
@@ -52,12 +52,12 @@ struct Frame {
     next: u32,
     /// Where its slots begin on the stack.
     base: usize,
-    /// Where its results belong, and how many of them.
+    /// Where the caller wants its results, and how many.
     at: usize,
     wanted: u16,
-    /// How many arguments lie before `base` that no parameter takes.
+    /// How many variable arguments lie before `base`.
     varargs: usize,
-    /// How many `pcall`s it was called by.
+    /// How many nested `pcall`s called it.
     protections: u32,
 }
 
@@ -74,7 +74,7 @@ enum Captured {
     Kept(Value),
 }
 
-/// Why the next step is not done.
+/// Why a step stops the script.
 enum Stop {
     /// The script failed with this value, and may catch it.
     Raised(Value),
@@ -138,7 +138,7 @@ impl Machine<'_> {
         self.reply(&result)
     }
 
-    /// What the client is told of an error that nobody caught.
+    /// The reply to the client after an error that no `pcall` caught.
     fn failure(&mut self, error: &Value) -> RunError {
         match self.error_text(error) {
             Ok(text) => RunError::Failed(text),
@@ -147,7 +147,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The next step, until the script has returned.
+    /// The next step, or `None` if the script has returned.
     fn fetch(&mut self) -> Option<Op> {
         let frame = self.frames.last_mut()?;
         let op = self.code.functions[frame.function as usize].ops.get(frame.next as usize)?;

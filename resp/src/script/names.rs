@@ -1,4 +1,4 @@
-//! The names that a script finds: those that are here, and those that only Redis has.
+//! The names that a script can use, and the names that only Redis has.
 
 /// A built-in function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -54,7 +54,7 @@ pub(super) enum Library {
     Table,
 }
 
-/// What a name stands for.
+/// The meaning of a name.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Meaning {
     Builtin(Builtin),
@@ -64,7 +64,7 @@ pub(super) enum Meaning {
     Keys,
     /// `ARGV`.
     Arguments,
-    /// It is in Redis, and not here.
+    /// Only Redis has it.
     Missing,
 }
 
@@ -202,7 +202,7 @@ const TABLE: Names = &[
 ];
 const MISSING_TABLE: &[&str] = &["foreach", "foreachi", "maxn", "setn", "sort"];
 
-/// What a global variable stands for, if Redis has it.
+/// The meaning of a global variable, if Redis has it.
 pub(super) fn global(name: &[u8]) -> Option<Meaning> {
     find(GLOBALS, MISSING_GLOBALS, name)
 }
@@ -226,7 +226,7 @@ impl Library {
         GLOBALS.iter().find(is_it).map_or("?", |(name, _)| name)
     }
 
-    /// What a field of the library stands for, if Redis has it.
+    /// The meaning of a field of the library, if Redis has it.
     pub(super) fn field(self, name: &[u8]) -> Option<Meaning> {
         match self {
             Self::Math => find(MATH, MISSING_MATH, name),

@@ -22,13 +22,13 @@ pub(super) fn general(number: f64, precision: usize) -> String {
     without_zeros(&format!("{number:.decimals$}")).to_owned()
 }
 
-/// The integer that a reply has for a number: as C on x86, the smallest one for what is no integer of 64 bits.
+/// The integer of a number in a reply. As in C on x86, a number beyond 64 bits becomes the smallest integer.
 pub(super) fn to_integer(number: f64) -> i64 {
     let is_integer = number >= -(2f64.powi(63)) && number < 2f64.powi(63);
     if is_integer { number as i64 } else { i64::MIN }
 }
 
-/// How much work it is to read a number from this text: much, if it has many digits or an exponent.
+/// The cost of reading a number from this text. Many digits or an exponent cost much.
 pub(super) fn cost(text: &[u8]) -> u64 {
     let is_easy = text.len() <= 15 && !text.iter().any(|byte| matches!(byte, b'e' | b'E'));
     if is_easy { 4 } else { 250 + text.len() as u64 / 4 }
@@ -56,7 +56,7 @@ fn without_zeros(text: &str) -> &str {
     }
 }
 
-/// The number that a text is, with white space around it or without: decimal, or hexadecimal after `0x`.
+/// Reads a decimal number, or a hexadecimal one after `0x`. White space may surround it.
 pub(super) fn parse(text: &[u8]) -> Option<f64> {
     let text = std::str::from_utf8(trim(text)).ok()?;
     let (sign, digits) = match text.strip_prefix('-') {
@@ -69,7 +69,7 @@ pub(super) fn parse(text: &[u8]) -> Option<f64> {
     }
 }
 
-/// The number that a text is in this base, from 2 to 36. A negative one wraps around, as in C.
+/// Reads an integer in a base from 2 to 36. A negative one wraps around, as in C.
 pub(super) fn parse_in(text: &[u8], base: u32) -> Option<f64> {
     let text = trim(text);
     let (is_negative, digits) = match text {

@@ -1,4 +1,4 @@
-//! Compiles a text in one pass.
+//! Compiles the text of a script in one pass.
 
 mod constants;
 mod expression;
@@ -20,7 +20,7 @@ use super::lexer::{Lexer, Token, shown};
 
 /// How deep statements and expressions may be nested.
 const MAX_DEPTH: usize = 100;
-/// How many variables a function may have at once, and how many of outer functions, as in Lua.
+/// How many local variables a function may have at once, and how many it may capture, as in Lua.
 const MAX_LOCALS: usize = 200;
 const MAX_CAPTURES: usize = 60;
 /// How many values a function may need at once.
@@ -50,17 +50,17 @@ pub(super) fn compile(text: &[u8]) -> Result<Code, LoadError> {
 struct Parser<'t> {
     lexer: Lexer<'t>,
     token: Token<'t>,
-    /// The line of `token`, and of the word before.
+    /// The line of `token`, and of the word before it.
     line: u32,
     last_line: u32,
     /// The word after `token`, if it was looked at, with its line.
     ahead: Option<(Token<'t>, u32)>,
-    /// How deep this place is nested.
+    /// How deeply this place is nested.
     depth: usize,
-    /// The function that this place is in, and those around it, the outermost first.
+    /// The function that is being compiled, and those around it, the outermost first.
     current: Scope<'t>,
     outer: Vec<Scope<'t>>,
-    /// The variables with a name that can be seen from here, the innermost last.
+    /// The visible variables by their names, the innermost last.
     variables: HashMap<&'t [u8], Vec<Variable>>,
     functions: Vec<super::code::Function>,
     constants: Constants<'t>,
@@ -107,7 +107,7 @@ impl<'t> Parser<'t> {
         matches!(self.token, Token::Sign(found) if found == sign)
     }
 
-    /// Skips the word if it is this one.
+    /// Skips the word if it is `sign`. Returns whether it was.
     fn skip(&mut self, sign: &str) -> Result<bool, LoadError> {
         let is_there = self.is(sign);
         if is_there {
@@ -144,7 +144,7 @@ impl<'t> Parser<'t> {
         self.error(format!("{expected} expected near '{found}'"))
     }
 
-    /// Goes one level deeper; `depth` must be decreased after.
+    /// Goes one level deeper. The caller must decrease `depth` later.
     fn enter(&mut self) -> Result<(), LoadError> {
         self.depth += 1;
         match self.depth > MAX_DEPTH {
@@ -163,7 +163,7 @@ impl<'t> Parser<'t> {
         self.current.ops.len() - 1
     }
 
-    /// Emits a step that pushes so many values.
+    /// Emits a step that pushes `values` values.
     fn push(&mut self, op: Op, values: u16) -> Result<usize, LoadError> {
         self.current.depth += values;
         match self.current.depth > MAX_SLOTS {
@@ -208,7 +208,7 @@ impl<'t> Parser<'t> {
         self.variables.get(name)?.last().copied()
     }
 
-    /// Captures a variable of an outer function in all functions between that and this place, and returns its number here.
+    /// Captures a variable of an outer function, in all functions between that one and this. Returns its number in this function.
     fn capture(&mut self, variable: Variable) -> Result<u16, LoadError> {
         if let Some(known) = self.current.captured(variable) {
             return Ok(known);
@@ -236,7 +236,7 @@ impl<'t> Parser<'t> {
     }
 }
 
-/// The step that pops all from a slot on.
+/// The step that pops all values from a slot on.
 fn drop_to(depth: u16, is_captured: bool) -> Op {
     if is_captured { Op::Close(depth) } else { Op::Drop(depth) }
 }

@@ -6,14 +6,14 @@ use std::mem;
 use super::budget::{Budget, Halt};
 use super::value::{Key, Value};
 
-/// What a place in [`Table::places`] takes, with the free space that a hash table has.
+/// The memory of an entry of [`Table::places`], with the free space that a hash table keeps.
 const PLACE: usize = 2 * (mem::size_of::<(Key, u32)>() + 1);
 
-/// A table. Its last item in the sequence is not nil, and the position after that is nowhere else.
+/// A table. The last item of the sequence is not nil, and no entry has the position after it.
 #[derive(Debug, Default)]
 pub(super) struct Table {
     sequence: Vec<Value>,
-    /// A removed entry keeps its place, as nil: a loop over the table may be at it.
+    /// A removed entry stays, with the value nil: a loop over the table may be at it.
     entries: Vec<(Key, Value)>,
     places: HashMap<Key, u32>,
 }
@@ -29,7 +29,7 @@ impl Table {
         Ok(table)
     }
 
-    /// Sets the first items of the sequence, some of which may be nil.
+    /// Sets the first items of the sequence. Some may be nil.
     pub(super) fn fill(
         &mut self,
         values: impl ExactSizeIterator<Item = Value>,
@@ -91,7 +91,7 @@ impl Table {
         Ok(())
     }
 
-    /// The key that follows `key`, or the first one after nil, with its value. An error if the key is not in the table.
+    /// The key that follows `key`, with its value. The first key follows nil. Fails if `key` is not in the table.
     pub(super) fn next(&self, key: &Value, budget: &mut Budget) -> Result<Option<(Value, Value)>, NextError> {
         let mut at = match (key, key.as_position()) {
             (Value::Nil, _) => 0,
@@ -119,7 +119,7 @@ impl Table {
         }
     }
 
-    /// Moves entries to the sequence that continue it.
+    /// Moves the entries that continue the sequence to its end.
     fn move_followers(&mut self, budget: &mut Budget) -> Result<(), Halt> {
         while !self.entries.is_empty() {
             budget.spend(1)?;

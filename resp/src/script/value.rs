@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use super::names::{Builtin, Library};
 
-/// A value. A copy of it is cheap, and refers to the same table or function.
+/// A value. A copy is cheap, and refers to the same table or function.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Nil,
@@ -36,7 +36,7 @@ impl Value {
         !matches!(self, Self::Nil | Self::Bool(false))
     }
 
-    /// What `type` answers.
+    /// The result of `type`.
     pub(super) fn type_name(&self) -> &'static str {
         match self {
             Self::Nil => "nil",
@@ -89,7 +89,7 @@ impl Key {
         match value {
             Value::Nil => Err("table index is nil"),
             Value::Number(number) if number.is_nan() => Err("table index is NaN"),
-            // One zero has two forms.
+            // 0 and -0 are the same key.
             Value::Number(0.0) => Ok(Self(Value::Number(0.0))),
             value => Ok(Self(value)),
         }
@@ -111,7 +111,7 @@ impl PartialEq for Key {
     }
 }
 
-/// It has no NaN.
+/// A key is never NaN.
 impl Eq for Key {}
 
 impl Hash for Key {

@@ -1,4 +1,4 @@
-//! The arguments of a built-in function, which lie on the stack.
+//! The arguments of built-in functions. They lie on the stack.
 
 use bytes::Bytes;
 
@@ -49,13 +49,13 @@ impl Machine<'_> {
         }
     }
 
-    /// A number without its fraction, within ±2^53.
+    /// A number, cut to an integer within ±2^53.
     pub(super) fn integer(&mut self, arguments: &Arguments, number: usize) -> Step<i64> {
         let bound = (1i64 << 53) as f64;
         Ok(self.number(arguments, number)?.clamp(-bound, bound) as i64)
     }
 
-    /// The same, or `default` if the argument is nil or missing.
+    /// As [`Self::integer`], or `default` if the argument is nil or missing.
     pub(super) fn integer_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<i64> {
         match self.argument(arguments, number) {
             Value::Nil => Ok(default),
@@ -63,7 +63,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A string, or a number as one.
+    /// A string, or a number as a string.
     pub(super) fn string(&mut self, arguments: &Arguments, number: usize) -> Step<Bytes> {
         match self.argument(arguments, number) {
             Value::String(text) => Ok(text),
@@ -72,7 +72,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A table, as its number.
+    /// The number of a table.
     pub(super) fn table(&mut self, arguments: &Arguments, number: usize) -> Step<u32> {
         match self.argument(arguments, number) {
             Value::Table(id) => Ok(id),

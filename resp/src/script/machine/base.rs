@@ -1,4 +1,4 @@
-//! The functions that are global variables.
+//! The built-in functions that are global variables.
 
 use bytes::Bytes;
 
@@ -9,7 +9,7 @@ use crate::script::names::Builtin;
 use crate::script::number;
 use crate::script::table::NextError;
 
-/// The most values that `unpack` gives, as in Lua.
+/// The most values that `unpack` returns, as in Lua.
 const MAX_UNPACKED: i64 = 8_000;
 
 impl Machine<'_> {
@@ -44,7 +44,7 @@ impl Machine<'_> {
         self.fail_with(&text, level)
     }
 
-    /// Fails with a text of the script.
+    /// Fails with a text from the script.
     fn fail_with(&mut self, text: &[u8], level: usize) -> Step {
         let mut whole = Text::new(self.budget)?;
         whole.add(self.place(level).as_bytes(), self.budget)?;

@@ -1,4 +1,4 @@
-//! Calls, results, errors that are caught, and variables that closures keep.
+//! Calls, results, caught errors, and captured variables.
 
 use std::mem;
 
@@ -7,7 +7,7 @@ use super::{Captured, Closure, Constant, Frame, Function, Halt, Machine, Meaning
 use crate::script::code::{ALL, Capture};
 use crate::script::names::Builtin;
 
-/// How many functions may be called and not have returned.
+/// The most calls that have not returned.
 const MAX_CALLS: usize = 64;
 
 impl From<Halt> for Stop {
@@ -72,7 +72,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Jumps if the last value is as said, and pops it otherwise.
+    /// Jumps if the last value is as `if_true` says, and pops it otherwise.
     pub(super) fn jump_or_drop(&mut self, to: u32, if_true: bool) -> Step {
         match self.stack.last().is_some_and(Value::is_true) == if_true {
             true => self.jump(to),
@@ -83,7 +83,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Calls the value at `at` with all that follows on the stack. Its results replace them.
+    /// Calls the value at `at` with all values after it. The results replace the function and its arguments.
     pub(super) fn call(&mut self, at: usize, wanted: u16) -> Step {
         let mut callee = at;
         let mut protections = 0;
@@ -150,7 +150,7 @@ impl Machine<'_> {
         self.push_nils(missing)
     }
 
-    /// Returns from the innermost function with all from the slot on.
+    /// Returns all values from the slot on from the innermost function.
     pub(super) fn finish_function(&mut self, slot: u16) -> Step {
         let from = self.slot(slot);
         let Some(Frame { base, at, wanted, protections, .. }) = self.frames.pop() else { return Ok(()) };
@@ -158,7 +158,7 @@ impl Machine<'_> {
         self.finish(at, from, wanted, protections)
     }
 
-    /// Moves the results, which begin at `from`, to where they belong.
+    /// Moves the results, which begin at `from`, to `at`.
     fn finish(&mut self, at: usize, from: usize, wanted: u16, protections: u32) -> Step {
         self.budget.spend((self.stack.len() - from) as u64 / 8)?;
         let successes = std::iter::repeat_n(Value::Bool(true), protections as usize);
@@ -166,7 +166,7 @@ impl Machine<'_> {
         self.adjust(at, wanted)
     }
 
-    /// Makes the values from `at` on as many as are wanted.
+    /// Drops values from `at` on, or adds nils, until `wanted` are left.
     fn adjust(&mut self, at: usize, wanted: u16) -> Step {
         if wanted != ALL {
             let end = at + usize::from(wanted);
@@ -176,7 +176,7 @@ impl Machine<'_> {
         Ok(())
     }
 
-    /// Lets the innermost `pcall` return the error, or returns it if there is none.
+    /// Makes the innermost `pcall` return the error. Without a `pcall`, returns the error itself.
     pub(super) fn catch(&mut self, error: Value) -> Step {
         while let Some(frame) = self.frames.pop() {
             if frame.protections > 0 {
@@ -186,9 +186,9 @@ impl Machine<'_> {
         Err(Stop::Raised(error))
     }
 
-    /// Lets a `pcall` return an error. If there are several, the outer ones return that the inner ones did not fail.
+    /// Makes a `pcall` return an error. Of several nested in one call, the innermost fails, and the outer ones succeed.
     fn caught(&mut self, at: usize, wanted: u16, protections: u32, error: Value) -> Step {
-        // As in Redis, where an error of a command is its text.
+        // As in Redis, the script gets the text of a command's error.
         let error = self.error_field(&error)?.map_or(error, Value::String);
         self.close(at)?;
         self.make_room(protections as usize + 1)?;
@@ -197,7 +197,7 @@ impl Machine<'_> {
         self.adjust(at, wanted)
     }
 
-    /// Pops all from this place on. Closures keep what they have captured.
+    /// Pops all values from this place on. Closures keep the variables that they have captured.
     pub(super) fn close(&mut self, from: usize) -> Step {
         self.keep_captured(from);
         self.stack.truncate(from);

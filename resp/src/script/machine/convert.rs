@@ -1,4 +1,4 @@
-//! Values of replies, replies of values.
+//! Converts replies to values, and values to replies.
 
 use bytes::Bytes;
 
@@ -7,11 +7,11 @@ use super::{Machine, Step, Table, Value};
 use crate::reply::{MAX_NESTING, Reply};
 use crate::script::number;
 
-/// The fields that make a table a reply which is not known here.
+/// The fields by which a script returns kinds of replies that are not supported here.
 const OTHER_REPLIES: [&str; 5] = ["double", "map", "set", "big_number", "verbatim_string"];
 
 impl Machine<'_> {
-    /// The reply that a value means.
+    /// Converts a value to a reply.
     pub(super) fn reply(&mut self, value: &Value) -> Step<Reply> {
         self.nested_reply(value, MAX_NESTING)
     }
@@ -67,7 +67,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The text of an error that is a table with one.
+    /// The text in the `err` field, if the error is a table.
     pub(super) fn error_field(&mut self, error: &Value) -> Step<Option<Bytes>> {
         match error {
             Value::Table(id) => self.field(*id, "err"),
@@ -75,7 +75,7 @@ impl Machine<'_> {
         }
     }
 
-    /// What the client is told of an error.
+    /// The text of an error for the client.
     pub(super) fn error_text(&mut self, error: &Value) -> Step<Bytes> {
         if let Some(text) = self.error_field(error)? {
             return Ok(text);
@@ -87,7 +87,7 @@ impl Machine<'_> {
         Ok(text.into_bytes())
     }
 
-    /// The value of a reply to a command.
+    /// Converts a reply to a command to a value.
     pub(super) fn value_from(&mut self, reply: Reply) -> Step<Value> {
         self.nested_value(reply, MAX_NESTING)
     }
@@ -129,7 +129,7 @@ impl Machine<'_> {
         }
     }
 
-    /// A text that was copied for the script.
+    /// A string from a reply, after paying for it.
     fn received(&mut self, text: Bytes) -> Step<Value> {
         self.budget.take(64 + text.len())?;
         self.budget.pass(text.len())?;

@@ -8,7 +8,7 @@ use crate::script::number;
 /// The most flags, as in Lua.
 const MAX_FLAGS: usize = 5;
 
-/// What stands between `%` and the letter.
+/// The flags, width and precision between `%` and the letter.
 #[derive(Default)]
 struct Spec {
     is_left: bool,
@@ -81,12 +81,12 @@ impl Machine<'_> {
                 return Err(self.fail(format_args!("invalid option '%{option}' to 'format'")));
             }
         };
-        // As in C, digits with a precision are not filled with zeros.
+        // As in C, an integer with a precision is not padded with zeros.
         let is_zeroed = spec.is_zeroed && !(spec.precision.is_some() && b"diuxX".contains(&letter));
         Ok(spec.pad(body, is_zeroed))
     }
 
-    /// An integer; a negative one wraps around, as in C.
+    /// An unsigned integer. A negative number wraps around, as in C.
     fn unsigned(&mut self, arguments: &Arguments, number: usize) -> Step<u64> {
         let number = self.number(arguments, number)?;
         Ok(if number < 0.0 { number as i64 as u64 } else { number as u64 })
@@ -94,7 +94,7 @@ impl Machine<'_> {
 }
 
 impl Spec {
-    /// Reads what is between `%` and a letter, and returns the letter and what follows.
+    /// Reads up to the letter, and returns the letter and the text after it.
     fn read(text: &[u8]) -> Option<(Self, u8, &[u8])> {
         let mut spec = Self::default();
         let mut rest = text;
@@ -119,7 +119,7 @@ impl Spec {
         Some((spec, *letter, after))
     }
 
-    /// Digits with a sign, and as many as the precision says.
+    /// A sign and digits, with zeros up to the precision.
     fn digits(&self, number: String) -> Vec<u8> {
         let (sign, digits) = match number.strip_prefix('-') {
             Some(digits) => ("-", digits),

@@ -1,4 +1,4 @@
-//! Which function does what a built-in one says.
+//! Dispatches calls of built-in functions.
 
 use super::arguments::Arguments;
 use super::{Machine, Step};
@@ -14,7 +14,7 @@ impl Machine<'_> {
             Builtin::IpairsNext => self.ipairs_next(arguments),
             Builtin::Next => self.next(arguments),
             Builtin::Pairs => self.pairs(arguments),
-            // `call` has looked through all of them.
+            // `call` runs every `pcall` itself.
             Builtin::Pcall => Err(self.fail("attempt to call pcall in an unknown way")),
             Builtin::Select => self.select(arguments),
             Builtin::ToNumber => self.parse_number(arguments),

@@ -11,12 +11,12 @@ impl Machine<'_> {
 
     pub(super) fn math_fmod(&mut self, arguments: &Arguments) -> Step {
         let (number, by) = (self.number(arguments, 1)?, self.number(arguments, 2)?);
-        // The rest of a large number takes a step for each bit by which it is larger.
+        // The remainder takes one step for each bit by which the number is longer than the divisor.
         self.budget.spend(20)?;
         self.push(Value::Number(number % by))
     }
 
-    /// `max` or `min`: the last number that is beyond those before it.
+    /// `max` or `min`: the last number that `is_beyond` all numbers before it.
     pub(super) fn math_most(&mut self, arguments: &Arguments, is_beyond: fn(f64, f64) -> bool) -> Step {
         let mut most = self.number(arguments, 1)?;
         for number in 2..=arguments.count {

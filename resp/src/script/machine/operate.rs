@@ -9,7 +9,7 @@ use crate::script::number;
 use crate::script::value::Key;
 
 impl Machine<'_> {
-    /// The number that a value is or, as a text, means.
+    /// The value as a number, also if it is a string with a number.
     pub(super) fn as_number(&mut self, value: &Value) -> Step<Option<f64>> {
         match value {
             Value::Number(number) => Ok(Some(*number)),
@@ -80,7 +80,7 @@ impl Machine<'_> {
         self.push(Value::Bool(is_so))
     }
 
-    /// Compares two numbers, or two strings by `is_so` with their order.
+    /// Compares two numbers with `is_so`, or two strings by applying `is_so` to their order.
     fn order(&mut self, one: &Value, other: &Value, is_so: fn(f64, f64) -> bool) -> Step<bool> {
         match (one, other) {
             (Value::Number(one), Value::Number(other)) => Ok(is_so(*one, *other)),
@@ -108,7 +108,7 @@ impl Machine<'_> {
         self.push(text.into())
     }
 
-    /// The value of a key.
+    /// The value of a key in an object.
     pub(super) fn index(&mut self, object: &Value, key: &Value) -> Step<Value> {
         let library = match object {
             Value::Table(id) => {
@@ -141,7 +141,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Sets a key of an object.
+    /// Sets a key in an object.
     pub(super) fn set(&mut self, object: &Value, key: Value, value: Value) -> Step {
         match object {
             Value::Table(id) => {

@@ -1,9 +1,9 @@
-//! `string`, but for `format`.
+//! `string`, without `format`.
 
 use super::arguments::Arguments;
 use super::{Machine, Step, Value};
 
-/// What a pattern has that is not plain text.
+/// The characters with a meaning in patterns.
 const MAGIC: &[u8] = b"^$*+?.([%-";
 
 impl Machine<'_> {
@@ -28,7 +28,7 @@ impl Machine<'_> {
         self.push_bytes(text.repeat(if text.is_empty() { 0 } else { times }))
     }
 
-    /// The part of a string from one position to another, which count from its end if they are negative.
+    /// The part of a string between two positions. A negative position counts from the end.
     fn part(text: &[u8], from: i64, to: i64) -> &[u8] {
         let length = text.len() as i64;
         let absolute = |position: i64| if position < 0 { (length + position + 1).max(0) } else { position };

@@ -1,4 +1,4 @@
-//! Strings that are put together, and errors of the script.
+//! Builds strings, and the errors of scripts.
 
 use std::fmt::Display;
 
@@ -8,13 +8,13 @@ use super::{Machine, Step, Stop, Value};
 use crate::script::budget::{Budget, Halt};
 use crate::script::number;
 
-/// What it costs to write a number.
+/// The cost of writing a number.
 pub(super) const NUMBER: u64 = 20;
 
-/// What a string takes beside its bytes.
+/// The memory of a string besides its bytes.
 const STRING: usize = 64;
 
-/// A string that is put together.
+/// A string that is being built.
 pub(super) struct Text(Vec<u8>);
 
 impl Text {
@@ -31,7 +31,7 @@ impl Text {
         Ok(())
     }
 
-    /// Adds a string or a number, and returns whether the value is one.
+    /// Adds a string or a number. Returns `false` if the value is neither.
     pub(super) fn add_value(&mut self, value: &Value, budget: &mut Budget) -> Result<bool, Halt> {
         match value {
             Value::String(text) => self.add(text, budget)?,
@@ -63,7 +63,7 @@ impl Machine<'_> {
         Ok(text.into_bytes())
     }
 
-    /// Pushes a string whose bytes are paid for.
+    /// Pushes a string whose bytes have been paid for.
     pub(super) fn push_bytes(&mut self, bytes: Vec<u8>) -> Step {
         self.budget.take(STRING)?;
         self.push(Value::String(bytes.into()))
@@ -74,7 +74,7 @@ impl Machine<'_> {
         self.push(Value::String(text))
     }
 
-    /// What `tostring` answers.
+    /// The result of `tostring`.
     pub(super) fn text_of(&mut self, value: &Value) -> Step<Bytes> {
         let named = |kind: &str, number: u32| format!("{kind}: 0x{number:08x}");
         let text = match value {
@@ -93,7 +93,7 @@ impl Machine<'_> {
         self.text(text.as_bytes())
     }
 
-    /// An error with this text, and with the line of the script.
+    /// An error with the line of the script and this text.
     pub(super) fn fail(&mut self, text: impl Display) -> Stop {
         self.raise(format_args!("{}{text}", self.place(1)))
     }
@@ -106,7 +106,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The line of the function that called a built-in one, or of that many functions above, for a message.
+    /// The line of the function `level` calls above the built-in function, for an error message.
     pub(super) fn place(&self, level: usize) -> String {
         let count = self.frames.len();
         let is_hidden = match level {

@@ -35,7 +35,7 @@ impl<'t> Parser<'t> {
         self.operation(0)
     }
 
-    /// Compiles expressions with commas between them, and returns their number, and what the last one left.
+    /// Compiles expressions with commas between them. Returns their number, and what the last one left on the stack.
     pub(super) fn expressions(&mut self) -> Result<(u16, Kind), LoadError> {
         let mut count = 1;
         let mut last = self.expression()?;
@@ -46,7 +46,7 @@ impl<'t> Parser<'t> {
         Ok((count, last))
     }
 
-    /// Lets the last of some expressions give all its values.
+    /// Makes the last of several expressions give all its values.
     pub(super) fn open(&mut self, last: Kind) {
         if let Kind::Many(call) = last {
             self.current.want(call, ALL);

@@ -26,7 +26,7 @@ impl<'t> Parser<'t> {
         self.open_block(None);
         self.block()?;
         self.expect("until")?;
-        // The condition sees the variables of the body, which are dropped on both ways from it.
+        // The condition can use the variables of the body, so both ways out of it drop them.
         let again = self.condition()?;
         self.close_block()?;
         let end = self.emit(Op::Jump(0));
@@ -97,7 +97,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Compiles the body of a loop, which finds its variables on the stack.
+    /// Compiles the body of a loop. Its variables are already on the stack.
     fn body(&mut self, names: &[&'t [u8]]) -> Result<(), LoadError> {
         self.expect("do")?;
         self.open_block(None);

@@ -1,4 +1,4 @@
-//! A function that is being compiled: its steps, its blocks and its variables.
+//! The steps, blocks and variables of a function that is being compiled.
 
 use crate::script::code::{ALL, Capture, Function, Op};
 
@@ -24,7 +24,7 @@ pub(super) struct Block {
     pub(super) depth: u16,
     /// The variables of the function before it.
     pub(super) names: usize,
-    /// Whether a closure has captured a variable of it.
+    /// Whether a closure has captured one of its variables.
     pub(super) is_captured: bool,
     /// The jumps out of it, if it is a loop.
     pub(super) breaks: Option<Vec<usize>>,
@@ -40,7 +40,7 @@ pub(super) struct Captured {
 /// A local variable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Variable {
-    /// How many functions its function is in.
+    /// How many functions surround its function.
     pub(super) level: usize,
     /// The number of its block in the function.
     pub(super) block: usize,
@@ -53,7 +53,7 @@ impl Scope<'_> {
         self.ops.len()
     }
 
-    /// Lets the jump at `from` lead to the step `to`.
+    /// Makes the jump at `from` lead to the step `to`.
     pub(super) fn patch(&mut self, from: usize, to: usize) {
         if let Some(
             Op::Jump(target)
@@ -67,7 +67,7 @@ impl Scope<'_> {
         }
     }
 
-    /// Says how many values the call at this step must give, of which one was counted.
+    /// Makes the call at this step give this number of values. One of them was counted already.
     pub(super) fn want(&mut self, call: usize, values: u16) {
         if let Some(Op::Call { wanted, .. } | Op::Varargs(wanted)) = self.ops.get_mut(call) {
             *wanted = values;

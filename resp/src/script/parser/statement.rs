@@ -41,7 +41,7 @@ impl<'t> Parser<'t> {
         self.close_block().map(drop)
     }
 
-    /// Compiles a statement, and returns whether none may follow.
+    /// Compiles a statement. Returns whether it must be the last one of its block.
     fn statement(&mut self) -> Result<bool, LoadError> {
         let Token::Sign(sign) = self.token else { return self.assignment_or_call().map(|()| false) };
         match sign {
@@ -69,7 +69,7 @@ impl<'t> Parser<'t> {
         Ok(false)
     }
 
-    /// Compiles a condition, and returns the jump if it does not hold.
+    /// Compiles a condition. Returns the jump for when it is false.
     pub(super) fn condition(&mut self) -> Result<usize, LoadError> {
         self.expression()?;
         self.current.depth -= 1;
@@ -99,7 +99,7 @@ impl<'t> Parser<'t> {
         Ok(())
     }
 
-    /// Lets jumps lead here.
+    /// Makes jumps lead here.
     pub(super) fn land(&mut self, jumps: Vec<usize>) {
         for jump in jumps {
             self.current.patch(jump, self.current.here());
@@ -170,7 +170,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Pops a value to its place.
+    /// Pops a value, and writes it to the place.
     pub(super) fn store(&mut self, place: &Place) {
         self.emit(match place {
             Place::Local(slot) => Op::SetLocal(*slot),

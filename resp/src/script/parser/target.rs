@@ -1,4 +1,4 @@
-//! Names, and the fields, keys and calls behind them.
+//! Names, and the fields, keys and calls after them.
 
 use super::Parser;
 use crate::script::LoadError;
@@ -6,7 +6,7 @@ use crate::script::code::Op;
 use crate::script::lexer::{Token, shown};
 use crate::script::names::{self, Library, Meaning};
 
-/// What can be read, called and sometimes written.
+/// An expression that can be read or called. Some can be assigned to.
 pub(super) enum Target<'t> {
     Local(u16),
     Captured(u16),
@@ -16,12 +16,12 @@ pub(super) enum Target<'t> {
     Indexed,
     /// A value is on the stack.
     Value,
-    /// A value is on the stack, from the call at this step.
+    /// The result of the call at this step is on the stack.
     Call(usize),
 }
 
 impl<'t> Parser<'t> {
-    /// Compiles a name or parentheses, with fields, keys and calls behind it. What it leaves must be loaded.
+    /// Compiles a name or parentheses, with the fields, keys and calls after it. [`Self::load`] pushes the value.
     pub(super) fn suffixed(&mut self) -> Result<Target<'t>, LoadError> {
         let mut target = match self.token {
             Token::Name(name) => {
@@ -65,7 +65,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// What a name stands for.
+    /// The target that a name means.
     pub(super) fn named(&mut self, name: &'t [u8]) -> Result<Target<'t>, LoadError> {
         if let Some(variable) = self.variable(name) {
             return match variable.level == self.outer.len() {
