@@ -14,7 +14,7 @@ use tokio::task::{JoinError, JoinHandle};
 
 /// Connections that the system completes before they are accepted.
 const BACKLOG: u32 = 1024;
-/// What a client without TLS is told if the port requires it.
+/// The answer to a client without TLS if the port requires it.
 const REQUIRES_TLS: &[u8] = b"-ERR ringfence: this port requires TLS\r\n";
 
 /// Reserves the port. It refuses connections until it is served, so that clients go to a node that has started.
@@ -56,7 +56,7 @@ pub(crate) fn serve(
     })
 }
 
-/// Waits for the end of what serves the port, if there is one.
+/// Waits until the port is no longer served. Without such a port, waits for ever.
 pub(crate) async fn ended(serving: &mut Option<JoinHandle<()>>) -> Result<(), JoinError> {
     match serving {
         Some(serving) => serving.await,

@@ -42,7 +42,7 @@ pub(crate) trait Service {
 pub(crate) enum Contender {
     /// Three nodes.
     Ringfence(PathBuf, Security),
-    /// Three nodes, asked as Redis is.
+    /// Three nodes, over the Redis protocol.
     Resp(PathBuf),
     /// Three servers; by the calls of its lock service, or by the one transaction that these consist of.
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },

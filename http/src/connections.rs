@@ -246,7 +246,7 @@ impl Connection {
         }
     }
 
-    /// Much more of a request has arrived: the client is not late.
+    /// Gives the client more time, as much more of its request has arrived.
     pub(super) fn received_much(&self) {
         let mut state = self.state();
         if state.phase == Phase::Head {

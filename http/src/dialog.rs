@@ -1,8 +1,8 @@
 //! Connections that speak another protocol than HTTP: one request after the other, each with one response.
 //!
-//! What a stranger can take is bounded as for HTTP: a request begins in a turn, and what arrives behind it waits, but for the end of the
-//! stream. Large requests and responses have shares of the same memory, and how long anything takes is checked by the same phases
-//! (`connections`), where all of a request is its head.
+//! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. While it is handled, the bytes after it are not read,
+//! except to see whether the client hangs up. Large requests and responses take shares of the same memory. The same phases (`connections`)
+//! limit the time: a whole request counts as the head of a request of HTTP.
 
 use std::future::{pending, poll_fn};
 use std::io;
@@ -27,19 +27,19 @@ use crate::threads::Threads;
 use crate::turns::{PER_TURN, Pace, Turns, in_turns};
 use crate::{Open, Protocol, Remote, serve_all};
 
-/// Bytes of a request that are kept until it is whole. More of one close the connection.
+/// The longest request, in bytes. A longer one closes the connection.
 const MAX_REQUEST: usize = 128 << 10;
 
 /// The server's side of a connection.
 pub trait Dialog: Send + 'static {
-    /// The length of the first whole request in `received`, from 1 to all of it, or `None` if it is not there yet. It is called again with
-    /// more bytes until it is, so it should keep its place itself, and never with none.
+    /// The length of the first request in `received`, which is not empty; `None` if the end of the request has not arrived. Then the next
+    /// call has the same bytes and more, so a dialog should remember how far it has read.
     ///
     /// # Errors
-    /// The last response: what follows cannot be understood, and the connection closes.
+    /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request. Dropped before its end if the client hangs up, or the connection must close.
+    /// Answers a request. The future is dropped if the client hangs up, or if the connection must close.
     fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> impl Future<Output = Reply> + Send;
 }
 
@@ -47,18 +47,18 @@ pub trait Dialog: Send + 'static {
 pub struct Reply {
     /// May be empty.
     pub bytes: Bytes,
-    /// The connection closes behind it.
+    /// Whether the connection closes after it.
     pub is_last: bool,
-    /// Called once the kernel has all of the bytes, and else dropped.
+    /// Called once the kernel has all of the bytes. Otherwise dropped.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
 }
 
-/// Dialogs, which this begins.
+/// Begins a dialog for each connection.
 #[derive(Clone)]
 struct Dialogs<B>(B);
 
-/// Serves the connections of `listener`, each with a dialog that `begin` makes, until `draining` turns true, then waits up to `within` for
-/// open requests to end. With `tls` they are encrypted. Runs on the first of `threads`, which accepts.
+/// Serves the connections of `listener`, each with a dialog from `begin`, until `draining` turns true. Then waits up to `within` for open
+/// requests to end. With `tls`, connections are encrypted. Runs on the first of `threads`, which accepts.
 ///
 /// A connection that belongs to a principal may be idle for any time.
 pub async fn serve_dialogs<D: Dialog>(
@@ -91,16 +91,16 @@ where
     }
 }
 
-/// A dialog, and how far it is.
+/// A dialog, with the state of its connection.
 struct Course<D> {
     dialog: D,
     socket: Socket,
     reader: Arc<Reader>,
     turns: Arc<Turns>,
     draining: watch::Receiver<bool>,
-    /// What has arrived, and was not answered: part of a request, or less than can be read at once.
+    /// Bytes of requests that were not answered yet.
     received: BytesMut,
-    /// Bytes of an unfinished request that the share counts.
+    /// How many bytes of an unfinished request `share` counts.
     kept: usize,
     share: Option<Share<Connection>>,
 }
@@ -124,7 +124,7 @@ impl<D: Dialog> Course<D> {
         timeout(END_TIMEOUT, self.socket.shutdown()).await?
     }
 
-    /// Waits for the next request, or the last response instead. `None`: the connection ends.
+    /// Waits for the next request. `Err` is the last response, and `None` the end of the connection.
     async fn next(&mut self) -> io::Result<Option<Result<Bytes, Bytes>>> {
         loop {
             if !self.received.is_empty() {
@@ -141,7 +141,7 @@ impl<D: Dialog> Course<D> {
         }
     }
 
-    /// Takes a whole request. What the dialog keeps of it holds no memory of others.
+    /// Takes a whole request. It is copied, so that a dialog that keeps a part of it does not keep the bytes of other requests.
     fn take(&mut self, length: usize) -> Bytes {
         let request = Bytes::copy_from_slice(&self.received[..length]);
         self.received.advance(length);
@@ -152,7 +152,7 @@ impl<D: Dialog> Course<D> {
         request
     }
 
-    /// Keeps what has arrived of an unfinished request.
+    /// Accounts for the bytes of an unfinished request.
     fn keep(&mut self) -> io::Result<()> {
         if self.received.len() > MAX_REQUEST {
             return Err(io::Error::other("a request is too long"));
@@ -160,7 +160,7 @@ impl<D: Dialog> Course<D> {
         let connection = self.reader.connection();
         while self.received.len() > self.kept + PER_TURN {
             let budget = &connection.connections.request_bodies;
-            // Joining the pieces takes up to twice their size.
+            // The buffer may be twice as large as the bytes in it.
             self.share.get_or_insert_with(|| budget.share(connection.owner(), connection)).grow(2 * PER_TURN);
             self.kept += PER_TURN;
             connection.received_much();
@@ -168,20 +168,20 @@ impl<D: Dialog> Course<D> {
         Ok(())
     }
 
-    /// Reads more; `false` if nothing follows, or nothing has begun at a stop.
+    /// Reads more bytes. `false`: the stream has ended, or the server stops and no request has begun.
     async fn read(&mut self) -> io::Result<bool> {
         let is_idle = self.received.is_empty();
         if is_idle {
-            // It may have been large.
+            // Gives back the memory of large requests.
             self.received = BytesMut::new();
         }
         tokio::select! {
-            // Whatever has arrived before a stop is answered.
+            // First, so that a request that arrived before the stop is answered.
             biased;
             read = read(&mut self.socket, &mut self.received) => return read,
             _ = self.draining.wait_for(|draining| *draining), if is_idle => {}
         }
-        // The driver sees what has arrived in the meantime.
+        // Lets the driver see what has arrived in the meantime.
         yield_now().await;
         if !poll_fn(|cx| Poll::Ready(self.reader.has_arrived(cx))).await {
             return Ok(false);
@@ -196,13 +196,13 @@ impl<D: Dialog> Course<D> {
             return pending().await;
         }
         self.share = None;
-        // One that has gone by now gets what needs no waiting.
+        // Notes a client that has hung up already. Its request has no effect then, unless it needs no waiting.
         let _ = poll_fn(|cx| Poll::Ready(self.reader.poll_hangup(cx))).await;
         let owner = || connection.owner();
         in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await
     }
 
-    /// Sends a response, what is sent at once in a turn each.
+    /// Sends a response in pieces, each in a turn of its own.
     async fn send(&mut self, reply: Reply, in_flight: InFlight) -> io::Result<()> {
         let Reply { bytes, sent, .. } = reply;
         in_flight.respond();
@@ -227,7 +227,7 @@ impl<D: Dialog> Course<D> {
     }
 }
 
-/// Reads what has arrived, at most what a turn allows; `false` at the end. A connection that waits has no buffer.
+/// Reads what has arrived, at most as much as a turn allows. `false`: the stream has ended. While nothing arrives, no buffer is allocated.
 async fn read(socket: &mut Socket, received: &mut BytesMut) -> io::Result<bool> {
     poll_fn(|cx| {
         let mut piece = [MaybeUninit::uninit(); PER_TURN];

@@ -1,5 +1,5 @@
-//! The server: accepts connections, bounds what they take, and drains on shutdown. It knows nothing of what is served. A listener speaks
-//! HTTP/1.1 ([`serve`]), or another protocol ([`Dialog`]).
+//! The server: accepts connections, bounds what they take, and drains on shutdown. A listener speaks HTTP/1.1 ([`serve`]) or another protocol
+//! ([`Dialog`]). The server knows nothing about leases.
 //!
 //! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
 //! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests
@@ -60,9 +60,9 @@ pub struct Remote {
     pub names: Arc<[Name]>,
 }
 
-/// What the connections of a listener speak.
+/// The protocol of a listener's connections.
 trait Protocol: Clone + Send + Sync + 'static {
-    /// Serves one of them until it ends.
+    /// Serves a connection until it ends.
     fn serve(self, open: Open) -> impl Future<Output = ()> + Send;
 }
 
@@ -70,16 +70,16 @@ trait Protocol: Clone + Send + Sync + 'static {
 struct Open {
     socket: Socket,
     remote: Arc<Remote>,
-    /// Of its thread.
+    /// The turns of its thread.
     turns: Arc<Turns>,
-    /// A stop waits until it is dropped.
+    /// A stop waits until this is dropped.
     watcher: Watcher,
     /// Turns true at a stop.
     draining: watch::Receiver<bool>,
 }
 
-/// Serves the connections of `listener` until `draining` turns true, then waits up to `within` for open requests to end. With `tls` they
-/// are encrypted. Runs on the first of `threads`, which accepts.
+/// Serves the connections of `listener` until `draining` turns true. Then waits up to `within` for open requests to end. With `tls`,
+/// connections are encrypted. Runs on the first of `threads`, which accepts.
 async fn serve_all<P: Protocol>(
     listener: TcpListener,
     tls: Option<Tls>,

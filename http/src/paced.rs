@@ -21,7 +21,7 @@ pub(super) const MAX_AHEAD: usize = 16 << 10;
 /// Bytes that are read at most before a client has said what it offers.
 const MAX_HELLO: usize = 16 << 10;
 
-/// How long a client may be silent before the system asks whether it is there, how often it asks then, and how many times.
+/// How long a client may be silent before TCP probes it, how often it does so, and how many times.
 const KEEPALIVE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_RETRIES: u32 = 6;
@@ -59,7 +59,7 @@ impl Paced {
         Self { handshake: Handshake::Hello(MAX_HELLO), ..Self::plain(stream, turns, connection) }
     }
 
-    /// Lets the system ask a silent client whether it is there. If none of the questions is answered, the socket fails.
+    /// Makes TCP probe a client that is silent. If no probe gets an answer, the socket fails.
     pub(super) fn keep_alive(&self) -> io::Result<()> {
         let asking = TcpKeepalive::new().with_time(KEEPALIVE).with_interval(KEEPALIVE_INTERVAL);
         SockRef::from(&self.stream).set_tcp_keepalive(&asking.with_retries(KEEPALIVE_RETRIES))

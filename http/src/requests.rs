@@ -33,8 +33,8 @@ const MAX_BUFFER: usize = 32 << 10;
 #[derive(Clone)]
 struct Http<A>(A);
 
-/// Serves the connections of `listener` with the handler `answer` until `draining` turns true, then waits up to `within` for
-/// open requests to end. With `tls` they are encrypted. Runs on the first of `threads`, which accepts.
+/// Serves the connections of `listener` with the handler `answer` until `draining` turns true. Then waits up to `within` for open requests
+/// to end. With `tls`, connections are encrypted. Runs on the first of `threads`, which accepts.
 pub async fn serve<A, F>(
     listener: TcpListener,
     tls: Option<Tls>,

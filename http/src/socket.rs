@@ -26,7 +26,7 @@ use crate::turns::Turns;
 /// How long a client may take to read the last response.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What is read from and written to, by hyper or a dialog.
+/// The stream that hyper or a dialog reads and writes.
 pub(super) struct Socket(Arc<Reader>);
 
 /// A connection's stream.
@@ -84,7 +84,7 @@ impl Reader {
         &self.connection
     }
 
-    /// A request is there: waits for its turn, and for the responses to earlier ones to be sent.
+    /// Begins a request: waits for its turn, and until the responses to earlier requests are sent.
     pub(super) async fn begin(&self, turns: &Arc<Turns>) -> InFlight {
         if let Some(turn) = turns.ask(self.connection.owner()) {
             self.connection.waits_for_turn();
@@ -110,7 +110,7 @@ impl Reader {
         Poll::Ready(())
     }
 
-    /// Whether something has arrived that was not asked for, also if there is no turn to read it.
+    /// Whether bytes have arrived that were not read, even without a turn.
     pub(super) fn has_arrived(&self, cx: &mut Context<'_>) -> bool {
         let mut input = self.input();
         input.stream.paced().allow_ahead();
@@ -118,7 +118,7 @@ impl Reader {
         !input.ahead.is_empty()
     }
 
-    /// It speaks another protocol than HTTP, and nothing may arrive for long: the system looks whether the client is there.
+    /// Marks a connection that speaks another protocol than HTTP. It may be silent for long, so TCP probes the client.
     pub(super) fn becomes_dialog(&self) {
         if let Err(error) = self.input().stream.paced().keep_alive() {
             tracing::debug!(%error, "cannot set SO_KEEPALIVE");
@@ -138,7 +138,7 @@ impl Reader {
 }
 
 impl Input {
-    /// Reads ahead. Ready at the end of the stream, or when there is no room.
+    /// Reads ahead. Ready at the end of the stream, or if there is no room for more.
     fn poll_ahead(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while !self.is_closed && self.ahead.len() < MAX_AHEAD {
             let mut piece = [0; 1024];
@@ -150,7 +150,7 @@ impl Input {
             let read = ready!(read);
             self.is_closed = read.is_err() || piece.filled().is_empty();
             self.ahead.extend_from_slice(piece.filled());
-            // Who is polled before this may be waiting for these bytes.
+            // The task may have polled the reader of these bytes before this.
             cx.waker().wake_by_ref();
         }
         Poll::Ready(())
@@ -213,8 +213,8 @@ impl AsyncWrite for Socket {
     }
 }
 
-/// Ends a stream behind its last response. Closing a socket with unread bytes resets the connection, and the client would lose the
-/// response. So what it still sends is read for a while.
+/// Ends a stream after its last response. It reads what the client still sends: closing a socket with unread bytes resets the connection, and
+/// the client would lose the response.
 pub(super) async fn end(mut stream: impl AsyncRead + AsyncWrite + Unpin) -> io::Result<()> {
     stream.shutdown().await?;
     let mut buffer = [0; 1024];

@@ -47,9 +47,9 @@ pub enum Command {
     },
     /// Changes keys if they are as the requester read them. Since rules 4.
     Conditional(Box<Conditional>),
-    /// Ends a lease of a [`Conditional`] because its client was not told of it, unless it was in the meantime. Since rules 4.
+    /// Ends a lease of a [`Conditional`] whose client does not know it, unless the client has learned of it. Since rules 4.
     TakeBack {
-        /// The lease. An unknown id is remembered as abandoned: a node drew it, and its grant may still be on its way.
+        /// The lease. An unknown id is remembered as abandoned, as its grant may still be on its way.
         lease_id: LeaseId,
         /// The attachment of the request.
         attachment: Attachment,

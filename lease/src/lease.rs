@@ -146,7 +146,7 @@ impl Lease {
         self.deadline_ms = now_ms.saturating_add(self.ttl.ms().into());
     }
 
-    /// Lets a live lease end `ttl` from now, unless it is renewed. No closed connection ends it any more.
+    /// Gives a live lease this time-to-live from now on. It is not taken back any more.
     pub(crate) fn expire(&mut self, ttl: Ttl, now_ms: u64) {
         self.ttl = ttl;
         self.deadline_ms = now_ms.saturating_add(ttl.ms().into());

@@ -3,8 +3,8 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
 
-/// What a client of the Redis protocol stores with a key. Secret: it is in no view, event or log of the node. A clone shares the
-/// bytes and is cheap.
+/// What a client of the Redis protocol stores with a key. A value is a secret: no view, event or log of the node has it. A clone shares
+/// the bytes and is cheap.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Value(Arc<[u8]>);
 
@@ -23,7 +23,7 @@ impl Value {
     }
 }
 
-/// Without the bytes.
+/// Shows the length only.
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Value({} bytes)", self.0.len())

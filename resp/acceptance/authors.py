@@ -108,7 +108,7 @@ def go_results(version: str, ended: subprocess.CompletedProcess[str]) -> Results
     return results
 
 
-# What redlock's tests say in place of what they need from one before them.
+# The error of a redlock test whose earlier test has failed.
 FOLLOWS = "Could not run because a required previous test failed."
 
 

@@ -1,4 +1,4 @@
-"""What is known to go another way, and why: deviations.toml."""
+"""Reads deviations.toml: the steps that are known to fail, and why."""
 
 from __future__ import annotations
 

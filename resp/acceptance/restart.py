@@ -30,7 +30,7 @@ class Restart(Library):
             ("it is free", call(at, "GET", key), "$-1"),
         ]
         for what, answer, expected in answers:
-            results.steps[what] = "" if answer == expected else f"{answer} instead of {expected}"
+            results.steps[what] = "" if answer == expected else f"got {answer}, want {expected}"
         return results
 
 

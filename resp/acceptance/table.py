@@ -1,4 +1,4 @@
-"""What is played, by its names."""
+"""The libraries that `run` plays, by name."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from restart import Restart
 
 TESTS_OF_REDIS_PY = ["tests/test_lock.py", "tests/test_asyncio/test_lock.py"]
 FOR_REDSYNC = {
-    # Rueidis gives up if it is not told of keys that change.
+    # Rueidis gives up if the server does not track keys for its cache.
     "rueidislib.ClientOption{": "rueidislib.ClientOption{{DisableCache: true,",
-    # The ports of its servers: ports that no client is given. The shim knows them.
+    # The ports of its servers become ports that the system gives to no client. The shim knows them.
     "51200": "21200",
 }
 

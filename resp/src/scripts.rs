@@ -1,7 +1,7 @@
 //! The scripts that a node remembers, by the digests of their texts.
 //!
-//! A principal has scripts of its own: it can neither run out those of another one, nor flush them. All together have a bound; beyond
-//! it, the script that was used longest ago is forgotten, of the principal whose scripts take most. Its client sends the text again.
+//! Each principal has scripts of its own, which no other principal can push out or flush. The memory of all scripts has a bound. Beyond it,
+//! the principal whose scripts take most loses the script that it used longest ago. Its client then sends the text again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,7 @@ use crate::script::Script;
 
 /// How much memory all scripts may take.
 const MAX_BYTES: usize = 4 << 20;
-/// What a script takes besides itself.
+/// The memory of a script besides its code.
 const OVERHEAD: usize = 256;
 
 /// The SHA-1 of a text.
@@ -39,7 +39,7 @@ struct Known {
 #[derive(Debug, Default)]
 struct Own {
     scripts: HashMap<Digest, (Arc<Script>, u64)>,
-    /// By when they were last used.
+    /// The scripts in the order of their last use.
     by_use: BTreeMap<u64, Digest>,
     bytes: usize,
 }

@@ -9,24 +9,24 @@ use crate::frame::{Frame, Malformed};
 use crate::node::Node;
 use crate::session::{Answered, Session};
 
-/// What the door needs besides the service.
+/// Options of the RESP port.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// A request that takes this long is logged.
     pub slow_request: Duration,
 }
 
-/// The door of a node for clients of Redis.
+/// The port of a node for clients that speak the Redis protocol.
 #[derive(Clone)]
 pub struct Resp(Arc<Node>);
 
 impl Resp {
-    /// The door to `service`.
+    /// Answers clients by `service`.
     pub fn new(service: Arc<Service>, options: Options) -> Self {
         Self(Arc::new(Node::new(service, options.slow_request)))
     }
 
-    /// This side of a new connection from `remote`.
+    /// The server's side of a new connection from `remote`.
     pub fn dialog(&self, remote: Arc<Remote>) -> impl Dialog + use<> {
         Conversation { frame: Frame::default(), session: Session::new(Arc::clone(&self.0), remote) }
     }

@@ -1,7 +1,7 @@
-//! One connection: who is at the other end, what it has agreed on, and its requests one after the other.
+//! One connection: its principal, its protocol version and database, and its requests one after the other.
 //!
-//! Who it is, is asked anew for each request: access rules change while connections last. Whoever may acquire or read no key can
-//! say who it is, and nothing else.
+//! Each request checks the credential again, as access rules may change while a connection is open. A client that may neither acquire nor
+//! read any key can authenticate, and nothing else.
 
 mod client;
 mod hash;
@@ -40,7 +40,7 @@ pub(crate) struct Session {
     credential: Option<Digest>,
     protocol: Protocol,
     database: u16,
-    /// What the client calls itself: its leases show it.
+    /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
     pending: Pending,
     is_first: bool,
@@ -51,27 +51,27 @@ pub(crate) struct Session {
 struct Asked<'a> {
     name: &'static str,
     command: Command,
-    /// The name of the command first.
+    /// The first one is the name of the command.
     arguments: &'a [Bytes],
     sent: &'a Bytes,
     caller: &'a Caller,
 }
 
-/// What a request came to.
+/// The answer to a request.
 pub(crate) struct Answered {
     pub(crate) bytes: Bytes,
-    /// The connection closes behind it.
+    /// Whether the connection closes after it.
     pub(crate) is_last: bool,
     /// The grants that it acknowledges.
     pub(crate) unsent: Option<Unsent>,
 }
 
-/// What was done.
+/// The result of a command.
 enum Done {
     Reply(Reply),
-    /// The reply is the last one.
+    /// A reply after which the connection closes.
     Last(Reply),
-    /// The reply, with what it acknowledges.
+    /// An encoded reply, with the grants that it acknowledges.
     Bytes(Bytes, Option<Unsent>),
 }
 
@@ -112,7 +112,6 @@ impl Session {
             return Answered { bytes: error(&refused), is_last: true, unsent: None };
         }
         if command.is_for_holders() {
-            // What nobody waits for any more is not begun.
             connection.check_connected().await;
         }
         let node = Arc::clone(&self.node);
@@ -169,7 +168,7 @@ impl Session {
         }
     }
 
-    /// Who sends requests now.
+    /// The caller, by the access rules of this moment.
     fn caller(&self) -> Result<Caller, Failure> {
         self.node.service.caller(self.proof(self.credential))
     }
@@ -196,7 +195,7 @@ impl Session {
         if self.pending.is_queueing() { self.behind_multi(asked).await } else { self.at_once(asked).await }
     }
 
-    /// Does a command behind MULTI, or queues it.
+    /// Runs or queues a command behind MULTI.
     async fn behind_multi(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         match asked.command {
             Command::Discard => self.discard(),
@@ -252,14 +251,14 @@ impl Session {
     }
 }
 
-/// The connection is that of its last request's sender.
+/// Makes the sender of the last request the owner of the connection.
 fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
     connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
 }
 
 fn error(refused: &Refused) -> Bytes {
     let mut bytes = Vec::new();
-    // Both protocols have the same errors.
+    // Both versions of the protocol encode errors alike.
     let encoded = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
     encoded.expect("the text of a refusal is short");
     bytes.into()

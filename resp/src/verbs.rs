@@ -1,12 +1,11 @@
-//! The commands on keys, each of which does what it does to a [`Transaction`].
+//! The commands on keys. Each of them reads and changes a [`Transaction`].
 //!
-//! A command is understood as a whole, names and values and times, before any command of its request does anything. So the keys of a request
-//! are known before it begins, and nothing is half done because an argument is wrong.
+//! All arguments of all commands of a request are checked before the first command runs. So the keys of a request are known before it begins,
+//! and a wrong argument leaves nothing half done.
 //!
-//! - **A key that is set is a lease of its own**, with the value as its secret. One with another value is another lease, which ends the
-//!   one before, and one with the same value is the same lease for a longer or a shorter time.
-//! - **What others hold is there and cannot be changed**: a key that is held over HTTP, or by another principal. `GET` answers a
-//!   placeholder for it.
+//! - **A key that is set is a lease**, with the value as its secret. Setting the key to another value ends the lease and acquires a new one.
+//!   Setting it to the same value gives the lease a longer or a shorter time.
+//! - **A key that is held over HTTP, or by another principal, cannot be changed.** `GET` answers a placeholder for it.
 
 mod end;
 mod expire;
@@ -33,7 +32,7 @@ pub(crate) use words::Place;
 
 use words::Words;
 
-/// What a command came to.
+/// The outcome of a command.
 pub(crate) type Answer = Result<Reply, Refused>;
 
 /// A command on keys, ready to run.
@@ -44,12 +43,12 @@ pub(crate) struct Verb {
 
 type Step = dyn Fn(&mut Transaction) -> Answer + Send + Sync;
 
-/// A name, the fewest and the most arguments, and how they are understood.
+/// A name, the fewest and the most arguments, and the function that reads them.
 type Entry = (&'static str, usize, usize, fn(&Words) -> Result<Verb, Refused>);
 
 const ANY: usize = usize::MAX;
 
-/// What scripts of EVAL_RO may do.
+/// The commands that scripts of EVAL_RO may call.
 const READS: &[Entry] = &[
     ("get", 1, 1, read::get),
     ("getrange", 3, 3, read::getrange),
@@ -78,7 +77,7 @@ const WRITES: &[Entry] = &[
 ];
 
 impl Verb {
-    /// The command that `arguments`, its name first, mean in a place.
+    /// Reads a command in a place. The first argument is its name.
     pub(crate) fn read(arguments: &[Bytes], place: Place, database: u16) -> Result<Self, Refused> {
         let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
         let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
@@ -95,7 +94,7 @@ impl Verb {
         Self { keys: keys.into(), step: Box::new(step) }
     }
 
-    /// The command that `arguments` mean in a script that may change nothing.
+    /// Reads a command in a script that may change nothing.
     pub(crate) fn read_only(arguments: &[Bytes], database: u16) -> Result<Self, Refused> {
         let is_write = arguments.first().is_some_and(|name| find(WRITES, name).is_some());
         if is_write {
@@ -107,12 +106,12 @@ impl Verb {
         Self::read(arguments, Place::Script, database)
     }
 
-    /// The keys that it names.
+    /// The keys of its arguments.
     pub(crate) fn keys(&self) -> &[Key] {
         &self.keys
     }
 
-    /// Does it. If it fails, it has changed nothing.
+    /// Runs the command. If it fails, it has changed nothing.
     pub(crate) fn run(&self, transaction: &mut Transaction) -> Answer {
         (self.step)(transaction)
     }
@@ -124,7 +123,7 @@ impl fmt::Debug for Verb {
     }
 }
 
-/// The name of a command on keys as it stands in metrics. `None`: there is none.
+/// The name of a command on keys, as metrics have it. `None`: there is no such command.
 pub(crate) fn name(name: &[u8]) -> Option<&'static str> {
     entry(name).map(|(name, ..)| *name)
 }

@@ -1,4 +1,4 @@
-//! What a request does to keys: commands and scripts, all or nothing.
+//! The commands and scripts of requests.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,11 +24,11 @@ pub(crate) enum Work {
     Script(Run),
 }
 
-/// A script with what it was called with.
+/// A script with its keys and arguments.
 #[derive(Debug)]
 pub(crate) struct Run {
     script: Arc<Script>,
-    /// As scripts see them.
+    /// The names of the keys, as the client sent them.
     names: Vec<Bytes>,
     keys: Vec<Key>,
     arguments: Vec<Bytes>,
@@ -36,7 +36,7 @@ pub(crate) struct Run {
     is_read_only: bool,
 }
 
-/// What there was at a key that is watched.
+/// The state of a key when it was watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     Free,
@@ -44,7 +44,7 @@ pub(crate) enum Watched {
     Taken,
 }
 
-/// Where commands come from.
+/// Where a command comes from.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct From<'a> {
     pub(crate) scripts: &'a Scripts,
@@ -54,7 +54,7 @@ pub(crate) struct From<'a> {
 }
 
 impl Work {
-    /// What `arguments` mean, their name first.
+    /// Reads a command or a script. The first argument is the name of the command.
     pub(crate) fn read(arguments: &[Bytes], from: From) -> Result<Self, Refused> {
         let is = |name: &str| arguments[0].eq_ignore_ascii_case(name.as_bytes());
         let work = match () {
@@ -70,7 +70,7 @@ impl Work {
         Ok(work)
     }
 
-    /// The keys that it names.
+    /// The keys that the request names.
     pub(crate) fn keys(&self) -> &[Key] {
         match self {
             Self::Verb(verb) => verb.keys(),
@@ -78,7 +78,6 @@ impl Work {
         }
     }
 
-    /// Does it.
     pub(crate) fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
         match self {
             Self::Verb(verb) => verb.run(transaction),
@@ -128,7 +127,7 @@ impl Run {
         let Self { script, names, keys, arguments, database, is_read_only } = self;
         let mut calls = Calls { transaction, keys, database: *database, is_read_only: *is_read_only };
         let failed = match script::run(script, names, arguments, &mut calls, budget) {
-            // It may have meant it, but then it has done nothing, either.
+            // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
                 String::from_utf8_lossy(&text).into_owned()
             }
@@ -140,7 +139,7 @@ impl Run {
     }
 }
 
-/// The script of `text`, which is remembered.
+/// Finds the script of `text`, or compiles it and remembers it.
 pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
     let digest = Digest::of(text);
     if let Some(script) = from.scripts.get(from.principal, digest) {
@@ -157,7 +156,7 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
 }
 
 impl Watched {
-    /// What is at `key`.
+    /// The state of `key`.
     pub(crate) fn look(transaction: &mut Transaction, key: &Key) -> Result<Self, CannotDo> {
         if let Some(token) = transaction.lease(key)? {
             return Ok(Self::Own(token));
@@ -166,7 +165,7 @@ impl Watched {
     }
 }
 
-/// All of these keys, once each.
+/// These keys, without repetition.
 pub(crate) fn keys_of<'a>(all: impl IntoIterator<Item = &'a Key>) -> Result<Keys, Refused> {
     let keys: BTreeSet<&Key> = all.into_iter().collect();
     Keys::new(keys.into_iter().cloned().collect()).ok_or_else(too_many_keys)

@@ -2,11 +2,11 @@ use std::time::Duration;
 
 use ringfence_raft::Lines;
 
-/// Which requests of a door get a log line: those that were slow, denied, abandoned, or failed in the cluster.
+/// Decides which requests get a log line: those that were slow, denied or abandoned, or failed in the cluster.
 pub struct RequestLog {
     slow: Duration,
     lines: Lines,
-    /// Apart, so that whoever is denied again and again does not hide what fails.
+    /// Counted apart, so that many denied requests do not hide the failed ones.
     denials: Lines,
 }
 
@@ -15,11 +15,11 @@ pub struct RequestLog {
 pub enum Ending {
     /// It was answered.
     Answered,
-    /// It was answered that its sender may not do this.
+    /// It was answered that its client may not do this.
     Denied,
     /// It was answered that the cluster did not do it.
     Failed,
-    /// Its connection closed before.
+    /// Its connection closed before an answer.
     Abandoned,
 }
 
@@ -38,7 +38,7 @@ impl RequestLog {
         Self { slow, lines: Lines::default(), denials: Lines::default() }
     }
 
-    /// Takes the line of a request that ended like this after `took`, not counting the time that it asked to wait.
+    /// The log line of a request, if it gets one. `took` does not count the time that the request asked to wait.
     pub fn take(&self, ending: Ending, took: Duration) -> Option<RequestLine> {
         let is_logged = matches!(ending, Ending::Denied | Ending::Failed) || took >= self.slow;
         let lines = if ending == Ending::Denied { &self.denials } else { &self.lines };

@@ -9,16 +9,15 @@ use tokio::time::sleep;
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// How long after its response was lost a grant is taken back.
+/// How long after a lost response a grant is taken back.
 const AFTER: Duration = Duration::from_secs(2);
-/// The longest pause before that is tried again.
+/// The longest pause between two attempts.
 const MAX_PAUSE: Duration = Duration::from_secs(30);
 
-/// Grants of which the client has not learned, or may never learn. If this is dropped, they are taken back 2 s later, unless the client is
-/// told of them until then.
+/// Grants that the client does not know yet. If this is dropped, they are taken back 2 s later, unless the client learns of them before.
 ///
-/// A client that is answered with an error, or not at all, does not repeat its request by the id of a lease, as one does that chose it. So
-/// unlike an acquire by id, this one is taken back after an error, too, and again and again until that has an outcome.
+/// Here the node chose the lease ids, so a client that gets an error, or no answer, cannot repeat its request to get the same grant. So unlike
+/// an acquire whose id the client chose, these grants are taken back after an error, too, in as many attempts as it takes.
 #[must_use = "grants that are not sent are taken back"]
 pub struct Unsent {
     service: Arc<Service>,
@@ -37,7 +36,7 @@ impl Unsent {
         has_any.then(|| Self { service: Arc::clone(service), caller: caller.clone(), grants })
     }
 
-    /// The client has been sent the response, or there are no grants.
+    /// Keeps the grants: the response was sent, or there are none.
     pub fn sent(mut self) {
         self.grants.clear();
     }
@@ -63,8 +62,8 @@ impl Drop for Unsent {
 }
 
 impl Service {
-    /// Until there is an outcome, it is repeated. If very many of the caller's are being repeated, it is not: then the grants end with their
-    /// time-to-live.
+    /// Takes grants back, and tries again until there is an outcome. If too many such requests of the caller are being tried again, it gives
+    /// up, and the grants end with their time-to-live.
     async fn take_back(self: Arc<Self>, caller: &Caller, request: Request) {
         let (mut pause, mut place) = (AFTER, None);
         loop {

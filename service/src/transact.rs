@@ -1,4 +1,4 @@
-//! Requests of several steps on a few keys: they run on a copy, and one command does what they came to.
+//! Requests of several steps on a few keys. They run on a copy of the keys, and one command makes their changes.
 //!
 //! ```text
 //!            ┌──────────── the keys have changed: wait until this node's table is as new as the cluster's ◀──┐
@@ -6,8 +6,8 @@
 //!  keys ─▶ copy ─▶ run ─▶ changes something ─▶ one command, on condition that the keys are as copied ─▶ done │
 //!                     └─▶ changes nothing ─▶ the copy was as new as the cluster's: answered; else ──────────┘
 //! ```
-//! The first copy may be old: what it leads to is done only if it is true. So what succeeds takes one command and no read, unless it
-//! depends on how much time is left.
+//! The first copy may be old. Its conditions keep the command from changing anything then. So a request that changes keys takes one command
+//! and no linearizable read, unless it depends on how much time is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,27 +26,27 @@ use crate::take_back::Unsent;
 use crate::transaction::{Keys, Transaction};
 use crate::usage::BYTES_OF_A_REQUEST;
 
-/// How often a request is run. Each time but the first two, somebody else has changed one of its keys in the meantime.
+/// How often a request may run. It runs a third time only if another client has changed one of its keys, and so for each later time.
 const MOST_RUNS: usize = 32;
 /// When a request is not run again.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a request of several steps came to.
+/// The outcome of a request of several steps.
 #[derive(Debug)]
 pub struct Transacted<R> {
     /// What its last run returned.
     pub result: R,
-    /// The grants of which the client has not learned yet.
+    /// The grants that the client does not know yet.
     pub unsent: Option<Unsent>,
 }
 
 impl Service {
-    /// Does what `run` makes of `keys`, in one step and for `caller`, whose leases show `holder`. It is run again when the keys have changed
-    /// in the meantime. What it returns as an error is the answer, too, and then nothing is changed.
+    /// Runs `run` on a copy of `keys`, and makes its changes for `caller` in one step. New leases show `holder`. If the keys have changed
+    /// meanwhile, `run` runs again. If it returns an error, that is the result, and nothing is changed.
     ///
     /// # Errors
-    /// The caller lacks the right on a key, its limits do not allow it, or there is no outcome. Then nothing was changed, or what was
-    /// granted is taken back; what was ended may have ended.
+    /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
+    /// the outcome is unknown, or the mirror is late: grants are taken back, but leases that `run` ended may have ended.
     pub async fn transact<R>(
         self: &Arc<Self>,
         caller: &Caller,
@@ -55,7 +55,7 @@ impl Service {
         mut run: impl FnMut(&mut Transaction) -> Result<R, R>,
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
-        // The request itself was counted.
+        // The door has counted one request already.
         let (mut caller, mut now_ms, mut counted) = (caller.clone(), None, 1);
         for _ in 0..MOST_RUNS {
             caller.allow(KeyRight::Acquire, keys.iter())?;
@@ -87,7 +87,7 @@ impl Service {
         Err(Failure::Changed)
     }
 
-    /// `keys` as this node has them. `now_ms`: the cluster time of the copy, if it is as new as the cluster's.
+    /// A copy of `keys` as this node has them. `now_ms`: the cluster time of a linearizable read before it, if there was one.
     fn copy(&self, caller: &Caller, keys: &Keys, now_ms: Option<u64>) -> Transaction {
         self.handle.view(|table| {
             let found = |key: &Key| {
@@ -101,8 +101,8 @@ impl Service {
         })
     }
 
-    /// Proposes the change, and waits for the mirror to have the leases of which it tells the client. `None`: a key has changed, and nothing
-    /// was done.
+    /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was
+    /// done.
     async fn change(
         self: &Arc<Self>,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl Service {
             KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
             _ => None,
         });
-        // From before the proposal, so that it is dropped with this future.
+        // Made before the proposal, so that it is dropped with this future.
         let unsent = Unsent::new(self, caller, acquired.collect());
         let kept = command.changes().iter().filter_map(|change| match change {
             KeyChange::Keep { key, token } | KeyChange::Expire { key, token, .. } => {
@@ -142,13 +142,13 @@ impl Service {
     }
 }
 
-/// What a change came to. `None`: a key has changed.
+/// The grants of a change. `None`: a key has changed.
 fn changed(outcome: Outcome) -> Result<Option<Vec<Grant>>, Failure> {
     match outcome {
         Outcome::Changed(grants) => Ok(Some(grants)),
         Outcome::Refused(Refusal::Changed { .. }) => Ok(None),
         Outcome::Refused(refusal) => Err(refusal.into()),
-        // Not outcomes of a change.
+        // A conditional has no other outcome.
         _ => Err(Failure::Indeterminate),
     }
 }

@@ -1,8 +1,7 @@
-//! What a request of several steps finds at its keys, and what it makes of them.
+//! The keys of a request of several steps.
 //!
-//! It runs on a copy of the keys that it names, and changes that copy alone. What it has read becomes the conditions of one command, and
-//! what it leaves changed becomes the changes of that command: so either all of it is done, on keys that are as it found them, or
-//! nothing.
+//! The request runs on a copy of the keys that it names. What it reads becomes the conditions of one command, and what it changes becomes the
+//! changes of that command. So either all of it is done, on keys that are as the request found them, or nothing.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Token, Ttl};
 #[derive(Clone, Debug)]
 pub struct Transaction(BTreeMap<Key, Place>);
 
-/// The keys that a request of several steps names: a few, so that it costs the cluster little.
+/// The keys that a request of several steps names. They are few, so that it costs the cluster little.
 #[derive(Clone, Debug, Default)]
 pub struct Keys(Vec<Key>);
 
@@ -21,7 +20,7 @@ pub struct Keys(Vec<Key>);
 #[derive(Clone, Debug)]
 struct Place {
     found: Found,
-    /// What of it decides what the request comes to.
+    /// How much of `found` the request has read.
     read: Read,
     now: Now,
 }
@@ -29,11 +28,11 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Read {
     Nothing,
-    /// Who holds it.
+    /// Which lease holds the key.
     Holder,
-    /// And until when.
+    /// Also the deadline of the lease.
     Deadline,
-    /// And how long that is from now.
+    /// Also the time until the deadline.
     TimeLeft,
 }
 
@@ -41,24 +40,24 @@ enum Read {
 #[derive(Clone, Debug)]
 enum Now {
     AsFound,
-    /// The lease that was found, and the client was told of it.
+    /// The lease that was found. The response tells its token.
     Told,
-    /// The lease that was found ends then.
+    /// The lease that was found, with a new time-to-live.
     Expires(Ttl),
-    /// Nothing: what was found has ended.
+    /// No lease: a lease that was found has ended.
     Free,
-    /// A lease of its own, and what was found has ended.
+    /// A new lease: a lease that was found has ended.
     New(Value, Ttl),
 }
 
 /// What is at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen<'a> {
-    /// Nothing: it can be acquired.
+    /// No lease, and no waiter: it can be acquired.
     Free,
-    /// A lease with this value, of the caller.
+    /// A lease of the caller with this value.
     Own(&'a Value),
-    /// What the caller cannot change in a transaction: somebody else's lease, or one without a value, or somebody waits for the key.
+    /// A lease of another principal or without a value, or a waiter. The caller cannot change it in a transaction.
     Taken,
 }
 
@@ -67,7 +66,7 @@ pub enum Seen<'a> {
 pub enum CannotDo {
     /// The request did not name the key.
     NotNamed,
-    /// What holds the key is [`Seen::Taken`].
+    /// The key is [`Seen::Taken`].
     Taken,
     /// A lease of the caller holds the key.
     Held,
@@ -88,7 +87,7 @@ impl Keys {
 }
 
 impl Transaction {
-    /// A transaction on keys that are like this.
+    /// A transaction on these keys.
     pub fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
         let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
         Self(keys.map(|(key, found)| (key, place(found))).collect())
@@ -102,8 +101,8 @@ impl Transaction {
         Ok(self.place(key, Read::Holder)?.see())
     }
 
-    /// The token of the lease with `value` at `key`, which the client is told. `None`: there is none of the caller, or this request
-    /// acquires it.
+    /// The token of the caller's lease with `value` at `key`, to tell the client. `None`: there is no such lease, or this request acquires
+    /// it.
     ///
     /// # Errors
     /// The request did not name it.
@@ -122,7 +121,7 @@ impl Transaction {
         })
     }
 
-    /// The token of the caller's lease at `key`, to tell it from a later one. The client must not be told: see [`Self::token`].
+    /// The token of the caller's lease at `key`, to tell this lease from a later one. The client must not get it: see [`Self::token`].
     ///
     /// # Errors
     /// The request did not name it.
@@ -135,7 +134,7 @@ impl Transaction {
         })
     }
 
-    /// How long the lease at `key` lives unless it is renewed, in milliseconds. `None`: there is no lease, or somebody waits for it.
+    /// How long the lease at `key` lives unless it is renewed, in milliseconds. `None`: there is no lease, or its time is unknown.
     ///
     /// # Errors
     /// The request did not name it.
@@ -163,12 +162,12 @@ impl Transaction {
         Ok(())
     }
 
-    /// The caller's lease at `key` ends in `ttl` from now unless it is renewed, sooner or later than before. Returns whether there is one.
+    /// Gives the caller's lease at `key` this time-to-live from now on, which may be shorter than before. Returns whether there is a lease.
     ///
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
     pub fn expire(&mut self, key: &Key, ttl: Ttl) -> Result<bool, CannotDo> {
-        // One that arrives late must not undo a newer one.
+        // With the deadline as a condition, an extension that arrives late cannot undo a newer one.
         let place = self.place(key, Read::Deadline)?;
         match place.see() {
             Seen::Own(_) => {}
@@ -182,7 +181,7 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Ends the caller's lease at `key`. Returns whether there is one.
+    /// Ends the caller's lease at `key`. Returns whether there is a lease.
     ///
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
@@ -196,12 +195,12 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Whether it depends on the time of the copy.
+    /// Whether the request has read how much time is left.
     pub(crate) fn reads_time(&self) -> bool {
         self.0.values().any(|place| place.read == Read::TimeLeft)
     }
 
-    /// The command that does it, if it changes anything. New leases show `holder`; `new` gives each its id and attachment.
+    /// The command that makes the changes, if there are any. New leases show `holder`. `new` gives each of them its id and attachment.
     pub fn into_command(
         self,
         holder: Option<&Holder>,

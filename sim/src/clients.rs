@@ -37,7 +37,7 @@ pub struct Load {
     /// How many bytes of metadata a lease has.
     #[serde(default)]
     pub metadata: usize,
-    /// How many of 100 leases are keys that are set over RESP.
+    /// How many of 100 leases clients acquire over RESP.
     #[serde(default)]
     pub sets: u32,
 }
@@ -104,7 +104,7 @@ impl Desk {
         std::mem::take(&mut *self.calls())
     }
 
-    /// The answer came, and the client of this call had gone.
+    /// Notes that the client of this call had hung up before the answer came.
     pub fn came_too_late(&self, call: usize) {
         let why = "the answer came too late".to_owned();
         self.calls()[call].conclusion = Conclusion::Unknown { why };
@@ -142,7 +142,7 @@ impl Client {
     pub async fn run(mut self) {
         while Instant::now() < self.until {
             self.pause().await;
-            // Plans without such clients draw what they drew before there were any.
+            // Without such clients, a plan must draw the same as before.
             let is_resp = self.load.sets > 0 && self.rng.u32(0..100) < self.load.sets;
             match self.rng.u32(0..100) {
                 0..70 if is_resp => self.set().await,

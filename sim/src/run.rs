@@ -39,7 +39,7 @@ const MEMBERSHIP: u8 = 3;
 const TRUNCATED: u8 = 6;
 /// Where in a membership the number of its configurations is: after its term and index.
 const CONFIGURATIONS_AT: usize = 16;
-/// What [`TAKEN_BACK`] calls what it has judged.
+/// The name under which [`TAKEN_BACK`] counts the leases that it has judged.
 const HANGING_UP: &str = "leases whose clients hung up";
 /// The process that makes the final calls.
 const IN_THE_END: u32 = 1_000;

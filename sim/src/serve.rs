@@ -1,4 +1,4 @@
-//! How a node answers a client, without HTTP or RESP: as the service says.
+//! Answers of nodes to clients. The service answers, without HTTP or RESP.
 
 mod transactions;
 
@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use crate::clients::{Load, ttl};
 
-/// What a node answers to a client of this `load`, and what it has granted that the client does not know yet.
+/// The answer of a node to a client of this `load`, and the grants that the client does not know yet.
 pub(crate) async fn serve(
     service: &Arc<Service>,
     invocation: Invocation,

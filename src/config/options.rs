@@ -28,7 +28,7 @@ pub(crate) struct Options {
     /// Address to listen on for other nodes [default: 127.0.0.1:7500]
     #[arg(long, env = "RINGFENCE_PEER", value_name = "ADDR")]
     pub(crate) peer: Option<SocketAddr>,
-    /// Address to listen on for clients that speak the Redis protocol, for locks. --tls-certificate and --access hold for it, too
+    /// Address to listen on for Redis lock libraries. --tls-certificate and --access apply to it, too
     /// [default: no such port]
     #[arg(long, env = "RINGFENCE_RESP", value_name = "ADDR")]
     pub(crate) resp: Option<SocketAddr>,

@@ -1,4 +1,4 @@
-//! Locks by the Redis protocol, while nodes and connections fail.
+//! Locks over the Redis protocol, while nodes and connections fail.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::support::{SOON, cluster};
 /// Releases a lock, if it is still that of its holder.
 const RELEASE: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
-/// Whatever ends before was taken back.
+/// A lock with this time-to-live that ends was taken back.
 const DAY_MS: u32 = 86_400_000;
 
 /// Where a node listens.
@@ -131,7 +131,7 @@ async fn a_lock_survives_its_leader_and_then_all_nodes() {
     let token = acquire(&mut client, "lock", "v", DAY_MS).await.unwrap();
     leader.kill().unwrap();
     let same = async |client: &mut MultiplexedConnection| {
-        // Without a leader it is an error, and never nothing.
+        // Without a leader, the answer is an error, never nil.
         let ask = async || call::<Option<u64>>(&mut client.clone(), "RINGFENCE.TOKEN lock v").await.ok();
         assert_eq!(until(SOON, "the token", ask).await.unwrap(), Some(token.0));
     };
@@ -173,7 +173,7 @@ async fn a_late_holder_has_the_smaller_token_and_the_guard_rejects_it() {
     assert_eq!(release(&mut next, "orders/42", "next").await.unwrap(), 1);
 }
 
-/// Its client cannot know that it holds the lock, which would be held for a day.
+/// Otherwise the lock would be held for a day by a client that does not know it.
 #[tokio::test]
 async fn a_lock_whose_connection_is_cut_before_the_answer_is_taken_back() {
     let cluster = started(cluster()).await;
@@ -216,11 +216,11 @@ async fn without_a_quorum_a_lock_is_certainly_not_granted() {
         (error.code() == Some("LOADING")).then_some(())
     };
     until(SOON, "nobody leads", refused).await.unwrap();
-    // What cannot be known is an error, too.
+    // A read that cannot be decided is an error, too.
     assert_eq!(call::<Option<String>>(&mut client, "GET before").await.unwrap_err().code(), Some("LOADING"));
 }
 
-/// A reader of the mirror would take its token for one that is not known.
+/// Otherwise a program that checks tokens in the mirror would not find this one.
 #[tokio::test]
 async fn a_lock_that_the_mirror_does_not_have_is_not_held() {
     let server = RedisServer::builder().start().await.unwrap();

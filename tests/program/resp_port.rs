@@ -1,4 +1,4 @@
-//! The port for clients that speak the Redis protocol: when it is open, and to whom.
+//! The port for clients that speak the Redis protocol: when it is open, and which clients it serves.
 
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
@@ -16,7 +16,7 @@ fn port(node: &Node) -> SocketAddr {
     SocketAddr::new(node.http().ip(), 6379)
 }
 
-/// Starts a node that does.
+/// Starts a node that speaks the Redis protocol.
 fn start(node: &Node, arguments: &[String]) {
     node.start_with(|command| {
         command.arg(format!("--resp={}", port(node))).args(arguments);
@@ -24,7 +24,7 @@ fn start(node: &Node, arguments: &[String]) {
     .unwrap();
 }
 
-/// What `PING` is answered.
+/// The answer to `PING`.
 async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> String {
     stream.write_all(b"PING\r\n").await.unwrap();
     let mut line = Vec::new();
@@ -49,7 +49,7 @@ async fn the_port_is_open_from_the_start_of_the_node_to_its_stop() {
     cluster.ready().await.unwrap();
     assert!(node.metric("ringfence_http_connections").await.unwrap() >= Some(1.0));
 
-    // It is idle, and holds up no stop.
+    // An idle connection does not hold up a stop.
     assert!(node.terminate().await.unwrap().success());
     assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
     assert!(!node.log().contains("stopped although"), "{}", node.log());

@@ -1,4 +1,4 @@
-//! What few connections can make a node do by the Redis protocol.
+//! Hostile clients that speak the Redis protocol.
 
 use std::io;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use super::stranger::{PATIENCE, Stranger};
 /// The longest value and the most commands of a transaction that the protocol takes.
 const MAX_BULK: usize = 64 << 10;
 const MAX_MULTI: usize = 64;
-/// It never ends by itself.
+/// A script that never ends by itself.
 const ENDLESS: &str = "local x = 0 while true do x = x + 1 end";
 
 pub(super) const SHAPES: &[Shape] = &[
@@ -41,7 +41,7 @@ fn command(words: &[&str]) -> String {
     format!("*{}\r\n{bulks}", words.len())
 }
 
-/// Sends a command again and again over so many connections, many at once. Counts what is answered.
+/// Sends a command again and again over this many connections, many commands at once. Returns the bytes of the answers.
 async fn flood(stranger: &mut Stranger, connections: usize, words: &[&str], end: Instant) -> Result<u64> {
     let (leader, command) = (stranger.resp[0], command(words));
     let length = answer(stranger, &command).await?;
@@ -54,7 +54,7 @@ async fn answer(stranger: &Stranger, command: &str) -> Result<u64> {
     let mut stream = TcpStream::connect(stranger.resp[0]).await?;
     stream.write_all(command.as_bytes()).await?;
     let length = timeout(PATIENCE, stream.read(&mut [0; 4_096])).await??;
-    ensure!(length > 0, "the connection was closed instead of an answer");
+    ensure!(length > 0, "the connection was closed without an answer");
     Ok(length as u64)
 }
 
@@ -75,7 +75,7 @@ async fn byte_by_byte(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     }
     while Instant::now() < end {
         for stream in &mut stranger.open {
-            // It may have been closed.
+            // The node may have closed the connection.
             let _ = stream.write_all(b"k").await;
         }
         sleep(Duration::from_secs(1)).await;
@@ -115,7 +115,7 @@ async fn sets(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     Ok(stranger.flood(leader, 64, pairs.as_bytes(), end).await / ":1\r\n".len() as u64)
 }
 
-/// MULTI, and as many commands on as many keys as it may have.
+/// MULTI, and as many commands on as many keys as a transaction may have.
 fn multi(value: &str) -> String {
     let commands = (0..MAX_MULTI).map(|number| {
         let key = format!("k{}", number / 2);

@@ -36,7 +36,7 @@ pub(super) struct Stranger {
     pub(super) nodes: Vec<SocketAddr>,
     /// The peer addresses of all nodes.
     pub(super) peers: Vec<SocketAddr>,
-    /// Where all nodes speak the Redis protocol, the leader first.
+    /// The addresses of all nodes for the Redis protocol, the leader first.
     pub(super) resp: Vec<SocketAddr>,
     /// Connections that stay open.
     pub(super) open: Vec<TcpStream>,
@@ -127,7 +127,7 @@ impl Stranger {
         Ok(self.flood(leader, connections, requests.as_bytes(), end).await / answer.max(1))
     }
 
-    /// Sends `requests` again and again over `connections` connections until `end`, and reads what is answered. Counts its bytes.
+    /// Sends `requests` again and again over `connections` connections until `end`, and reads the answers. Returns how many bytes they had.
     pub(super) async fn flood(
         &mut self,
         to: SocketAddr,

@@ -1,4 +1,4 @@
-//! Three nodes of Ringfence, asked as Redis is: the same commands and the same script, at the leader.
+//! Three nodes of Ringfence over the Redis protocol. Their leader gets the same commands and the same script as Redis.
 
 use std::path::Path;
 

@@ -14,7 +14,7 @@ use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
 
-/// What a handler makes of a request takes this many times its size. Measured with batches, whose keys are short.
+/// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
 const TIMES_HANDLED: usize = 5;
 
 /// A connection, while it is served.
@@ -67,33 +67,33 @@ impl State {
         self.is_dialog && matches!(self.owner, Owner::Principal(_))
     }
 
-    /// Whether the connection closes because others need the memory of its unfinished request. A handler of HTTP answers that.
+    /// Whether the connection must close because others need the memory of its unfinished request. Over HTTP, the handler answers instead.
     pub(super) fn is_unfinished_shed(&self) -> bool {
         self.is_dialog && self.is_body_shed
     }
 }
 
 impl Connection {
-    /// It speaks another protocol than HTTP: while it belongs to a principal, it may be idle for any time.
+    /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, it may be idle for any time.
     pub(crate) fn becomes_dialog(&self) {
         self.state().is_dialog = true;
     }
 
-    /// Its client has hung up while its request is being handled.
+    /// Notes that the client has hung up while its request is being handled.
     pub(crate) fn hung_up(&self) {
         self.is_gone.store(true, Relaxed);
     }
 
-    /// Returns at once, or never if the client of a request is known to have hung up. Before a request has an effect, this keeps it from
-    /// having one for nobody.
+    /// Returns at once, or never if the client is known to have hung up. A handler awaits it before a request has an effect, so that a request
+    /// without a client has none.
     pub async fn check_connected(&self) {
         if self.is_gone.load(Relaxed) {
             pending().await
         }
     }
 
-    /// All of a request, `bytes`, has arrived: waits until large requests that are being handled leave memory for this one. Returns
-    /// whether they did before the memory in which it arrived was given to others.
+    /// Waits until there is memory for handling a request of `bytes`, all of which has arrived. Returns `false` if others were given the
+    /// memory in which it arrived first.
     pub(crate) async fn handles(&self, bytes: usize) -> bool {
         let mut memory = pin!(self.connections.handled.take(self.owner(), TIMES_HANDLED * bytes));
         let memory = poll_fn(|cx| match self.is_body_shed() {
@@ -108,18 +108,18 @@ impl Connection {
         is_given
     }
 
-    /// The request takes this memory while it is being handled.
+    /// Gives the request this memory while it is being handled.
     pub(crate) fn takes(&self, memory: Memory) {
         self.state().memory = Some(memory);
     }
 
-    /// The request takes `bytes` more while it is being handled. Returns whether all take far too much together.
+    /// Gives the request `bytes` more while it is being handled. Returns whether all requests together take far too much.
     pub fn takes_more(&self, bytes: usize) -> bool {
         let of = &self.connections.handled;
         bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
     }
 
-    /// What the request takes from here on is little: it waits, and others may begin.
+    /// Gives back the memory of the request, so that others can begin. From here on, the request only waits.
     pub fn takes_little(&self) {
         self.state().memory = None;
     }

@@ -1,4 +1,4 @@
-//! A dialog of lines, and what clients make of it.
+//! A dialog of lines, and its clients.
 
 mod courses;
 mod drains;
@@ -21,13 +21,13 @@ use crate::connections::{HEAD_TIMEOUT, IDLE_TIMEOUT};
 /// What all dialogs of a server did.
 #[derive(Default)]
 struct Seen {
-    /// The most bytes in which a request was looked for.
+    /// The most bytes that `frame` was called with.
     received: AtomicUsize,
     begun: AtomicUsize,
     ended: AtomicUsize,
     /// Calls of `sent`.
     sent: AtomicUsize,
-    /// Requests whose future was dropped before its end, or whose `sent` was.
+    /// Requests whose future or `sent` was dropped too early.
     dropped: AtomicUsize,
 }
 
@@ -40,7 +40,7 @@ impl Drop for Drops {
     }
 }
 
-/// Each line is a request, whose first word says what it does: see `answer`. One that begins with `!` is no request.
+/// Each line is a request. Its first word tells what it does: see `answer`. A line that begins with `!` is no request.
 struct Lines {
     seen: Arc<Seen>,
     gate: watch::Receiver<bool>,
@@ -85,7 +85,7 @@ struct Server {
     address: SocketAddr,
     connections: Arc<Connections>,
     seen: Arc<Seen>,
-    /// Lets all lines go on that wait.
+    /// Makes all waiting requests go on.
     gate: watch::Sender<bool>,
     stop: watch::Sender<bool>,
     serving: JoinHandle<()>,
@@ -116,7 +116,7 @@ impl Server {
         Self::start(Threads::start(1).unwrap(), None, 10).await
     }
 
-    /// Keeps its thread from anything until this is dropped.
+    /// Blocks its thread until the returned sender is dropped.
     fn hang(&self) -> std::sync::mpsc::Sender<()> {
         let (go_on, gate) = std::sync::mpsc::channel::<()>();
         let (hangs, has_begun) = std::sync::mpsc::channel();
@@ -136,7 +136,7 @@ impl Server {
     }
 }
 
-/// Waits until it is true.
+/// Waits until `is_true` returns true.
 async fn until(what: &str, is_true: impl Fn() -> bool) {
     let begun = std::time::Instant::now();
     while !is_true() {
@@ -145,14 +145,14 @@ async fn until(what: &str, is_true: impl Fn() -> bool) {
     }
 }
 
-/// Reads as much as `expected` is, which it must be.
+/// Reads as many bytes as `expected` has, and compares them.
 async fn reads(client: &mut TcpStream, expected: &str) {
     let mut bytes = vec![0; expected.len()];
     client.read_exact(&mut bytes).await.unwrap();
     assert_eq!(str::from_utf8(&bytes).unwrap(), expected);
 }
 
-/// All that follows, until the connection closes.
+/// Reads until the connection closes.
 async fn rest(client: &mut TcpStream) -> String {
     let mut rest = String::new();
     let read = timeout(5 * IDLE_TIMEOUT, client.read_to_string(&mut rest)).await;
@@ -185,9 +185,9 @@ async fn a_request_arrives_soon_once_it_has_begun() {
     assert_eq!(closes("").await, (String::new(), IDLE_TIMEOUT.as_secs()));
     assert_eq!(closes("echo").await, (String::new(), HEAD_TIMEOUT.as_secs()));
     assert_eq!(closes("echo a\necho").await, ("a\n".to_owned(), HEAD_TIMEOUT.as_secs()));
-    assert_eq!(closes("as a\necho").await, ("a\n".to_owned(), HEAD_TIMEOUT.as_secs()), "whoever it is");
+    assert_eq!(closes("as a\necho").await, ("a\n".to_owned(), HEAD_TIMEOUT.as_secs()), "also a principal");
 
-    // A byte at a time is not soon, and much at a time is.
+    // A client that sends single bytes is late. One that sends much at a time is not.
     let (mut client, begun) = (server.sent("").await, Instant::now());
     while client.write_all(b"x").await.is_ok() {
         sleep(Duration::from_secs(1)).await;
@@ -218,7 +218,7 @@ async fn a_connection_of_a_principal_rests_for_any_time() {
     assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
 }
 
-/// The kernel's timer of a socket: 2 if it will ask whether the other side is there.
+/// The kernel's timer of a socket: 2 for keepalive.
 fn timer(address: SocketAddr, client: SocketAddr) -> String {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let ends = [address, client].map(|end| format!(":{:04X}", end.port()));

@@ -4,7 +4,7 @@
 //!  history ──▶ in the words of leases ──▶ log replayed on a model of the table ──▶ facts ──▶ one checker per law ──▶ verdict
 //!                                     ──▶ calls by lease, bounds of the revision ──┘
 //! ```
-//! [`plain`] makes leases of what was set over RESP.
+//! [`plain`] makes leases of the keys that were set over RESP.
 //! [`log`] replays the agreed log once, and judges it by itself. [`answers`] compares every answer with it, and [`causes`]
 //! every change with the calls that asked for it. [`exclusion`] and [`tokens`] also judge what clients were told alone, and
 //! [`register`] judges nothing else: they do not depend on the product's log.

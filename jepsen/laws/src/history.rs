@@ -199,7 +199,7 @@ pub enum Invocation {
 pub struct ValuedKey {
     /// The key.
     pub key: Key,
-    /// The value, which is not the id that the cluster gives to the lease: nobody is told of that.
+    /// The value. The id of the lease is another one, which no client sees.
     pub value: LeaseId,
 }
 
@@ -215,7 +215,7 @@ pub enum Seen {
     Other,
 }
 
-/// Why the end of a call is unknown begins with this if its client hung up before there was an answer.
+/// The reason of an unknown conclusion begins with this if the client hung up before the answer.
 pub const HUNG_UP: &str = "it hung up";
 
 /// What came of a call.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use super::Attachment;
 use crate::Value;
 
-/// Changes that are all done if all conditions hold, and none otherwise. Only leases with a [`Value`] take part, each of which has
-/// one exclusive key.
+/// Changes that are all made if all conditions hold, and otherwise none. They concern only leases with a [`Value`], which have one
+/// exclusive key each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Conditional {
     #[serde(deserialize_with = "few")]
@@ -17,23 +17,23 @@ pub struct Conditional {
     changes: Vec<KeyChange>,
 }
 
-/// What a key must be, before any of the changes.
+/// The state that a key must have before any of the changes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
     /// An acquire that tries once would get the key, exclusively.
     Free,
-    /// It would not, and no lease holds it that has a value and is the requester's own.
+    /// It would not, and no lease of the requester with a value holds it.
     Taken,
-    /// The lease with this token holds it, has a value, and is the requester's own.
+    /// The lease with this token holds it. It is a lease of the requester with a value.
     Held {
         /// The token.
         token: Token,
-        /// The deadline of the lease, if it must be that.
+        /// If set, the lease must have this deadline.
         until_ms: Option<u64>,
     },
 }
 
-/// A change of one key. A lease that it names must hold the key, have a value, and be the requester's own.
+/// A change of one key. A lease that it names must hold the key. It must be a lease of the requester with a value.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum KeyChange {
     /// Grants a new lease on this key alone, exclusively.
@@ -44,21 +44,21 @@ pub enum KeyChange {
         lease_id: LeaseId,
         /// Its time-to-live.
         ttl: Ttl,
-        /// What is stored with it.
+        /// Its value.
         value: Value,
         /// A public label.
         holder: Option<Holder>,
         /// Identifies this request for a later [`Command::TakeBack`](crate::Command::TakeBack).
         attachment: Attachment,
     },
-    /// The client has been told of the lease: it is not taken back any more.
+    /// Keeps the lease from being taken back: its client knows it now.
     Keep {
         /// Its key.
         key: Key,
         /// Its token.
         token: Token,
     },
-    /// Lets the lease end `ttl` from now unless renewed: sooner or later than before. It is not taken back any more.
+    /// Gives the lease this time-to-live from now on, which may be shorter than before. Keeps it from being taken back.
     Expire {
         /// Its key.
         key: Key,
@@ -86,12 +86,12 @@ impl Conditional {
         are_few.then_some(Self { conditions, changes })
     }
 
-    /// What must be true of which key.
+    /// The conditions, each with its key.
     pub fn conditions(&self) -> &[(Key, Condition)] {
         &self.conditions
     }
 
-    /// What is done, in this order.
+    /// The changes, in their order.
     pub fn changes(&self) -> &[KeyChange] {
         &self.changes
     }
@@ -130,7 +130,7 @@ impl KeyChange {
     }
 }
 
-/// At most [`Conditional::MOST`], without memory for what is not there.
+/// Reads at most [`Conditional::MOST`] items. Reserves no memory for items that a message only announces.
 fn few<'de, D: Deserializer<'de>, T: Deserialize<'de>>(deserializer: D) -> Result<Vec<T>, D::Error> {
     struct Visitor<T>(PhantomData<T>);
     impl<'de, T: Deserialize<'de>> de::Visitor<'de> for Visitor<T> {

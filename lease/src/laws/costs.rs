@@ -119,7 +119,7 @@ fn set(n: usize) -> KeyChange {
     }
 }
 
-/// As many conditions and changes as there may be, on keys that are set. Perhaps the last change fails.
+/// As many conditions and changes as one command may have, on keys that are set. The last change may fail.
 fn conditional_of(table: &LeaseTable, last_fails: bool) -> Command {
     let most = Conditional::MOST;
     let held = |n| Condition::Held { token: table.fence(&nth_key(n)), until_ms: None };
@@ -142,7 +142,7 @@ fn a_conditional_costs_what_it_touches() {
             let conditional = Conditional::new(Vec::new(), changes).expect("they are few");
             apply(&mut table, vec![Command::Conditional(Box::new(conditional))]);
         }
-        // Nobody waits for any of them, and many for another.
+        // No lease waits for these keys. Many wait for another one.
         let waiters =
             (count..2 * count).map(|n| make::acquire(n as u128 + 1, [(key("w"), Mode::Exclusive)], 60_000));
         apply(&mut table, waiters.map(Command::from).collect());

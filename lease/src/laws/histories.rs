@@ -226,7 +226,7 @@ fn assert_all_or_nothing(
     table: &LeaseTable,
 ) {
     let (Command::Conditional(_), Outcome::Refused(_)) = (command, outcome) else { return };
-    // Any entry lets in some of those that are left over.
+    // Any entry lets in some of the waiters that are left over.
     if before.iter().any(|record| matches!(record, Record::Ready { .. })) {
         return;
     }

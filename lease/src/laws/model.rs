@@ -24,7 +24,7 @@ pub(super) struct Model {
     pub(super) limits: Limits,
     /// How much more this entry may do to let waiters in.
     pub(super) grants_left: usize,
-    /// How many conditionals could not be done, though their first changes could.
+    /// How many conditionals were refused after their first changes had succeeded in a trial.
     pub(super) undone: usize,
 }
 

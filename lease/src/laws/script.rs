@@ -17,11 +17,11 @@ use crate::{Acquire, Attachment, Command, Owner, Quota, Request};
 
 mod conditional;
 
-/// The last is mostly of conditionals.
+/// The last key is mostly in conditionals.
 pub(super) const KEYS: [&str; 4] = ["a", "a/b", "c", "d"];
-/// Of acquires.
+/// How many ids acquires use.
 const IDS: u128 = 9;
-/// With those of conditionals only.
+/// How many ids there are, with those that only conditionals use.
 const MOST_IDS: u128 = 12;
 /// More keys than all of them have.
 pub(super) const MANY: usize = MOST_IDS as usize * KEYS.len();

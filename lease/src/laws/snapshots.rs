@@ -179,7 +179,7 @@ fn values_are_in_the_format() {
         "030300",
     ];
     assert_eq!(in_hex(&table.snapshot()), records.concat().replace(' ', ""));
-    // Also in single bytes, as a record that goes on beyond the buffer is read.
+    // Also byte by byte, as a record is read that does not fit the buffer.
     let snapshot = table.snapshot();
     let restored =
         LeaseTable::restore(Trickle { bytes: &snapshot, pause: false, fails: false }, SUPPORTED).unwrap();

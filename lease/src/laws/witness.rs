@@ -325,7 +325,7 @@ impl Witness {
                         KeyChange::Acquire { .. } | KeyChange::End { .. } => continue,
                     };
                     let of_token = |seen: &&mut Seen| seen.live && seen.number == token.0;
-                    // Perhaps a change after this one has ended it.
+                    // A later change may have ended it.
                     let Some(seen) = self.seen.values_mut().find(of_token) else { continue };
                     seen.is_known = true;
                     let Some(ttl) = ttl else {
@@ -385,7 +385,7 @@ fn closed(command: &Command, id: LeaseId) -> &Attachment {
     }
 }
 
-/// What a conditional says of the lease with this id.
+/// What a conditional asks for the new lease with this id.
 fn new_lease(conditional: &Conditional, id: LeaseId) -> (Ttl, Attachment) {
     let mut changes = conditional.changes().iter();
     let found = changes.find_map(|change| match change {

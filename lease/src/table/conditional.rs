@@ -11,29 +11,29 @@ use crate::steps::step;
 use crate::store::{Known, Slot};
 use crate::{Condition, Conditional, Event, KeyChange, Outcome, Owner, Refusal, Value};
 
-/// What a requester finds at a key.
+/// The state of a key, as a requester sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Found {
     /// An acquire that tries once would get it, exclusively.
     Free,
     /// It would not.
     Taken {
-        /// How long one of the leases that hold it lives unless renewed, in milliseconds; `None` if only waiters keep it.
+        /// How long one of its holders' leases lives unless renewed, in milliseconds. `None`: only waiters block the key.
         expires_in_ms: Option<u64>,
     },
-    /// A lease with a value, which is the requester's own, holds it.
+    /// A lease of the requester with a value holds it.
     Own {
         /// The token of the lease.
         token: Token,
         /// Its handle.
         lease_id: LeaseId,
-        /// What is stored with it.
+        /// Its value.
         value: Value,
         /// Its deadline, in milliseconds of cluster time.
         until_ms: u64,
         /// The time until then, in milliseconds.
         expires_in_ms: u64,
-        /// Whether its client may not have been told of it.
+        /// Whether its client may not know it yet.
         is_untold: bool,
     },
 }
@@ -46,22 +46,22 @@ enum Step {
     End(Slot),
 }
 
-/// The changes that can be done, in their order, and what they leave.
+/// The changes that can be done, in their order, and the state of the keys after them.
 struct Plan<'a> {
     table: &'a LeaseTable,
     by: Option<&'a PrincipalName>,
     steps: Vec<Step>,
-    /// Each key whose lease is ended, or that is acquired, and whether that leaves it without a holder.
+    /// The keys that changes end or acquire. True if the key has no holder then.
     is_free: BTreeMap<Key, bool>,
     /// The ids of the new leases.
     ids: BTreeSet<LeaseId>,
     room: Room,
 }
 
-/// **All or nothing.** First the conditions are checked, then each change as if those before it were done, and only then all are
-/// done. Nothing can go wrong any more: an end lets waiters in, but nobody waits for a key that an acquire gets.
+/// **All or nothing.** First the conditions are checked, then each change as if those before it were done. Only then are the changes
+/// done, and none can fail: an end lets waiters in, but a key that is acquired has no waiters.
 impl LeaseTable {
-    /// What `by` finds at `key`. `now_ms`: the leader's clock, or less.
+    /// The state of `key`, as `by` sees it. `now_ms`: a cluster time that is not ahead of the leader's.
     pub fn found(&self, by: Option<&PrincipalName>, key: &Key, now_ms: u64) -> Found {
         if self.is_free(key) {
             return Found::Free;
@@ -140,8 +140,8 @@ impl LeaseTable {
         self.store.lock(key).is_none_or(|lock| lock.fits(Mode::Exclusive))
     }
 
-    /// The lease with a value that holds `key` with this token, if `by` owns it. A lease of nobody is nobody else's: its id, which its
-    /// holder shows over HTTP, is not shown here.
+    /// The lease with a value that holds `key` with this token, if `by` owns it. A principal does not own a lease without an
+    /// owner. Over HTTP, it could change one by its id, but conditionals name no ids.
     fn own(&self, by: Option<&PrincipalName>, key: &Key, token: Token) -> Option<(Slot, &Lease, &Value)> {
         let slot = self.store.lock(key)?.holder(token)?;
         let lease = self.store.get(slot);
@@ -176,7 +176,7 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    /// Takes the room of a new lease, if it would be granted.
+    /// Checks that a new lease would be granted, and takes its room.
     fn acquire(&mut self, key: &Key, lease: &mut Lease) -> Result<(), Refusal> {
         match self.table.store.find(self.by, lease.id) {
             Known::Active(_) => return Err(Refusal::Mismatch),
@@ -195,7 +195,7 @@ impl<'a> Plan<'a> {
         self.room.take(lease, false)
     }
 
-    /// The live lease that a change names, unless a change before ends it.
+    /// The live lease that a change names, unless an earlier change has ended it.
     fn own(&self, key: &Key, token: Token) -> Result<(Slot, &'a Lease), Refusal> {
         let own = self.table.own(self.by, key, token).filter(|_| !self.is_free.contains_key(key));
         own.map(|(slot, lease, _)| (slot, lease)).ok_or(Refusal::NotLive)

@@ -66,7 +66,7 @@ impl LeaseTable {
         Outcome::Done
     }
 
-    /// As [`Self::detach`], and also of an id that is not known yet: two requests of a node may be decided in any order.
+    /// As [`Self::detach`], but an unknown id counts as abandoned: the log may have the acquire after this request.
     pub(super) fn take_back(
         &mut self,
         by: Option<&PrincipalName>,

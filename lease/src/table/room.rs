@@ -2,7 +2,7 @@ use super::LeaseTable;
 use crate::lease::Lease;
 use crate::{Owner, Quota, Refusal};
 
-/// How much a principal has and may have, and all together.
+/// What a principal has and may have, and what all principals have and may have together.
 pub(super) struct Room {
     quota: Quota,
     leases: usize,
@@ -26,7 +26,7 @@ impl LeaseTable {
 }
 
 impl Room {
-    /// Takes the room of a new lease, unless it is one more than its owner may have, or than there is room for.
+    /// Takes the room of a new lease. Fails if its owner may not have it, or if the table is full.
     pub(super) fn take(&mut self, lease: &Lease, waits: bool) -> Result<(), Refusal> {
         let Self { quota, leases, waiting, bytes, bytes_of_all, max_bytes } = self;
         let more = lease.bytes(waits);

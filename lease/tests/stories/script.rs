@@ -72,7 +72,7 @@ fn command(words: &[&str]) -> Command {
     }
 }
 
-/// Clauses without separators: each begins with a word that says how many follow.
+/// Clauses without separators. The first word of each tells how many words follow.
 fn conditional(mut words: &[&str]) -> Conditional {
     let (mut conditions, mut changes) = (Vec::new(), Vec::new());
     while !words.is_empty() {

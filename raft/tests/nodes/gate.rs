@@ -36,7 +36,7 @@ fn of(dir: &TempDir, network: &Network, node: NodeId, is_new: bool) -> Settings 
     let given = settings(node, dir.path().join(node.to_string()), network.port(&address(node)), 3);
     match is_new {
         true => Settings { rules: NEW, ..given },
-        // It knows no newer commands, so it withholds none that it is sent.
+        // An old program knows no newer commands, so it withholds none that it gets.
         false => Settings { rules: OLD, since: |_| OLD.oldest, ..given },
     }
 }
@@ -64,7 +64,7 @@ async fn restart(cluster: &mut Cluster, node: NodeId, is_new: bool) {
     cluster.nodes.insert(node, started);
 }
 
-/// Stops all nodes. How many changes each of their logs has; none may stand under rules that do not have it.
+/// Stops all nodes. Returns how many changes each of their logs has. None may be in an entry whose rules do not have it.
 async fn changes(cluster: Cluster) -> Vec<usize> {
     let mut changes = Vec::new();
     for (node, running) in cluster.nodes {

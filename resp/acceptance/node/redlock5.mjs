@@ -9,7 +9,7 @@ const client = new Redis(port, host);
 const call = (...words) => client.call(...words);
 const locks = new Redlock([client], { retryCount: 0, automaticExtensionThreshold: 300 });
 const patient = new Redlock([client], { retryCount: -1, retryDelay: 50, retryJitter: 0 });
-// Whoever does not listen gets its errors as unhandled ones.
+// Without a listener, its errors would be unhandled and end the process.
 for (const one of [locks, patient]) one.on("error", () => {});
 const of = (key) => [1, 2, 3].map((number) => `${key}-${number}`);
 

@@ -1,6 +1,6 @@
 """A plugin of pytest for the tests of redis-py.
 
-On Ringfence, what has no expiry gets one, a SET that takes a key from whoever has it is a script, and keys are cleared one by one.
+On Ringfence, a lock without an expiry gets one, a SET that takes a key from its holder becomes a script, and keys are cleared one by one.
 """
 
 import os
@@ -13,7 +13,7 @@ from redis.asyncio.lock import Lock as AsyncLock
 from redis.commands.core import BasicKeyCommands
 from redis.lock import Lock
 
-# What the tests import, and those of locks do not need.
+# Modules that the test files import, but the tests of locks do not need.
 for module in ("mock", "mock.mock", "redis_entraid", "redis_entraid.cred_provider", "redis_entraid.identity_provider"):
     sys.modules[module] = MagicMock()
 

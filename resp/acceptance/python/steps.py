@@ -55,7 +55,7 @@ def raises(kind: type[Exception], call: Callable[[], Any]) -> Exception:
         returned = call()
     except kind as error:
         return error
-    raise AssertionError(f"returned {returned!r} instead of raising {kind.__name__}")
+    raise AssertionError(f"returned {returned!r}, but should raise {kind.__name__}")
 
 
 def is_refused(error: Exception) -> None:
@@ -64,7 +64,7 @@ def is_refused(error: Exception) -> None:
 
 
 def token(client: Any, key: str, value: Any) -> int:
-    """The fencing token of the key's holder, who shows its value."""
+    """The token of the lock with this value."""
     found = client.execute_command("RINGFENCE.TOKEN", key, value)
     assert isinstance(found, int) and found > 0, f"no token: {found!r}"
     return found

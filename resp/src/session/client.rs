@@ -1,4 +1,4 @@
-//! `CLIENT`: what a connection says of itself, and is told of itself. What would be promised and not kept is refused.
+//! `CLIENT`: a client sets and reads the properties of its own connection. A subcommand whose promise would not be kept is refused.
 
 use bytes::Bytes;
 use ringfence_wire::Holder;
@@ -26,7 +26,7 @@ impl Session {
             }
             (b"setinfo", [what, value]) => set_info(what, value)?,
             (b"info", []) => Reply::bulk(self.line()),
-            // Of other connections, nothing is told.
+            // Lists this connection alone.
             (b"list", _) => Reply::bulk(self.line() + "\n"),
             (b"no-touch", [mode]) if is_on(mode).is_some() => Reply::OK,
             (b"no-evict", [mode]) if is_on(mode) == Some(false) => Reply::OK,
@@ -59,7 +59,7 @@ impl Session {
     }
 }
 
-/// A name that a client may give itself. `None`: it is empty.
+/// Checks the name that a client gives itself. `None`: the name is empty.
 pub(super) fn checked_name(name: &[u8]) -> Result<Option<Holder>, Refused> {
     if name.len() > MAX_NAME {
         return Err(Refused::arguments("ERR ringfence: a client name has at most 128 bytes"));
@@ -71,7 +71,7 @@ pub(super) fn checked_name(name: &[u8]) -> Result<Option<Holder>, Refused> {
     Ok(Holder::new(text).filter(|_| !text.is_empty()))
 }
 
-/// Nobody looks at it, but a client must not be told that it is wrong.
+/// Checks the information and ignores it. Clients take an error for a failure to connect.
 fn set_info(what: &Bytes, value: &Bytes) -> Result<Reply, Refused> {
     if ![&b"lib-name"[..], b"lib-ver"].iter().any(|known| what.eq_ignore_ascii_case(known)) {
         return Err(Refused::arguments("ERR Unrecognized option in CLIENT SETINFO"));

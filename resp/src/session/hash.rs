@@ -1,4 +1,4 @@
-//! The hash of a key, as the mirror writes it to Redis, for those who check tokens: here it is as new as the cluster.
+//! The hash of a key, as the mirror writes it to Redis, for programs that check tokens. Here it is never older than the cluster's state.
 
 use bytes::Bytes;
 use ringfence_service::{Caller, Consistency};
@@ -10,7 +10,7 @@ use crate::refused::Refused;
 use crate::reply::Reply;
 
 impl Session {
-    /// `HGET ringfence:{key} field`, or `HMGET … field …`. The key is named as over HTTP.
+    /// `HGET ringfence:{key} field`, or `HMGET … field …`. The key is written as over HTTP.
     pub(super) async fn hash(
         &self,
         command: Command,
@@ -72,7 +72,7 @@ impl Field {
     }
 }
 
-/// About how many bytes were read.
+/// About how many bytes the view has.
 fn size(view: &KeyView) -> usize {
     let metadata = |(name, value): (&String, &String)| name.len() + value.len();
     let holders =

@@ -1,4 +1,4 @@
-//! Who is at the other end, and which version of the protocol it speaks.
+//! Commands that set the principal, the protocol version and the database of a connection.
 
 use bytes::Bytes;
 use ringfence_access::Digest;
@@ -10,10 +10,10 @@ use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
 use crate::session::pending::Pending;
 
-/// The version of Redis whose commands are spoken here.
+/// The version of Redis that a node claims to be.
 pub(super) const REDIS: &str = "8.4.0";
 
-/// The name that many clients send when they have a password only.
+/// The name that many clients send if they have a password but no name.
 const NO_NAME: &[u8] = b"default";
 
 impl Session {
@@ -70,7 +70,7 @@ impl Session {
         ])))
     }
 
-    /// `RESET`: as a new connection.
+    /// `RESET`: makes the connection as new.
     pub(super) fn reset(&mut self) -> Done {
         (self.credential, self.protocol, self.database) = (None, Protocol::Resp2, 0);
         (self.name, self.pending) = (None, Pending::default());
@@ -85,7 +85,7 @@ impl Session {
         Ok(Done::Reply(Reply::OK))
     }
 
-    /// The digest of a credential of the principal with this name.
+    /// The digest of `credential`, if it belongs to the principal with this name.
     fn identify(&self, name: &[u8], credential: &[u8]) -> Result<Digest, Refused> {
         let refused = |text: &'static str| Refused::new(Kind::Unauthenticated, text);
         if !self.node.service.has_rules() {

@@ -1,4 +1,4 @@
-//! `MULTI`, `WATCH` and `EXEC`: commands that are done together, if keys are as they were.
+//! `MULTI`, `WATCH` and `EXEC`: commands that are done together, if the watched keys have not changed.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ use crate::work::{self, Watched, Work};
 
 /// The most commands behind MULTI.
 const MAX_QUEUED: usize = 64;
-/// The most bytes of them together.
+/// The most bytes of all commands behind MULTI.
 const MAX_QUEUED_BYTES: usize = 64 << 10;
 
 /// What waits for EXEC.
@@ -26,15 +26,15 @@ const MAX_QUEUED_BYTES: usize = 64 << 10;
 pub(super) struct Pending {
     queue: Option<Queue>,
     watched: Vec<(Key, Watched)>,
-    /// The memory of both.
+    /// The memory of the queue and of the watched keys.
     shares: Vec<Share>,
-    /// Something was left out: EXEC does nothing.
+    /// A command was left out, so EXEC does nothing.
     is_spoiled: bool,
 }
 
 #[derive(Default)]
 struct Queue {
-    /// As they were sent.
+    /// The requests, as they were sent.
     requests: Vec<Bytes>,
     bytes: usize,
 }
@@ -50,8 +50,9 @@ impl Pending {
         Done::Reply(Reply::OK)
     }
 
-    /// A command was refused, for whatever reason. MULTI opens the queue and EXEC closes it all the same: else the commands behind one would
-    /// be done one by one, and those behind the other be queued. And a transaction with something left out is another one.
+    /// Notes that a command was refused, for whatever reason. A refused MULTI still opens the queue, or the commands behind it would run one
+    /// by one. A refused EXEC still closes it, or the commands behind it would be queued. After any other refusal, the transaction is
+    /// incomplete, and EXEC does nothing.
     pub(super) fn refuse(&mut self, command: Command) {
         match command {
             Command::Exec | Command::Discard | Command::Reset => *self = Self::default(),
@@ -74,7 +75,7 @@ impl Pending {
         }
         self.shares.push(grown(share, sent.len())?);
         queue.bytes = bytes;
-        // Not all that has arrived with it.
+        // A slice would keep all bytes that arrived with it.
         queue.requests.push(Bytes::copy_from_slice(sent));
         Ok(Done::Reply(Reply::Status("QUEUED".into())))
     }
@@ -99,7 +100,7 @@ impl Session {
             names.iter().map(|name| key_name::key(self.database, name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
         work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
-        // What was seen first counts.
+        // A key that is watched already keeps its first state.
         let new: BTreeSet<Key> =
             keys.into_iter().filter(|key| watched.iter().all(|(known, _)| known != key)).collect();
         if new.is_empty() {
@@ -150,7 +151,7 @@ impl Session {
     }
 }
 
-/// In Redis the other commands would have been done.
+/// The error of EXEC after one command has failed. Redis would have done the other commands.
 fn failed(refused: &Refused) -> Refused {
     Refused::new(
         refused.kind(),

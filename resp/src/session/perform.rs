@@ -13,7 +13,7 @@ use crate::verbs::{Answer, Place};
 use crate::work::{self, Work};
 
 impl Session {
-    /// Does one command or script.
+    /// Runs one command or script.
     pub(super) async fn perform(&self, caller: &Caller, work: &Work) -> Result<Done, Refused> {
         if work.keys().is_empty() {
             let mut nothing = Transaction::new(std::iter::empty());
@@ -23,7 +23,7 @@ impl Session {
         self.transact(caller, &keys, |transaction, budget| work.run(transaction, budget)).await
     }
 
-    /// Does what `run` makes of `keys`, as often as it must be run.
+    /// Runs `run` on a copy of `keys`, again if they have changed, and makes its changes.
     pub(super) async fn transact(
         &self,
         caller: &Caller,
@@ -33,7 +33,7 @@ impl Session {
         let (mut budget, mut runs) = (Budget::of_request(), 0);
         let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
             runs += 1;
-            // The reply is known to be small enough before anything is proposed.
+            // A reply that is too long must fail before anything is proposed.
             match run(transaction, &mut budget).and_then(|reply| encode(&reply, self.protocol)) {
                 Ok(bytes) => Ok(Ok(bytes)),
                 Err(refused) => Err(Err(refused)),
@@ -63,7 +63,7 @@ impl Session {
                     })
                     .collect(),
             ),
-            // Those of this principal, whom nobody else's are told apart from.
+            // Only the scripts of this principal.
             (b"flush", [] | [_]) => {
                 scripts.flush(of);
                 Reply::OK

@@ -1,4 +1,4 @@
-//! What clients ask of a server before they use it.
+//! Commands by which clients examine a server before they use it.
 
 use bytes::Bytes;
 
@@ -39,7 +39,7 @@ pub(super) fn role() -> Done {
     Done::Reply(Reply::Array(vec![Reply::bulk("master"), Reply::Integer(0), Reply::Array(Vec::new())]))
 }
 
-/// `COMMAND …`: nothing is told of commands, as by old servers.
+/// `COMMAND …`: the list of commands is empty, as on servers that are older than the command.
 pub(super) fn command(arguments: &[Bytes]) -> Result<Done, Refused> {
     let is = |name: &str| arguments.first().is_some_and(|own| own.eq_ignore_ascii_case(name.as_bytes()));
     Ok(Done::Reply(match () {
@@ -64,7 +64,7 @@ pub(super) fn no_cluster() -> Refused {
 }
 
 impl Session {
-    /// `WAIT replicas milliseconds`: whatever was answered, so many other nodes have on disk.
+    /// `WAIT replicas milliseconds`: the number of other nodes that have every answered request on disk.
     pub(super) fn wait(&self, arguments: &[Bytes]) -> Result<Done, Refused> {
         if arguments.iter().any(|argument| integer(argument).is_none_or(|number| number < 0)) {
             return Err(Refused::no_integer());

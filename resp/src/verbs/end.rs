@@ -11,7 +11,7 @@ use crate::reply::Reply;
 pub(super) fn del(words: &Words) -> Result<Verb, Refused> {
     let keys = words.keys()?;
     Ok(Verb::new(keys.clone(), move |transaction| {
-        // All of them or none: a script may go on after an error.
+        // All keys or none: a script may catch the error and go on.
         for key in &keys {
             if transaction.see(key)? == Seen::Taken {
                 return Err(CannotDo::Taken.into());

@@ -13,7 +13,7 @@ pub(super) fn pexpire(words: &Words) -> Result<Verb, Refused> {
     verb(words, Unit::Milliseconds)
 }
 
-/// A time that is over ends the lock.
+/// A time of 0 or less ends the lock.
 fn verb(words: &Words, unit: Unit) -> Result<Verb, Refused> {
     let (key, ms) = (words.key(0)?, words.ms(1, unit)?);
     if words.arguments.len() > 2 {

@@ -1,4 +1,4 @@
-//! Commands that look at no key.
+//! Commands that read no key.
 
 use super::Verb;
 use super::words::Words;

@@ -6,7 +6,7 @@ use super::words::{Unit, Words};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
-/// The value of a key that is held, and not by a lease with a value that the client may know.
+/// The value of a key that is held, if the client may not see the value or there is none.
 pub(super) const HELD: &str = "ringfence:held-by-another";
 
 /// `GET key`
@@ -17,7 +17,7 @@ pub(super) fn get(words: &Words) -> Result<Verb, Refused> {
     }))
 }
 
-/// `GETRANGE key first last`: a part of the value, whose bytes are counted from 0, or from the end with numbers below 0.
+/// `GETRANGE key first last`: a part of the value. Bytes are counted from 0, or back from the end with numbers below 0.
 pub(super) fn getrange(words: &Words) -> Result<Verb, Refused> {
     let (key, first, last) = (words.key(0)?, words.integer(1)?, words.integer(2)?);
     Ok(Verb::new([key.clone()], move |transaction| {
@@ -26,7 +26,7 @@ pub(super) fn getrange(words: &Words) -> Result<Verb, Refused> {
     }))
 }
 
-/// From `first` to `last`, as Redis counts.
+/// The bytes from `first` to `last`, as Redis counts them.
 fn part(value: &[u8], first: i64, last: i64) -> &[u8] {
     if first < 0 && last < 0 && first > last {
         return &[];
@@ -84,13 +84,14 @@ fn time_left(words: &Words, unit: Unit) -> Result<Verb, Refused> {
         let Some(ms) = time_left_ms(transaction, &key)? else { return Ok(Reply::Integer(-2)) };
         Ok(Reply::Integer(match unit {
             Unit::Milliseconds => ms,
-            // Rounded, as Redis does.
+            // Redis rounds, too.
             Unit::Seconds => (ms + 500) / 1_000,
         }))
     }))
 }
 
-/// `None`: the key is free. A time that nobody knows is a short one, after which to look again: that there is none (-1) would be wrong.
+/// The time until the lock ends, or `None` if the key is free. If the time is unknown, it is short, so that the client looks again soon: -1
+/// would mean that the lock never ends.
 fn time_left_ms(transaction: &mut Transaction, key: &Key) -> Result<Option<i64>, Refused> {
     let known = transaction.time_left_ms(key)?;
     Ok(match (known, transaction.see(key)?) {

@@ -1,6 +1,6 @@
 use crate::refused::{Kind, Refused};
 
-/// Commands that clients of locks may send, and why they are not done.
+/// Why commands that lock libraries may send are refused, and their names.
 const REASONS: &[(&str, &str)] = &[
     (
         "a lock needs a time after which it ends: use SET with NX, XX or IFEQ, and PX or EX",
@@ -34,10 +34,10 @@ const REASONS: &[(&str, &str)] = &[
     ("use WAIT: what is answered is on the disks of a majority", "waitaof"),
 ];
 
-/// How much of a name is quoted.
+/// How many bytes of a name are quoted.
 const QUOTED: usize = 32;
 
-/// Why there is no command of this name.
+/// The error for a command that is refused or unknown.
 pub(super) fn unknown(name: &[u8]) -> Refused {
     let is_named = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
     if let Some((why, _)) = REASONS.iter().find(|(_, names)| names.split_whitespace().any(is_named)) {

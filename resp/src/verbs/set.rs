@@ -7,7 +7,7 @@ use super::words::{Place, Unit, Words, syntax};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
-/// What must be there.
+/// What the key must have before it is set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum When {
     /// Nothing.
@@ -67,7 +67,7 @@ fn condition(words: &Words, at: &mut usize) -> Result<Option<When>, Refused> {
     })
 }
 
-/// Of the time behind argument `at`.
+/// The unit of the time after argument `at`.
 fn unit(words: &Words, at: usize) -> Result<Unit, Refused> {
     let is_any = |options: &[&str]| options.iter().any(|option| words.is(at, option));
     match () {
@@ -84,10 +84,10 @@ fn unit(words: &Words, at: usize) -> Result<Unit, Refused> {
 }
 
 fn verb(words: &Words, key: Key, value: Value, when: When, ttl: Ttl) -> Result<Verb, Refused> {
-    // A script has looked before, or could have.
+    // A script can look at the key first.
     if when == When::Always && words.place != Place::Script {
         return Err(Refused::unsupported(
-            "SET without NX, XX or IFEQ would take the lock away from whoever holds it",
+            "SET without NX, XX or IFEQ would take the lock away from its holder",
         ));
     }
     Ok(Verb::new([key.clone()], move |transaction| {
@@ -108,7 +108,7 @@ fn verb(words: &Words, key: Key, value: Value, when: When, ttl: Ttl) -> Result<V
     }))
 }
 
-/// Another value is another lease, whose token rejects whoever held the one before.
+/// Gives the key to a new lease, unless the value is the same. The token of a new lease makes that of the old one stale.
 fn replace(transaction: &mut Transaction, key: &Key, value: &Value, ttl: Ttl) -> Result<(), Refused> {
     let is_same = matches!(transaction.see(key)?, Seen::Own(old) if old == value);
     if is_same {

@@ -1,7 +1,7 @@
-//! What libraries do in their release to wake those who wait, as far as it is true that nobody does.
+//! Commands by which the release script of a library wakes waiters.
 //!
-//! A waiter sleeps in SUBSCRIBE or BLPOP, which are refused, so no client can sleep here. A message then reaches nobody, and a push wakes
-//! nobody. Its element would stay for the next waiter, to no avail: it leaves nothing, and a key that is only pushed to stays free.
+//! Waiters sleep in SUBSCRIBE or BLPOP, which are refused, so there are none. A message reaches nobody, and a push wakes nobody. A push stores
+//! no element, either: the key stays free.
 
 use ringfence_service::Seen;
 
@@ -10,13 +10,13 @@ use super::words::{Place, Words};
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
-/// `PUBLISH channel message`, in a script: nobody receives it.
+/// `PUBLISH channel message`, in a script. No client receives it.
 pub(super) fn publish(words: &Words) -> Result<Verb, Refused> {
     check(words)?;
     Ok(Verb::new([], |_| Ok(Reply::Integer(0))))
 }
 
-/// `LPUSH key element …` or `RPUSH`, in a script: the length of a list that nobody reads.
+/// `LPUSH key element …` or `RPUSH`, in a script. Answers the number of elements, and stores none.
 pub(super) fn push(words: &Words) -> Result<Verb, Refused> {
     check(words)?;
     let (key, count) = (words.key(0)?, words.arguments.len() - 1);

@@ -24,7 +24,7 @@ fn transaction() -> Transaction {
     Transaction::new(keys.into_iter().map(|(name, found)| (Key::new(name).unwrap(), found)))
 }
 
-/// What the commands of `line` come to, separated by `;`, and what they propose.
+/// The replies to the commands of `line`, which `;` separates, and the changes that they propose.
 fn run(line: &str, place: Place) -> (String, String) {
     let mut transaction = transaction();
     let replies = line.split("; ").map(|command| {
@@ -127,7 +127,7 @@ fn commands_of_one_request_see_what_those_before_them_left() {
         ("SET free w NX PX 1000; DEL free; EXISTS free", "+OK; :1; :0", ""),
         ("PEXPIRE own 900; PTTL own; DEL own; PTTL own", ":1; :900; :1; :-2", "end own 7"),
         ("SET own w XX PX 1000; SET own w IFEQ w PX 900", "+OK; +OK", "end own 7; acquire own w 900"),
-        // Whoever got its token is not the holder of the new lease, though the value is the same.
+        // The same value, but a new lease with a new token.
         ("DEL own; SET own v NX PX 1000", ":1; +OK", "end own 7; acquire own v 1000"),
     ] {
         assert_eq!(run(line, Place::Queued), (replies.to_owned(), changes.to_owned()), "{line}");
@@ -157,7 +157,7 @@ fn scripts_may_set_without_a_condition_and_wake_nobody() {
     }
 }
 
-/// A verifier could otherwise be shown a token by somebody who never held the lock.
+/// Otherwise a client that never held the lock could show its token to a verifier.
 #[test]
 fn the_token_is_for_who_knows_the_value_of_the_live_lease() {
     for (line, reply) in [
@@ -175,7 +175,7 @@ fn the_token_is_for_who_knows_the_value_of_the_live_lease() {
     assert!(replies.contains("once this request is done"), "{replies}");
 }
 
-/// The table then refuses what was decided by a deadline that a renewal has moved.
+/// The table then refuses a change if a renewal has moved the deadline that decided it.
 #[test]
 fn what_was_read_becomes_a_condition() {
     for (line, expected) in [

@@ -5,9 +5,9 @@ use super::words::Words;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
-/// `RINGFENCE.TOKEN key value`: the fencing token of the lock with this value, for its holder. Nothing, if the lock is no more.
+/// `RINGFENCE.TOKEN key value`: the token of the lock with this value, or nil if there is no such lock.
 ///
-/// Whoever does not know the value is not the holder, and could only pass a token off as its own.
+/// A client must show the value. Otherwise any client could get the token, and write as if it were the holder.
 pub(super) fn token(words: &Words) -> Result<Verb, Refused> {
     let (key, value) = (words.key(0)?, words.value(1)?);
     Ok(Verb::new([key.clone()], move |transaction| {

@@ -6,10 +6,10 @@ use crate::frame::integer;
 use crate::key_name;
 use crate::refused::Refused;
 
-/// Where a command stands.
+/// The place of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// It is a request.
+    /// It is a request by itself.
     Alone,
     /// Behind MULTI.
     Queued,
@@ -17,7 +17,7 @@ pub(crate) enum Place {
     Script,
 }
 
-/// A command that is not understood yet.
+/// The words of a command.
 pub(super) struct Words<'a> {
     /// In lower case.
     pub(super) name: &'static str,
@@ -27,7 +27,7 @@ pub(super) struct Words<'a> {
     pub(super) database: u16,
 }
 
-/// Of times.
+/// The unit of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
     Seconds,
@@ -51,7 +51,7 @@ impl Words<'_> {
             .ok_or_else(|| Refused::arguments("ERR ringfence: a value has at most 1,024 bytes"))
     }
 
-    /// Whether argument number `at` is this word.
+    /// Whether argument number `at` is `word`, in any case.
     pub(super) fn is(&self, at: usize, word: &str) -> bool {
         self.arguments.get(at).is_some_and(|argument| argument.eq_ignore_ascii_case(word.as_bytes()))
     }
@@ -62,18 +62,18 @@ impl Words<'_> {
         integer(argument).ok_or_else(Refused::no_integer)
     }
 
-    /// The argument number `at` as a time from now, in milliseconds; it may be over.
+    /// The argument number `at` as a time from now, in milliseconds. It may be negative.
     pub(super) fn ms(&self, at: usize, unit: Unit) -> Result<i64, Refused> {
         let ms = self.integer(at)?.checked_mul(if unit == Unit::Seconds { 1_000 } else { 1 });
         ms.ok_or_else(|| self.invalid_expire())
     }
 
-    /// The argument number `at` as the time that a lock lives. The shortest is 100 ms.
+    /// The argument number `at` as the time-to-live of a lock. The shortest is 100 ms.
     pub(super) fn ttl(&self, at: usize, unit: Unit) -> Result<Ttl, Refused> {
         self.ttl_of(self.ms(at, unit)?)
     }
 
-    /// The same for a time that is known.
+    /// Converts a time in milliseconds to a time-to-live.
     pub(super) fn ttl_of(&self, ms: i64) -> Result<Ttl, Refused> {
         if ms <= 0 {
             return Err(self.invalid_expire());

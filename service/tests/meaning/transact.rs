@@ -30,7 +30,7 @@ impl Node {
         self.service.transact(&self.caller, &keys, None, run).await
     }
 
-    /// Acquires the key for a value. Whether that could be done.
+    /// Acquires the key with a value, if it is free. Returns whether it was.
     async fn set(&self, name: &str, text: &str) -> bool {
         let set = |keys: &mut Transaction| Ok(keys.acquire(&key(name), value(text), ttl()).is_ok());
         sent(self.transact(&[name], set).await)
@@ -41,7 +41,7 @@ impl Node {
         sent(self.transact(&[name], token).await)
     }
 
-    /// Ends the lease on the key if it has this value.
+    /// Ends the lease on the key if it has this value. Returns whether it had.
     async fn end_if(&self, name: &str, text: &str) -> bool {
         let end = |keys: &mut Transaction| {
             Ok(keys.see(&key(name)) == Ok(Seen::Own(&value(text))) && keys.end(&key(name)).unwrap())
@@ -50,7 +50,7 @@ impl Node {
     }
 }
 
-/// What it came to. The client learns of it.
+/// The result, after it was sent to the client.
 fn sent<R>(transacted: Result<Transacted<R>, Failure>) -> R {
     let Transacted { result, unsent } = transacted.unwrap();
     unsent.into_iter().for_each(|unsent| unsent.sent());
@@ -104,7 +104,7 @@ async fn a_lease_ends_sooner_or_later_than_before() {
     assert!(!sent(node.transact(&["b"], |keys| Ok(keys.expire(&key("b"), ttl()).unwrap())).await));
 }
 
-/// Whoever sees a key free acquires it, and nobody else.
+/// Of two clients that see a key free, one acquires it.
 #[tokio::test]
 async fn of_many_requests_for_a_key_one_gets_it() {
     let node = Arc::new(Node::start().await);
@@ -196,7 +196,7 @@ async fn a_key_that_somebody_waits_for_cannot_be_replaced_in_one_step() {
     assert!(node.end_if("a", "v").await && node.token("a", "v").await.is_none());
 }
 
-/// A client whose connection broke may ask before the grant is taken back: then it is not.
+/// A client whose connection broke may ask for the token before the grant is taken back. Then it keeps the grant.
 #[tokio::test]
 async fn a_grant_whose_token_was_told_stays() {
     let node = Node::start().await;
@@ -205,7 +205,7 @@ async fn a_grant_whose_token_was_told_stays() {
     let told = node.transact(&["told"], set("told")).await.unwrap();
     let token = node.token("told", "v").await.unwrap();
     drop(told);
-    // It is taken back later than the other would be.
+    // This grant is taken back after the time at which the other would be.
     drop(node.transact(&["a"], set("a")).await.unwrap());
     let live = || node.service.handle().view(|table| table.live());
     eventually("the other is taken back", || live() == 1).await;

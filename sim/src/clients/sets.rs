@@ -1,4 +1,4 @@
-//! Clients of RESP: what they set, and what they do with it.
+//! Clients that set keys over RESP.
 
 use std::time::Duration;
 
@@ -7,9 +7,9 @@ use ringfence_wire::{Key, LeaseId};
 
 use super::{Client, key_number};
 
-/// A time-to-live for which what is taken back is gone long before.
+/// A time-to-live much longer than the time after which a lease is taken back.
 const LONG_MS: u32 = 10_000;
-/// After how many milliseconds a client hangs up that does not wait for an answer.
+/// The milliseconds after which a client hangs up, if it does not wait for the answer.
 const HURRIED: [u64; 3] = [2, 10, 30];
 
 impl Client {
@@ -69,7 +69,7 @@ impl Client {
         }
     }
 
-    /// Sets another key, on condition that this one has still its value.
+    /// Sets another key, on condition that this one still has its value.
     async fn set_another(&mut self, only_if: ValuedKey) {
         let key = self.key();
         if key == only_if.key {
@@ -84,7 +84,7 @@ impl Client {
         }
     }
 
-    /// `key` with a value that nobody has set.
+    /// `key` with a value that no client has set.
     fn valued(&mut self, key: Key) -> ValuedKey {
         ValuedKey { key, value: LeaseId::from_u128(self.rng.u128(1..)).expect("it is not 0") }
     }

@@ -1,4 +1,4 @@
-//! What clients do over RESP: a request of several steps for each.
+//! Requests of clients over RESP. Each of them is a request of several steps.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use ringfence_wire::{LeaseId, ProblemKind};
 
 use crate::clients::ttl;
 
-/// What the service makes of it.
+/// The answer of the service.
 pub(super) async fn answer(
     service: &Arc<Service>,
     caller: &Caller,
@@ -21,7 +21,7 @@ pub(super) async fn answer(
     service.transact(caller, &keys, None, run).await
 }
 
-/// As the scripts of clients do it: all that is read is read before anything is changed.
+/// Does what the scripts of clients do: it reads all keys before it changes any.
 fn run(keys: &mut Transaction, invocation: &Invocation) -> Result<Conclusion, Conclusion> {
     match invocation {
         Invocation::Set { keys: wanted, ttl_ms, only_if } => {

@@ -66,7 +66,7 @@ impl Client {
         self.connections.address()
     }
 
-    /// A new connection to where the node speaks the Redis protocol: see [`Builder::resp`](crate::Builder::resp).
+    /// A new connection to the node's port for the Redis protocol: see [`Builder::resp`](crate::Builder::resp).
     pub async fn resp(&self) -> io::Result<TcpStream> {
         self.connections.connect(resp(self.address())).await
     }

@@ -13,7 +13,7 @@ use crate::Error;
 const CLAIM: u16 = 7399;
 /// Node `id` has these ports, plus its id.
 pub(crate) const HTTP: u16 = 7400;
-/// Where it speaks the Redis protocol, if it does: as far from its HTTP port, wherever that moves.
+/// The port for the Redis protocol. It keeps its distance from the HTTP port, wherever that moves.
 const RESP: u16 = 7450;
 pub(crate) const PEER: u16 = 7500;
 pub(crate) const RELAY: u16 = 7600;
@@ -21,7 +21,7 @@ pub(crate) const RELAY: u16 = 7600;
 pub(crate) const REDIS: u16 = 6379;
 const ATTEMPTS: usize = 100;
 
-/// Where a node speaks the Redis protocol that has this HTTP address.
+/// The address for the Redis protocol of the node with this HTTP address.
 pub(crate) fn resp(http: SocketAddr) -> SocketAddr {
     SocketAddr::new(http.ip(), http.port() - HTTP + RESP)
 }

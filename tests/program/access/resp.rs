@@ -1,4 +1,4 @@
-//! Principals by the Redis protocol.
+//! Principals over the Redis protocol.
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, ErrorKind, RedisConnectionInfo, RedisError, cmd};
@@ -70,7 +70,7 @@ async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() 
     assert_eq!(call(&mut ann_s, "SET b/1 v NX PX 60000").await, "OK");
     let quota = call(&mut ann_s, "SET b/2 v NX PX 60000").await;
     assert!(quota.starts_with("-OOM") && quota.contains("all the 1 leases"), "{quota}");
-    // He knows the value, and the lease is hers.
+    // Bob knows the value, but the lease is Ann's.
     assert_eq!(call(&mut bob_s, "GET b/1").await, "ringfence:held-by-another");
     assert_eq!(call(&mut bob_s, "RINGFENCE.TOKEN b/1 v").await, "nil");
     assert!(call(&mut bob_s, "DEL b/1").await.contains("held over HTTP or by another principal"));

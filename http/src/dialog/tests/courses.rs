@@ -8,7 +8,7 @@ use super::*;
 use crate::paced::Paced;
 use crate::socket::Stream;
 
-/// A course that has turns of its own, and its client.
+/// A course with turns of its own, and its client.
 async fn course() -> (Course<Lines>, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();

@@ -1,4 +1,4 @@
-//! Stops.
+//! Stopping the server.
 
 use super::*;
 
@@ -13,7 +13,7 @@ async fn what_arrived_before_a_stop_is_answered() {
     until("it is accepted", || server.connections.count().0 == 2).await;
     old.write_all(text.as_bytes()).await.unwrap();
     server.stop.send_replace(true);
-    // The listener is closed: the stop is under way.
+    // The stop is under way once the listener is closed.
     while TcpStream::connect(server.address).await.is_ok() {
         yield_now().await;
     }

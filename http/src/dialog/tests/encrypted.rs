@@ -8,7 +8,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 
-/// A server with TLS, what trusts it, and its files.
+/// A server with TLS, a connector that trusts it, and its files.
 async fn encrypted() -> (Server, TlsConnector, TempDir) {
     let dir = TempDir::new().unwrap();
     let file = |name: &str, text: String| {

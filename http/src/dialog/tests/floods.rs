@@ -53,11 +53,11 @@ async fn what_follows_a_request_waits_in_the_kernel() {
     let server = Server::here(10).await;
     const BEFORE: usize = 2_000;
     let mut client = server.sent("").await;
-    // Behind each of them something may be read, but not more and more.
+    // Some bytes after a waiting request are read, but not without end.
     let text = "echo\n".repeat(BEFORE) + "wait a\n" + &"echo b\n".repeat(5_000_000);
     let (mut reader, writer) = client.split();
     let (mut written, mut stuck) = (0, 0);
-    // Until nothing more is taken.
+    // Writes until the server reads no more.
     while stuck < 1_000 {
         match writer.try_write(&text.as_bytes()[written..]) {
             Ok(bytes) => (written, stuck) = (written + bytes, 0),

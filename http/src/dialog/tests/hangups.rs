@@ -5,7 +5,7 @@ use super::*;
 #[tokio::test]
 async fn a_request_whose_client_hangs_up_is_dropped() {
     let server = Server::here(10).await;
-    // What is behind it hides no hang-up.
+    // Bytes after a waiting request do not hide that the client hangs up.
     for (number, behind) in ["", "\n", "echo a\necho b\n", "an unfinished one"].iter().enumerate() {
         let client = server.sent(format!("wait\n{behind}")).await;
         until("it begins", || server.seen.begun.load(Relaxed) > number).await;
@@ -23,7 +23,7 @@ async fn a_client_that_sends_no_more_gets_its_answers_but_changes_nothing() {
     let mut client = server.sent("echo a\necho b\nchange c\necho d\n").await;
     client.shutdown().await.unwrap();
     drop(go_on);
-    // Whether it will read them is not known.
+    // The server cannot know whether the client reads them.
     assert_eq!(rest(&mut client).await, "a\nb\n");
     assert_eq!((server.seen.begun.load(Relaxed), server.seen.ended.load(Relaxed)), (3, 2));
 

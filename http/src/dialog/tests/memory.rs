@@ -23,7 +23,7 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
     let mut small = server.sent(vec![b'x'; PER_TURN]).await;
     let mut large = server.sent(vec![b'x'; 4 * PER_TURN]).await;
     until("it arrives", || server.seen.received.load(Relaxed) == 4 * PER_TURN).await;
-    // It counts: what others may have besides is less.
+    // The request counts: less is left for others.
     let most = server.connections.admit(server.address).await;
     let budget = &server.connections.request_bodies;
     let share = budget.share(Owner::Principal("other".into()), &most.0);
@@ -31,7 +31,7 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
     assert!(!most.0.is_body_shed());
     share.grow(1);
     assert!(most.0.is_body_shed());
-    // Somebody else of the same owner needs it.
+    // Another connection of the same owner needs the memory.
     let (owner, other) = (Owner::host(large.local_addr().unwrap()), server.connections.admit(server.address));
     server.connections.request_bodies.share(owner, &other.await.0).grow(ALL);
     assert!(matches!(large.read(&mut [0]).await, Ok(0) | Err(_)));
@@ -56,7 +56,7 @@ async fn a_large_request_waits_for_the_memory_of_others() {
     assert_eq!(server.seen.begun.load(Relaxed), 1);
     drop(memory);
     reads(&mut waits, &text["echo ".len()..]).await;
-    // It holds nothing any more.
+    // The request holds no memory any more.
     assert!(!server.connections.handled.take(Owner::Principal("other".into()), 0).await.grow(0));
     assert_eq!(server.seen.begun.load(Relaxed), 2);
 }

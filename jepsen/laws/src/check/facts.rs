@@ -133,7 +133,7 @@ impl<'h> Facts<'h> {
         }
     }
 
-    /// What may have been set, and nobody was told the token.
+    /// The keys that may have been set, and whose token no client got.
     pub(crate) fn untold(&self) -> impl Iterator<Item = (&'h Call, &'h ValuedKey)> {
         let is_untold = |at: &ValuedKey| self.lives.get(&at.value).is_none_or(|life| life.tokens.is_empty());
         let sets = self.sets.iter().copied().filter(|call| call.may_be_done());

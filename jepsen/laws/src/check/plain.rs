@@ -1,11 +1,11 @@
-//! A history in the words of leases: a key that is set over RESP is a lease with that key alone, whose id is the value.
+//! Translates a history into the words of leases. A key that is set over RESP becomes a lease on that key, with the value as its id.
 //!
-//! Nobody is told of the id that the cluster gives to such a lease. Its client can ask for the token, once it has set the key. So a
-//! set that was answered OK becomes an acquire that was answered with the token that its client was told later, and the log's lease
-//! with that token gets the value as its id. Then all laws apply.
+//! The cluster gives each such lease an id that no client sees. But a client that has set a key can ask for the token. So a set that
+//! was answered OK becomes an acquire that was granted this token, and the lease with this token in the log gets the value as its id.
+//! Then all laws apply.
 //!
-//! A set of which nobody was told the token becomes an acquire without an answer, and its lease keeps the id that nobody asked for:
-//! of such leases, [`transactions`](super::transactions) tells what can be told.
+//! If no client got the token, the set becomes an acquire without an answer, and the lease in the log keeps its id. Only
+//! [`transactions`](super::transactions) judges such leases.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use ringfence_wire::{
 
 use crate::history::{Call, Change, Conclusion, History, Invocation, Seen, ValuedKey};
 
-/// A history in which nothing was set, but for what [`Seen`] tells of keys.
+/// A history without sets. Only [`Seen`] still has values.
 pub struct Plain<'h> {
     pub(super) history: Cow<'h, History>,
     /// The sets, as they were asked for.
@@ -102,7 +102,7 @@ impl<'h> Values<'h> {
                     (Conclusion::Token { .. }, None) => malformed("the token of a value that nobody has set"),
                     (other, _) => other.clone(),
                 };
-                // Who is told the token keeps the lease, as by a renewal: it is not taken back any more.
+                // A client that gets the token keeps the lease, as with a renewal: it is not taken back any more.
                 let kept =
                     Some(Invocation::Renew { lease: at.value, ttl_ms: None }).filter(|_| call.may_be_done());
                 let kept = kept.map(|kept| told(kept, conclusion.clone())).into_iter().flatten();

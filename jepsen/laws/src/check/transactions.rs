@@ -1,14 +1,15 @@
-//! What is set over RESP, of one key or several: all of it or nothing, and taken back where nobody was told of it.
+//! Sets over RESP, of one key or several: all keys are granted or none, and a lease that its client does not know is taken back.
 //!
-//! Nobody is told the id of a lease that was set. Where its token was told, [`super::plain`] has named it by its value, and the laws
-//! of leases judge it. The others are *nameless* in the log, and what is left to say of them is who may have set them:
+//! No client sees the id of a lease that it set. If a client got the token, [`super::plain`] has named the lease by its value, and the
+//! laws of leases judge it. The other leases are *nameless* in the log. These laws judge which sets may have made them:
 //!
-//! - **Each has its own.** The sets that were answered OK, without a token that anybody was told, have grants of their own in the log; and
-//!   each nameless grant of a key that is set is of a set of its own, which may have been done while it was under way. That is a
-//!   matching, and one exists for both sides together if one exists for each (Mendelsohn and Dulmage, 1958).
-//! - **Whole.** The keys of one set are granted in one entry, and while the value that it was to depend on was there.
-//! - **Taken back.** Where no fault is near, a lease ends 2 s after all clients hung up that can have asked for it; a grant that is held up
-//!   meanwhile, by a new leader or a slow message, has [`LATE_MS`] more. In cluster time, which is never faster than real time.
+//! - **Each has its own.** Each set that was answered OK, but whose token no client got, has a grant of its own in the log. Each nameless
+//!   grant of a key has a set of its own, which may have been done at that time. Both are matchings, and if each exists, one exists that
+//!   is both (Mendelsohn and Dulmage, 1958).
+//! - **Whole.** The keys of one set are granted in one entry, and only while the key that it depends on had the value.
+//! - **Taken back.** Where no fault is near, a lease ends 2 s after all clients that may have asked for it have hung up. A new leader or
+//!   a slow message may delay the grant, so the law allows [`LATE_MS`] more. It measures cluster time, which is never faster than real
+//!   time.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,28 +20,28 @@ use super::log::Stage;
 use super::{Checker, Found};
 use crate::history::{Call, ChangeName, Conclusion, Invocation, ValuedKey};
 
-/// A set is done as a whole.
+/// Judges that a set is done as a whole.
 pub const WHOLE_SETS: Checker = Checker {
     name: "whole-sets",
-    law: "Keys that are set together are granted in one step, while the value is there that this was to depend on, or none of them is.",
+    law: "Keys that are set together are granted in one step, while the condition of the set holds, or none of them is.",
     check: whole_sets,
 };
 
-/// What nobody was told of is taken back.
+/// Judges that a lease is taken back if its client hung up.
 pub const TAKEN_BACK: Checker = Checker {
     name: "taken-back",
-    law: "Where no fault is near, a lease ends soon after the client hung up that asked for it.",
+    law: "Where no fault is near, a lease ends soon after its client hung up before the answer.",
     check: taken_back,
 };
 
-/// How long after the connection closed what was not answered is taken back, in milliseconds.
+/// How long after its connection closed an unanswered lease is taken back, in milliseconds.
 const TAKEN_BACK_MS: u64 = 2_000;
 /// How much later it may be where no fault is near, in milliseconds.
 const LATE_MS: u64 = 5_000;
 /// How long a fault may have consequences.
 const NEAR_US: u64 = 20_000_000;
 
-/// A key that was to be set, of which nobody was told the token.
+/// A key of a set whose token no client got.
 struct Wish<'f> {
     call: &'f Call,
     at: &'f ValuedKey,
@@ -229,8 +230,7 @@ fn places<T>(all: &[T], fits: impl Fn(&T) -> bool) -> Vec<usize> {
     all.iter().enumerate().filter(|(_, it)| fits(it)).map(|(place, _)| place).collect()
 }
 
-/// Of so many on the left, each with the places on the right that it may have, those that are left over when as many as possible have one
-/// of their own.
+/// The members of the left side that a largest matching leaves over. `left` has the places on the right side that each may have.
 fn unmatched(left: Vec<Vec<usize>>, right: usize) -> Vec<usize> {
     let mut taken: BTreeMap<usize, usize> = BTreeMap::new();
     let without = |start: &usize| {

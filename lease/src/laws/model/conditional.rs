@@ -1,5 +1,5 @@
-//! A conditional is tried on a copy of the model, one change after the other, and nobody is let in there. Only if all of them can
-//! be done, they are done.
+//! A conditional is tried on a copy of the model, one change after the other, without letting waiters in. If every change succeeds,
+//! the model makes them all.
 
 use ringfence_wire::{EndReason, Key, Metadata, Mode, Token, Wait};
 
@@ -39,7 +39,7 @@ impl Model {
         Outcome::Changed(grants)
     }
 
-    /// Why a change cannot be done, after those that are done in `trial`.
+    /// Why a change cannot be done, after the changes that were done in `trial`.
     fn refusal(&self, trial: &mut Self, owner: Option<&Owner>, change: &KeyChange) -> Option<Refusal> {
         let by = owner.map(|owner| owner.name.clone());
         match change {
@@ -48,7 +48,7 @@ impl Model {
             {
                 return Some(Refusal::Mismatch);
             }
-            // A token that an acquire before would get, guessed.
+            // A guess of the token that an earlier acquire of the same conditional would get.
             KeyChange::Keep { token, .. }
             | KeyChange::Expire { token, .. }
             | KeyChange::End { token, .. }
@@ -59,7 +59,7 @@ impl Model {
             _ => {}
         }
         match trial.change(owner, change, &mut Vec::new()) {
-            // Who blocks it, as if nothing were done.
+            // The holders that block it, as if no change were done.
             Outcome::Refused(Refusal::Held { mut holders, waiters }) => {
                 holders.retain_mut(|holder| {
                     let known = self.holders(&holder.key).into_iter().find(|l| l.number == holder.token.0);

@@ -1,4 +1,4 @@
-//! Random conditionals. Most of what one says of a key fits the table at the time when it is played.
+//! Random conditionals. Most of their conditions hold, and most of their changes can be done, in the table at the time.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -15,14 +15,14 @@ pub(in crate::laws) struct Drawn {
     changes: Vec<Change>,
 }
 
-/// What to say of a key.
+/// A condition to make for a key.
 #[derive(Clone, Copy, Debug)]
 enum Say {
     Free,
     Taken,
-    /// Held with the token so many revisions before that of the holder, and if so, until so long after its deadline.
+    /// Held, with a token that is the first number below that of the holder. The second number, if any, is added to the deadline.
     Held(u64, Option<u64>),
-    /// What is true.
+    /// A condition that holds.
     Truth,
 }
 
@@ -30,7 +30,7 @@ enum Say {
 struct Change {
     kind: Kind,
     key: Key,
-    /// How many revisions before that of the holder its token is.
+    /// How far the token is below that of the holder.
     back: u64,
     lease_id: LeaseId,
     ttl: Ttl,
@@ -44,7 +44,7 @@ enum Kind {
     Keep,
     Expire,
     End,
-    /// An expiry, an end, or an end and an acquire, if the key is the requester's own, and an acquire otherwise.
+    /// The following acquire the key, unless the requester has it. Then they expire it, end it, or end and acquire it.
     AcquireOrExpire,
     AcquireOrEnd,
     AcquireAnyhow,
@@ -68,7 +68,7 @@ pub(super) fn drawn() -> impl Strategy<Value = Drawn> {
         2 => Just(Kind::AcquireOrEnd),
         3 => Just(Kind::AcquireAnyhow),
     ];
-    // Most of these ids are in no acquire: what ended is not granted again for long.
+    // Few of these ids are in acquires, as an ended id is not granted again for long.
     let id = prop_oneof![1 => 1..=IDS, 6 => IDS + 1..=MOST_IDS];
     let ttl = select(vec![100, 400, 2_000, 2_000]);
     let change = (kind, any_key(), back(), id, ttl, select(vec!["", "v", "value"]), 0..3_u64);

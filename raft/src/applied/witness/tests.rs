@@ -95,7 +95,7 @@ fn conditional(conditions: Vec<(Key, Condition)>, changes: Vec<KeyChange>) -> Ve
     vec![Command::Conditional(Box::new(Conditional::new(conditions, changes).unwrap()))]
 }
 
-/// As above, of what is new under rules 4.
+/// The same for the commands that are new in rules 4.
 #[test]
 fn what_is_hashed_of_a_conditional_is_fixed() {
     let key = |name| Key::new(name).unwrap();

@@ -32,7 +32,7 @@ final class ShedLock {
         return steps;
     }
 
-    /** Without safe updates, which is the default, an unlock deletes the key of whoever has it. */
+    /** Without safe updates, which is the default, an unlock deletes the key of any holder. */
     private RedisLockProvider provider(boolean isSafe) {
         return new RedisLockProvider.Builder(connection.factory).environment("test").safeUpdate(isSafe).build();
     }
