@@ -75,7 +75,7 @@ func all(conditions ...bool) error {
 	return nil
 }
 
-// token returns the fencing token of the key's holder, who shows its value.
+// token returns the token of the lock with this value.
 func token(ctx context.Context, key, value string) (int64, error) {
 	return client.Do(ctx, "RINGFENCE.TOKEN", key, value).Int64()
 }

@@ -42,7 +42,7 @@ export async function until(look, what, ms = 20_000) {
   }
 }
 
-/** The fencing token of the key's holder, who shows its value. `call` sends any command. */
+/** The token of the lock with this value. `call` sends any command. */
 export async function token(call, key, value) {
   const found = Number(await call("RINGFENCE.TOKEN", key, value));
   assert(found > 0, `no token: ${found}`);

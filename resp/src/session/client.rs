@@ -32,13 +32,13 @@ impl Session {
             (b"no-evict", [mode]) if is_on(mode) == Some(false) => Reply::OK,
             (b"reply", [mode]) if is_on(mode) == Some(true) => Reply::OK,
             (b"tracking", [mode]) if is_on(mode) == Some(false) => Reply::OK,
-            (b"no-evict", _) => return Err(no("a connection is closed if others have no room")),
+            (b"no-evict", _) => return Err(no("the node closes connections if it has no room for others")),
             (b"tracking" | b"caching" | b"trackinginfo" | b"getredir", _) => {
-                return Err(no("nothing is said of keys that change: watch them over HTTP"));
+                return Err(no("changes of keys are not reported here: watch keys over HTTP"));
             }
-            (b"reply", _) => return Err(no("each command has a reply")),
+            (b"reply", _) => return Err(no("every command gets a reply")),
             (b"kill" | b"pause" | b"unpause" | b"unblock", _) => {
-                return Err(no("a connection has no say over others"));
+                return Err(no("a client cannot act on the connections of others"));
             }
             (b"maint_notifications", _) => return Err(no("there are no notices of maintenance")),
             _ => {

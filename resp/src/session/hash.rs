@@ -21,7 +21,7 @@ impl Session {
         let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
         let key = key.and_then(|key| Key::new(str::from_utf8(key).ok()?).ok()).ok_or_else(|| {
             Refused::unsupported(
-                "there are no hashes but `ringfence:{key}`, where the key is one as over HTTP",
+                "the only hashes are `ringfence:{key}`, with the key as over HTTP",
             )
         })?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
@@ -60,7 +60,7 @@ impl Field {
             Self::Fence => Reply::bulk(view.fence.to_string()),
             Self::Token if view.more_holders > 0 => {
                 return Err(Refused::unsupported(
-                    "the key has too many holders to tell the newest one's token",
+                    "the key has too many holders to find its newest token",
                 ));
             }
             Self::Token => {

@@ -47,7 +47,7 @@ pub(super) fn command(arguments: &[Bytes]) -> Result<Done, Refused> {
         () if is("count") => Reply::Integer(0),
         () if is("docs") => Reply::Map(Vec::new()),
         () if is("info") => Reply::Array(vec![Reply::NullArray; arguments.len() - 1]),
-        () => return Err(Refused::unsupported("nothing is told of commands")),
+        () => return Err(Refused::unsupported("commands are not described here")),
     }))
 }
 

@@ -1,6 +1,6 @@
 //! Commands by which the release script of a library wakes waiters.
 //!
-//! Waiters sleep in SUBSCRIBE or BLPOP, which are refused, so there are none. A message reaches nobody, and a push wakes nobody. A push stores
+//! Waiters would sleep in SUBSCRIBE or BLPOP, which are refused. So there are no waiters, and a message or a push has no effect. A push stores
 //! no element, either: the key stays free.
 
 use ringfence_service::Seen;

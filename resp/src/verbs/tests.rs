@@ -4,7 +4,7 @@ use ringfence_wire::{LeaseId, Token};
 use super::read::HELD;
 use super::*;
 
-/// `free`, `own` with the value `v` and the token 7, `taken`, and `waited`, which somebody waits for.
+/// `free`, `own` with the value `v` and the token 7, `taken`, and `waited`, which has a waiter.
 fn transaction() -> Transaction {
     let own = Found::Own {
         token: Token(7),

@@ -1,4 +1,4 @@
-//! A client that sends anything, and shows what it gets.
+//! A client that sends any bytes, and shows replies as text.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -7,7 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// Far longer than anything here takes.
+/// Far longer than any request here takes.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Client(BufReader<TcpStream>);
@@ -73,7 +73,7 @@ impl Client {
     }
 }
 
-/// A command as it is sent.
+/// The bytes of a command.
 pub(crate) fn array(arguments: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();
     for argument in arguments {

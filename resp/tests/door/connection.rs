@@ -1,4 +1,4 @@
-//! What a connection agrees on, and is told.
+//! Commands about the connection and the server.
 
 use crate::client::array;
 use crate::node::Node;
@@ -55,7 +55,7 @@ async fn questions_of_clients_are_answered_and_nothing_is_promised() {
         ("COMMAND COUNT", ":0"),
         ("CONFIG SET save 1", refused),
         ("CLUSTER INFO", "-ERR This instance has cluster support disabled"),
-        // A majority of one node is that node.
+        // One node is a majority by itself.
         ("WAIT 1 0", ":0"),
         ("SUBSCRIBE a", refused),
         ("BLPOP a 0", refused),

@@ -1,4 +1,4 @@
-//! What strangers send.
+//! Requests of strangers.
 
 use crate::client::array;
 use crate::node::Node;
@@ -106,7 +106,7 @@ async fn a_stranger_can_say_who_it_is_and_nothing_else() {
         let reply = client.call(line).await;
         assert!(reply.starts_with("-NOAUTH this requires the right `acquire`"), "{line}: {reply}");
     }
-    // What it believes to be behind MULTI is not done.
+    // The refused MULTI has opened the queue all the same.
     assert_eq!(client.call("PING").await, "+QUEUED");
     assert!(client.call("EXEC").await.starts_with("-NOAUTH"));
     assert_eq!(client.call("PING").await, "+PONG");

@@ -1,4 +1,4 @@
-//! Locks of clients that know Redis, and leases of others.
+//! Locks over the Redis protocol, and leases over others.
 
 use ringfence_service::Acquired;
 use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Ttl, Wait, WantedKey};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::client::PATIENCE;
 use crate::node::Node;
 
-/// An acquire of `key` by another protocol.
+/// An acquire of `key` over another protocol.
 fn request(key: &str) -> AcquireRequest {
     AcquireRequest {
         keys: vec![WantedKey { key: Key::new(key).unwrap(), mode: Mode::Exclusive }],

@@ -1,4 +1,4 @@
-//! What clients of the Redis protocol get, from a real node over real connections.
+//! Clients that speak the Redis protocol to a real node, over real connections.
 
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 

@@ -1,4 +1,4 @@
-//! A node with the door.
+//! A node that speaks the Redis protocol.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ impl Node {
         Self::start_with(None).await
     }
 
-    /// The same, with access rules.
+    /// A cluster of one node with access rules.
     pub(crate) async fn start_with(rules: Option<&str>) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let settings = Settings {
@@ -82,7 +82,7 @@ impl Node {
         Self { address, service, access, _draining: draining, _node: node, data }
     }
 
-    /// Replaces the access rules, and uses the new ones at once.
+    /// Replaces the access rules. The node uses the new ones at once.
     pub(crate) fn replace_rules(&self, rules: &str) {
         std::fs::write(self.data.path().join(RULES), rules).unwrap();
         let access = self.access.as_ref().unwrap();
@@ -95,7 +95,7 @@ impl Node {
         Client::connect(self.address).await
     }
 
-    /// The label of the lease on `key`, as other doors show it.
+    /// The label of the lease on `key`, as HTTP shows it.
     pub(crate) fn holder(&self, key: &str) -> Option<String> {
         let view = self.service.handle().view(|table| table.key(&Key::new(key).unwrap(), None));
         view.holders[0].holder.as_ref().map(|holder| holder.as_str().to_owned())

@@ -1,4 +1,4 @@
-//! The same commands to a real Redis.
+//! Sends the same commands to a node and to a real Redis, and compares the replies.
 
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -42,7 +42,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
     prop_oneof![5 => words, 2 => script]
 }
 
-/// One that is refused, or is not for keys.
+/// A command that is refused, or has no keys.
 fn other_command() -> impl Strategy<Value = Vec<String>> {
     let line = prop::sample::select(vec![
         "SET k1",
@@ -81,18 +81,18 @@ fn other_command() -> impl Strategy<Value = Vec<String>> {
     line.prop_map(|line| line.split(' ').map(str::to_owned).collect())
 }
 
-/// What must be equal of the reply to this command.
+/// The part of the reply to this command that must be equal.
 fn compared(command: &[String], reply: String) -> String {
     let name = command[0].to_lowercase();
     if let Some(error) = reply.strip_prefix('-') {
         return match error.split_once(' ') {
-            // What the error says of a place or of arguments is Redis's own.
+            // Redis adds the arguments or the place of the error.
             Some(("ERR", text)) if text.starts_with("unknown command") => "unknown command".to_owned(),
             _ => error.to_owned(),
         };
     }
     match reply.strip_prefix(':').map(str::parse::<i64>) {
-        // Clocks differ.
+        // Times differ by some milliseconds.
         Some(Ok(left)) if left > 0 && name.ends_with("ttl") => "some time".to_owned(),
         _ => reply,
     }
@@ -126,7 +126,7 @@ async fn the_replies_are_those_of_redis() {
             continue;
         }
         both(&mut here, &mut there, &["MULTI".to_owned()]).await;
-        // Times are not compared in an array.
+        // `compared` knows no times in arrays.
         for command in draw(command().boxed()).iter().filter(|command| !command[0].ends_with("TTL")) {
             both(&mut here, &mut there, command).await;
         }

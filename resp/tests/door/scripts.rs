@@ -1,9 +1,9 @@
-//! Scripts, as lock libraries have them.
+//! Scripts like those of lock libraries.
 
 use crate::client::{Client, array};
 use crate::node::Node;
 
-/// Each key in KEYS is set, if all are free.
+/// Sets the keys in KEYS, if all are free.
 const ACQUIRE: &str = "for _, key in ipairs(KEYS) do if redis.call('exists', key) == 1 then return 0 end end
     for _, key in ipairs(KEYS) do redis.call('set', key, ARGV[1], 'PX', ARGV[2]) end
     return #KEYS";
@@ -15,7 +15,7 @@ const EXTEND: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
     if left < 0 then return 0 end
     redis.call('pexpire', KEYS[1], left + ARGV[2])
     return 1";
-/// Wakes those who wait for a second key.
+/// Releases a key, and wakes waiters with a push and a message.
 const WAKE: &str = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 1 end
     redis.call('del', KEYS[2])
     redis.call('lpush', KEYS[2], 1)
@@ -131,7 +131,7 @@ async fn calls_of_scripts_are_checked_before_they_run() {
     assert_eq!(eval(&mut client, ACQUIRE, 32, &[&names[..32], &["v", "60000"]].concat()).await, ":32");
 }
 
-/// What one of them has read is not true any more when the other one is done.
+/// Each script has read that the lock is free. Only the first one may take it.
 #[tokio::test(flavor = "multi_thread")]
 async fn of_scripts_that_run_at_once_one_gets_the_lock() {
     let node = Node::start().await;
@@ -154,7 +154,7 @@ async fn of_scripts_that_run_at_once_one_gets_the_lock() {
     }
 }
 
-/// Without one, each later reply would be taken for that of another request.
+/// Without a reply, the client would take each later reply for that of an earlier request.
 #[tokio::test]
 async fn an_error_of_any_length_is_a_reply() {
     let node = Node::start().await;

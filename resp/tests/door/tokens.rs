@@ -1,4 +1,4 @@
-//! Fencing tokens go to those who hold a lock, and to those who check tokens.
+//! Tokens go to holders of locks, and to programs that check tokens.
 
 use crate::node::Node;
 
@@ -27,7 +27,7 @@ async fn a_holder_gets_the_token_of_its_lease_and_another_lease_has_another() {
         assert!(token > last, "{line}");
         last = token;
     }
-    // Whoever has the token of a lease that was ended is not the holder, though the value is the same.
+    // The same value, but a new lease: the old token is stale.
     client.call("MULTI").await;
     client.call("DEL a").await;
     client.call("SET a w NX PX 60000").await;

@@ -1,4 +1,4 @@
-//! Commands that are done together, or not at all.
+//! MULTI, EXEC and WATCH.
 
 use crate::node::Node;
 
@@ -21,7 +21,7 @@ async fn what_is_queued_is_done_together() {
     assert_eq!(client.call("EXEC").await, "[]");
 }
 
-/// In Redis the others would be done.
+/// Redis would do the other commands.
 #[tokio::test]
 async fn if_one_command_fails_nothing_is_done() {
     let node = Node::start().await;
@@ -70,7 +70,7 @@ async fn a_watched_key_that_has_changed_stops_exec() {
         ("SET a v NX PX 60000", "SET a w XX PX 60000", "nil"),
         ("PING", "SET a v NX PX 60000", "nil"),
         ("PING", "SET b v NX PX 60000", "[:0]"),
-        // Who holds it is what counts, not for how long.
+        // An extension is no other lock.
         ("SET a v NX PX 60000", "PEXPIRE a 90000", "[:1]"),
     ] {
         other.call("DEL a b").await;
@@ -81,7 +81,7 @@ async fn a_watched_key_that_has_changed_stops_exec() {
         client.call("DEL a").await;
         assert_eq!(client.call("EXEC").await, reply, "{before}; {change}");
     }
-    // The same value, and another lease.
+    // The same value, but another lease.
     other.call("SET a v NX PX 60000").await;
     client.call("WATCH a").await;
     other.call("DEL a").await;
@@ -113,7 +113,7 @@ async fn what_waits_for_exec_is_bounded() {
     assert_eq!(client.command(&["ECHO", &long]).await, "+QUEUED");
     assert!(client.command(&["ECHO", &long]).await.starts_with("-ERR ringfence: at most 64 commands"));
     client.call("DISCARD").await;
-    // Each of them fits, and all of them together do not.
+    // The reply to each of them fits, but the reply to both does not.
     client.call("MULTI").await;
     let text = format!("return string.rep('x', {})", 40_000);
     for _ in 0..2 {
@@ -132,7 +132,7 @@ async fn what_waits_for_exec_is_bounded() {
     assert!(more.starts_with("-ERR ringfence: a request has at most 32 keys"), "{more}");
 }
 
-/// The command that was refused would be left out, and the others done.
+/// Otherwise EXEC would do the transaction without the refused command.
 #[tokio::test]
 async fn a_command_that_comes_too_fast_spoils_the_transaction() {
     let rules =
@@ -151,12 +151,12 @@ async fn a_command_that_comes_too_fast_spoils_the_transaction() {
     assert!(!replies.last().unwrap().starts_with('['), "{replies:?}");
 }
 
-/// Each of them could otherwise take as much as one may alone.
+/// Otherwise each script could cost as much as one may alone.
 #[tokio::test]
 async fn all_scripts_of_a_request_have_one_budget_and_each_its_own_keys() {
     let node = Node::start().await;
     let mut client = node.client().await;
-    // It runs twice: the first time on what may be old.
+    // The script runs twice, as the first copy of the key may be old.
     let busy = "for i = 1, 9000 do local x = i end redis.call('get', KEYS[1])";
     for (count, is_done) in [(1, true), (12, false)] {
         client.call("MULTI").await;

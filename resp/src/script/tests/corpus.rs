@@ -2,7 +2,7 @@
 
 use super::answer;
 
-/// The scripts and the answers.
+/// The scripts and their answers.
 pub(super) fn corpus() -> Vec<(String, String)> {
     let mut found = Vec::new();
     let mut script = Vec::new();
@@ -16,7 +16,7 @@ pub(super) fn corpus() -> Vec<(String, String)> {
     found
 }
 
-/// An error in both, whose text may say more: Redis names the variable, and says in other words what is wrong with a text.
+/// An answer without the parts of errors that differ: Redis also names the variable, and words syntax errors differently.
 pub(super) fn normal(answer: &str) -> String {
     if let Some((before, after)) = answer.split_once("compiling script") {
         let line = after.split(": ").nth(1).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! What the scripts of lock libraries mean, in our own words, over a tiny Redis.
+//! Scripts that do what those of lock libraries do, written anew, over a tiny Redis.
 
 use super::answer_of;
 use super::fake::FakeRedis;
@@ -11,13 +11,13 @@ else
     return 0
 end"#;
 
-/// Gives a key that has this value another time.
+/// Replaces the time of a key that has this value.
 const RENEW: &str = "
 local value = redis.call('GET', KEYS[1])
 if value ~= ARGV[1] then return 0 end
 return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
 
-/// Adds to the rest of its time, or replaces that, and says whether it is the holder's.
+/// Adds to the time that is left, or replaces it. Answers whether the key has this value.
 const EXTEND: &str = "
 -- KEYS[1]: the lock. ARGV: its value, milliseconds, '1' to replace the rest
 local token = redis.call('get', KEYS[1])
@@ -34,7 +34,7 @@ end
 redis.call('pexpire', KEYS[1], new)
 return 1";
 
-/// Sets all keys if all are free, and says otherwise which are not.
+/// Sets all keys if all are free. Otherwise answers which are not.
 const ACQUIRE_ALL: &str = "
 local taken = {}
 for i, key in ipairs(KEYS) do
@@ -59,7 +59,7 @@ for i = 1, #KEYS do
 end
 return count"#;
 
-/// Sets a key that is free, or renews it for its holder, and returns the rest of the other's time otherwise.
+/// Sets a key that is free, or renews it for its holder. Otherwise answers how much time the holder has left.
 const ACQUIRE_OR_RENEW: &str = "
 if redis.call('SET', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
   return redis.status_reply('ACQUIRED')
@@ -69,7 +69,7 @@ elseif redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return redis.call('PTTL', KEYS[1])";
 
-/// Renews all keys or none, by functions.
+/// Renews all keys or none, with functions.
 const RENEW_ALL: &str = "
 local value, ms = ARGV[1], ARGV[2]
 local function every(test)
@@ -120,7 +120,7 @@ if now > until_ms then
 end
 return {0, 0}";
 
-/// Tries a command that may not be there.
+/// Tries a command that Redis may not have.
 const WITH_FALLBACK: &str = "
 local result = redis.pcall('delifeq', KEYS[1], ARGV[1])
 if type(result) == 'table' and result.err then

@@ -1,12 +1,12 @@
-//! Programs that are drawn from bytes: every sequence of bytes is one, and a shorter one a smaller program.
+//! Programs drawn from bytes. Every sequence of bytes makes a program, and a shorter one makes a smaller program.
 //!
-//! They end, their strings and tables stay small, and they ask for nothing that Lua leaves open: where the border of a table
-//! with holes is, what order its keys have, or whether a variable is read before a call that sets it. They have no zero: Lua 5.1
-//! takes `-0` and `0` for one constant.
+//! The programs end, and their strings and tables stay small. They do not depend on what Lua leaves open: the border of a table with
+//! holes, the order of its keys, and whether a variable is read before a call that sets it. They have no zero: Lua 5.1 takes `-0` and
+//! `0` for one constant.
 
 use std::fmt::Write as _;
 
-/// What every program begins with.
+/// The beginning of every program.
 const PRELUDE: &str = "
 local function str(v) if type(v) == 'table' or type(v) == 'function' then return type(v) end return tostring(v) end
 local function clip(v) if type(v) == 'string' then return v:sub(1, 30) end return v end
@@ -104,7 +104,7 @@ const PLAIN: &[&str] = &[
     "t",
 ];
 
-/// Expressions of expressions.
+/// Expressions with expressions in them.
 const COMPOUND: &[&str] = &[
     "($ + $)",
     "(num($) - num($))",
@@ -197,7 +197,7 @@ struct Writer<'a> {
 }
 
 impl Writer<'_> {
-    /// A number below `count`. When all bytes are used, 0.
+    /// A number below `count`; 0 when all bytes are used.
     fn pick(&mut self, count: usize) -> usize {
         let Some((first, rest)) = self.bytes.split_first() else { return 0 };
         self.bytes = rest;

@@ -23,7 +23,7 @@ const WORDS: [&str; 74] = [
     "concat",
 ];
 
-/// Runs a text, if it is a script, with a budget; no more is spent.
+/// Runs a text, if it is a script, and checks that it spends no more than the budget.
 fn play(text: &[u8], fuel: u64, memory: u64) {
     let Ok(script) = Script::parse(text) else { return };
     assert!(script.size() <= 1_024 + 24 * text.len(), "{} for {}", script.size(), text.len());

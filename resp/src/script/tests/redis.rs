@@ -40,13 +40,13 @@ async fn the_answers_are_those_of_redis() {
     assert!(wrong.is_empty(), "{} answers differ:\n{}", wrong.len(), wrong.join("\n"));
 }
 
-/// Programs that answered in other ways, once.
+/// Programs whose answers once differed.
 #[tokio::test]
 async fn random_programs_answer_as_in_redis() {
     compare((0..400).map(random_bytes)).await;
 }
 
-/// The same for `FUZZ_SECONDS`, with other programs every time.
+/// The same with random programs, for `FUZZ_SECONDS`.
 #[tokio::test]
 #[ignore = "slow"]
 async fn many_random_programs_answer_as_in_redis() {

@@ -26,7 +26,7 @@ final class Connection {
         return template.getExpire(key, TimeUnit.MILLISECONDS);
     }
 
-    /** The fencing token of the key's holder. Spring sends no commands that it does not know, but scripts. */
+    /** The token of the lock with this value, by a script: Spring cannot send commands that it does not know. */
     long token(String key) {
         String text = "return redis.call('RINGFENCE.TOKEN', KEYS[1], ARGV[1])";
         return template.execute(new DefaultRedisScript<>(text, Long.class), List.of(key), get(key));
