@@ -20,9 +20,7 @@ impl Session {
         let (name, fields) = (&arguments[0], &arguments[1..]);
         let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
         let key = key.and_then(|key| Key::new(str::from_utf8(key).ok()?).ok()).ok_or_else(|| {
-            Refused::unsupported(
-                "the only hashes are `ringfence:{key}`, with the key as over HTTP",
-            )
+            Refused::unsupported("the only hashes are `ringfence:{key}`, with the key as over HTTP")
         })?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
         let view = self.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
@@ -59,9 +57,7 @@ impl Field {
             Self::Revision => Reply::bulk(view.revision.to_string()),
             Self::Fence => Reply::bulk(view.fence.to_string()),
             Self::Token if view.more_holders > 0 => {
-                return Err(Refused::unsupported(
-                    "the key has too many holders to find its newest token",
-                ));
+                return Err(Refused::unsupported("the key has too many holders to find its newest token"));
             }
             Self::Token => {
                 let newest = view.holders.iter().map(|holder| holder.token.0).max();
