@@ -101,7 +101,7 @@ impl Node {
         view.holders[0].holder.as_ref().map(|holder| holder.as_str().to_owned())
     }
 
-    /// A client that shows nothing.
+    /// A client without a credential.
     pub(crate) fn anonymous(&self) -> Caller {
         self.service.caller(Proof::default()).unwrap()
     }
