@@ -59,6 +59,7 @@ impl Service {
         let (mut caller, mut now_ms, mut counted) = (caller.clone(), None, 1);
         for _ in 0..MOST_RUNS {
             caller.allow(KeyRight::Acquire, keys.iter())?;
+            let begun = Instant::now();
             let mut transaction = self.copy(&caller, keys, now_ms);
             let result = run(&mut transaction);
             let is_timely = now_ms.is_some() || !transaction.reads_time();
@@ -71,7 +72,7 @@ impl Service {
                     let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
                     self.count_more(&caller, requests, counted)?;
                     counted = 0;
-                    if let Some(unsent) = self.change(&caller, command).await? {
+                    if let Some(unsent) = self.change(&caller, command, begun).await? {
                         return Ok(Transacted { result, unsent });
                     }
                 }
@@ -101,13 +102,19 @@ impl Service {
         })
     }
 
-    /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was
-    /// done.
+    /// Proposes the change, which the request has `begun` to make then, and waits until the mirror has the leases that the response tells.
+    /// `None`: a key has changed, and nothing was done.
     async fn change(
         self: &Arc<Self>,
         caller: &Caller,
         command: Conditional,
+        begun: Instant,
     ) -> Result<Option<Option<Unsent>>, Failure> {
+        let ttls_ms = command.changes().iter().filter_map(|change| match change {
+            KeyChange::Acquire { ttl, .. } | KeyChange::Expire { ttl, .. } => Some(ttl.ms()),
+            KeyChange::Keep { .. } | KeyChange::End { .. } => None,
+        });
+        let shortest_ms = ttls_ms.min();
         let acquired = command.changes().iter().filter_map(|change| match change {
             KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
             _ => None,
@@ -136,6 +143,10 @@ impl Service {
             if !self.mirrored(told, within).await {
                 return Err(Failure::NotMirrored);
             }
+        }
+        // The client counts from the answer.
+        if shortest_ms.is_some_and(|ms| begun.elapsed() >= Duration::from_millis(ms.into())) {
+            return Err(Failure::Indeterminate);
         }
         measure::transacted(grants.len());
         Ok(Some(unsent))

@@ -1,6 +1,7 @@
 //! Requests of several steps.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use ringfence_lease::Value;
 use ringfence_service::{CannotDo, Failure, Keys, Seen, Transacted, Transaction};
@@ -210,4 +211,22 @@ async fn a_grant_whose_token_was_told_stays() {
     let live = || node.service.handle().view(|table| table.live());
     eventually("the other is taken back", || live() == 1).await;
     assert_eq!(node.token("told", "v").await, Some(token));
+}
+
+/// The client counts the time of its lock from the answer.
+#[tokio::test]
+async fn a_lock_that_may_have_ended_is_not_acknowledged() {
+    let node = Node::start().await;
+    let short = Ttl::from_ms(100).unwrap();
+    assert!(node.set("b", "v").await);
+    let late = node.transact(&["a"], |keys| {
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(keys.acquire(&key("a"), value("v"), short).is_ok())
+    });
+    assert!(matches!(late.await, Err(Failure::Indeterminate)));
+    let late = node.transact(&["b"], |keys| {
+        std::thread::sleep(Duration::from_millis(100));
+        Ok(keys.expire(&key("b"), short).is_ok())
+    });
+    assert!(matches!(late.await, Err(Failure::Indeterminate)));
 }
