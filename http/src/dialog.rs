@@ -39,7 +39,8 @@ pub trait Dialog: Send + 'static {
     /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request. The future is dropped if the client hangs up, or if the connection must close.
+    /// Answers a request. The future is dropped if the connection must close, but not if the client hangs up: a release must reach others
+    /// all the same. A request that only its client needs can ask [`Connection::is_gone`].
     fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> impl Future<Output = Reply> + Send;
 }
 
@@ -49,7 +50,7 @@ pub struct Reply {
     pub bytes: Bytes,
     /// Whether the connection closes after it.
     pub is_last: bool,
-    /// Called once the kernel has all of the bytes. Otherwise dropped.
+    /// Called once the kernel has all of the bytes. Dropped if that never happens, or if the client had hung up before.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -78,6 +79,8 @@ where
     B: Fn(Arc<Remote>) -> D + Clone + Send + Sync + 'static,
     D: Dialog,
 {
+    const ENDS_WITH_CLIENT: bool = false;
+
     async fn serve(self, open: Open) {
         let Open { socket, remote, turns, watcher: _watcher, draining } = open;
         let reader = socket.reader();
@@ -111,10 +114,13 @@ impl<D: Dialog> Course<D> {
         yield_now().await;
         while let Some(request) = self.next().await? {
             let in_flight = self.reader.begin(&self.turns).await;
-            let reply = match request {
+            let mut reply = match request {
                 Ok(request) => self.answer(request).await,
                 Err(bytes) => Reply { bytes, is_last: true, sent: None },
             };
+            if self.reader.is_gone().await {
+                reply.sent = None;
+            }
             let is_last = reply.is_last;
             self.send(reply, in_flight).await?;
             if is_last {
@@ -191,13 +197,20 @@ impl<D: Dialog> Course<D> {
 
     async fn answer(&mut self, request: Bytes) -> Reply {
         let connection = self.reader.connection();
-        if request.len() > PER_TURN && !connection.handles(request.len()).await {
-            // The connection is about to be closed.
-            return pending().await;
+        if request.len() > PER_TURN {
+            tokio::select! {
+                biased;
+                is_given = connection.handles(request.len()) => if !is_given {
+                    // The connection is about to be closed.
+                    return pending().await;
+                },
+                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
+                    return Reply { bytes: Bytes::new(), is_last: true, sent: None };
+                }
+            }
         }
         self.share = None;
-        // Notes a client that has hung up already. Its request has no effect then, unless it needs no waiting.
-        let _ = poll_fn(|cx| Poll::Ready(self.reader.poll_hangup(cx))).await;
+        self.reader.is_gone().await;
         let owner = || connection.owner();
         in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await
     }

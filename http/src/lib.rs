@@ -62,6 +62,9 @@ pub struct Remote {
 
 /// The protocol of a listener's connections.
 trait Protocol: Clone + Send + Sync + 'static {
+    /// Whether a request is dropped when its client hangs up.
+    const ENDS_WITH_CLIENT: bool;
+
     /// Serves a connection until it ends.
     fn serve(self, open: Open) -> impl Future<Output = ()> + Send;
 }
@@ -151,7 +154,7 @@ async fn serve_connection<P: Protocol>(
         // First: `poll_hangup` takes only what was not read.
         biased;
         () = served => {}
-        () = std::future::poll_fn(|cx| reader.poll_hangup(cx)) => tracing::debug!("a client closed its connection"),
+        () = std::future::poll_fn(|cx| reader.poll_hangup(cx)), if P::ENDS_WITH_CLIENT => tracing::debug!("a client closed its connection"),
         reason = closed => admitted.log_close(reason),
         () = distrusted => tracing::info!(%from, "closed a connection whose certificate is no longer trusted"),
     }

@@ -55,6 +55,8 @@ where
     A: Fn(Request<RequestBody>, Arc<Remote>) -> F + Clone + Send + Sync + 'static,
     F: Future<Output = Result<Response, Infallible>> + Send + 'static,
 {
+    const ENDS_WITH_CLIENT: bool = true;
+
     async fn serve(self, open: Open) {
         let Open { socket, remote, turns, watcher, .. } = open;
         let (reader, answer) = (socket.reader(), self.0);

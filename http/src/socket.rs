@@ -110,6 +110,12 @@ impl Reader {
         Poll::Ready(())
     }
 
+    /// Whether the client has hung up while its request was handled.
+    pub(super) async fn is_gone(&self) -> bool {
+        let _ = poll_fn(|cx| Poll::Ready(self.poll_hangup(cx))).await;
+        self.connection.is_gone()
+    }
+
     /// Whether bytes have arrived that were not read, even without a turn.
     pub(super) fn has_arrived(&self, cx: &mut Context<'_>) -> bool {
         let mut input = self.input();

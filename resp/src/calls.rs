@@ -23,7 +23,7 @@ impl Host for Calls<'_> {
         // Each argument may be a key, and is compared with those of the script.
         let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
         budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
-        Ok(self.answer(&arguments).unwrap_or_else(|refused| Reply::error(refused.text())))
+        self.answer(&arguments).map_err(|refused| Halt::Refused(Box::new(refused)))
     }
 }
 

@@ -97,6 +97,12 @@ impl Command {
         matches!(self, Self::Ping | Self::Quit) || self == Self::Auth && is_first
     }
 
+    /// Whether it decides what later commands of the connection mean.
+    pub(crate) fn is_of_connection(self) -> bool {
+        use Command::{Auth, Discard, Exec, Hello, Multi, Reset, Select, Unwatch, Watch};
+        matches!(self, Auth | Discard | Exec | Hello | Multi | Reset | Select | Unwatch | Watch)
+    }
+
     /// Whether it needs the right to acquire keys.
     pub(crate) fn is_for_holders(self) -> bool {
         use Command::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};

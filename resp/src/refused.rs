@@ -64,7 +64,9 @@ kinds! {
     RateLimited = "rate-limited";
     /// There is no room.
     Overloaded = "overloaded";
-    /// Certainly not done: there is no leader, or the rules of the cluster are too old.
+    /// Certainly not done: no leader accepted it in time.
+    NoLeader = "no-leader";
+    /// Certainly not done: others changed its keys, the client has hung up, or the rules of the cluster are too old.
     Unavailable = "unavailable";
     /// Perhaps done.
     Indeterminate = "indeterminate";
@@ -132,7 +134,7 @@ impl From<Failure> for Refused {
             Failure::Forbidden(why) => (Kind::Forbidden, format!("NOPERM {why}").into()),
             Failure::RateLimited(why) => (Kind::RateLimited, format!("ERR ringfence: {why}").into()),
             Failure::NoLeader => (
-                Kind::Unavailable,
+                Kind::NoLeader,
                 "LOADING ringfence: no leader accepted it in time: it was not done".into(),
             ),
             Failure::NotYet { rules, since } => {

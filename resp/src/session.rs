@@ -55,6 +55,7 @@ struct Asked<'a> {
     arguments: &'a [Bytes],
     sent: &'a Bytes,
     caller: &'a Caller,
+    connection: &'a Connection,
 }
 
 /// The answer to a request.
@@ -111,9 +112,6 @@ impl Session {
             );
             return Answered { bytes: error(&refused), is_last: true, unsent: None };
         }
-        if command.is_for_holders() {
-            connection.check_connected().await;
-        }
         let node = Arc::clone(&self.node);
         let mut open = OpenRequest::new(&node.log, self.remote.address, name);
         let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
@@ -121,21 +119,28 @@ impl Session {
             false => Err(failure),
         });
         belongs_to(connection, caller.as_ref().ok());
-        let done = match &caller {
-            Ok(caller) => {
-                open.is_of(caller.principal());
-                self.admitted(Asked { name, command, arguments: &request.arguments, sent, caller }).await
-            }
-            Err(failure) => Err(failure.clone().into()),
+        let asked = caller.as_ref().map_err(|failure| failure.clone().into()).and_then(|caller| {
+            open.is_of(caller.principal());
+            let asked = Asked { name, command, arguments: &request.arguments, sent, caller, connection };
+            self.admit(asked).map(|()| asked)
+        });
+        // Redis does not refuse it, so the client may not look, and what it sends next would mean something else.
+        let mut must_close = asked.is_err() && command.is_of_connection();
+        let done = match asked {
+            Ok(asked) => self.run(asked).await,
+            Err(refused) => Err(refused),
         };
-        if done.is_err() {
+        if let Err(refused) = &done {
             self.pending.refuse(command);
+            // Another node may have a leader, and here all that is behind it would wait, too.
+            must_close |= refused.kind() == Kind::NoLeader;
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
             belongs_to(connection, self.caller().as_ref().ok());
         }
         let is_too_fast = matches!(&done, Err(refused) if refused.kind() == Kind::RateLimited);
-        let answered = self.answered(done, open);
+        let mut answered = self.answered(done, open);
+        answered.is_last |= must_close;
         if let Some(caller) = caller.ok().filter(|_| is_too_fast) {
             // It may be closed meanwhile.
             connection.takes_little();
@@ -180,8 +185,9 @@ impl Session {
         Proof { credential, certificate: Arc::clone(&self.remote.names) }
     }
 
-    async fn admitted(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
-        let Asked { name, command, arguments, sent, caller } = asked;
+    /// Checks that the caller may send requests, and counts this one.
+    fn admit(&self, asked: Asked<'_>) -> Result<(), Refused> {
+        let Asked { command, sent, caller, .. } = asked;
         if !command.is_for_strangers() {
             let [may_acquire, may_read] =
                 [KeyRight::Acquire, KeyRight::Read].map(|right| caller.check(Right::OnKeys(right)));
@@ -191,7 +197,11 @@ impl Session {
         }
         self.node.service.count_request(caller)?;
         self.node.service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;
-        Command::check(name, arguments.len() - 1)?;
+        Ok(())
+    }
+
+    async fn run(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        Command::check(asked.name, asked.arguments.len() - 1)?;
         if self.pending.is_queueing() { self.behind_multi(asked).await } else { self.at_once(asked).await }
     }
 
@@ -199,7 +209,7 @@ impl Session {
     async fn behind_multi(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         match asked.command {
             Command::Discard => self.discard(),
-            Command::Exec => self.exec(asked.caller).await,
+            Command::Exec => self.exec(asked).await,
             Command::Quit => Ok(Done::Last(Reply::OK)),
             Command::Reset => Ok(self.reset()),
             Command::Work | Command::Ping => {
@@ -233,7 +243,7 @@ impl Session {
             Command::Script => self.script(&arguments[1..], caller),
             Command::Hget | Command::Hmget => self.hash(command, &arguments[1..], caller).await,
             Command::Multi => Ok(self.pending.begin()),
-            Command::Watch => self.watch(&arguments[1..], caller).await,
+            Command::Watch => self.watch(asked).await,
             Command::Unwatch => Ok(self.pending.unwatch()),
             Command::Exec | Command::Discard => {
                 let text = format!("ERR {} without MULTI", name.to_uppercase());
@@ -241,7 +251,7 @@ impl Session {
             }
             Command::Ping | Command::Work => {
                 let work = Work::read(arguments, self.from(caller, Place::Alone))?;
-                self.perform(caller, &work).await
+                self.perform(asked, &work).await
             }
         }
     }

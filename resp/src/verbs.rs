@@ -59,6 +59,7 @@ const READS: &[Entry] = &[
     ("ringfence.token", 2, 2, token::token),
     ("ping", 0, 1, plain::ping),
     ("echo", 1, 1, plain::echo),
+    ("select", 1, 1, plain::select),
 ];
 
 const WRITES: &[Entry] = &[

@@ -13,7 +13,7 @@ use crate::key_name;
 use crate::measure;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
-use crate::script::{self, Budget, RunError, Script};
+use crate::script::{self, Budget, Halt, RunError, Script};
 use crate::scripts::{Digest, Scripts};
 use crate::verbs::{self, Answer, Place, Verb};
 
@@ -132,6 +132,10 @@ impl Run {
                 String::from_utf8_lossy(&text).into_owned()
             }
             Ok(reply) => return Ok(reply),
+            Err(RunError::Halted(Halt::Refused(refused))) => {
+                measure::script_failed();
+                return Err(*refused);
+            }
             Err(RunError::Halted(halt)) => format!("ERR ringfence: {halt}"),
         };
         measure::script_failed();

@@ -195,6 +195,11 @@ impl Transaction {
         Ok(true)
     }
 
+    /// Whether the request acquires a key.
+    pub fn acquires(&self) -> bool {
+        self.0.values().any(|place| matches!(place.now, Now::New(..)))
+    }
+
     /// Whether the request has read how much time is left.
     pub(crate) fn reads_time(&self) -> bool {
         self.0.values().any(|place| place.read == Read::TimeLeft)

@@ -1,6 +1,6 @@
 //! A connection while it is served, and its request while it is answered.
 
-use std::future::{pending, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -84,12 +84,9 @@ impl Connection {
         self.is_gone.store(true, Relaxed);
     }
 
-    /// Returns at once, or never if the client is known to have hung up. A handler awaits it before a request has an effect, so that a request
-    /// without a client has none.
-    pub async fn check_connected(&self) {
-        if self.is_gone.load(Relaxed) {
-            pending().await
-        }
+    /// Whether the client is known to have hung up.
+    pub fn is_gone(&self) -> bool {
+        self.is_gone.load(Relaxed)
     }
 
     /// Waits until there is memory for handling a request of `bytes`, all of which has arrived. Returns `false` if others were given the

@@ -65,7 +65,7 @@ impl Dialog for Lines {
             "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
             "busy" => std::thread::sleep(Duration::from_millis(1)),
             "wait" => drop(self.gate.wait_for(|open| *open).await),
-            "change" => connection.check_connected().await,
+            "if-there" if connection.is_gone() => bytes = "gone\n".into(),
             "large" => bytes = vec![b'.'; rest.parse().unwrap()].into(),
             _ => {}
         }

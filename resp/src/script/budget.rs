@@ -3,6 +3,13 @@
 use std::fmt::{self, Display, Formatter};
 use std::mem;
 
+use crate::refused::Refused;
+
+/// The fuel of a request.
+const FUEL: u64 = 200_000;
+/// About as much as a request costs without a script.
+const FUEL_OF_A_REQUEST: u64 = 2_000;
+
 /// What the scripts of one request may still cost, over all of their runs together. Nothing is given back.
 #[derive(Debug)]
 pub(crate) struct Budget {
@@ -11,18 +18,25 @@ pub(crate) struct Budget {
 }
 
 /// Why a script was stopped. A script cannot catch it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Halt {
     /// The fuel is used up.
     Fuel,
     /// The memory is used up.
     Memory,
+    /// A command was refused. Redis might have run it, and a script that caught this could go on as if it had.
+    Refused(Box<Refused>),
 }
 
 impl Budget {
     /// The budget of a request: about 10 ms on a slow processor, and 1 MiB.
     pub(crate) fn of_request() -> Self {
-        Self::new(200_000, 1 << 20)
+        Self::new(FUEL, 1 << 20)
+    }
+
+    /// How many requests without a script cost as much as what was spent.
+    pub(crate) fn spent_requests(&self) -> usize {
+        ((FUEL - self.fuel) / FUEL_OF_A_REQUEST) as usize
     }
 
     pub(crate) fn new(fuel: u64, bytes: u64) -> Self {
@@ -80,6 +94,7 @@ impl Display for Halt {
         f.write_str(match self {
             Self::Fuel => "the scripts of this request take too many steps",
             Self::Memory => "the scripts of this request take too much memory",
+            Self::Refused(refused) => refused.text(),
         })
     }
 }

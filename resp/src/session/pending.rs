@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
-use ringfence_service::Caller;
 use ringfence_wire::Key;
 
-use super::{Done, Session};
+use super::{Asked, Done, Session};
 use crate::command::Command;
 use crate::frame::Request;
 use crate::key_name;
@@ -50,19 +49,9 @@ impl Pending {
         Done::Reply(Reply::OK)
     }
 
-    /// Notes that a command was refused, for whatever reason. A refused MULTI still opens the queue, or the commands behind it would run one
-    /// by one. A refused EXEC still closes it, or the commands behind it would be queued. After any other refusal, the transaction is
-    /// incomplete, and EXEC does nothing.
+    /// Notes that a command was refused: without it, the transaction is another one, and EXEC does nothing.
     pub(super) fn refuse(&mut self, command: Command) {
-        match command {
-            Command::Exec | Command::Discard | Command::Reset => *self = Self::default(),
-            Command::Multi => {
-                self.queue.get_or_insert_default();
-                self.is_spoiled = true;
-            }
-            Command::Watch => self.is_spoiled = true,
-            _ => self.is_spoiled |= self.is_queueing(),
-        }
+        self.is_spoiled |= self.is_queueing() || command == Command::Watch;
     }
 
     /// Queues a request.
@@ -95,7 +84,8 @@ impl Session {
     }
 
     /// `WATCH key …`
-    pub(super) async fn watch(&mut self, names: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
+    pub(super) async fn watch(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        let names = &asked.arguments[1..];
         let keys: Vec<Key> =
             names.iter().map(|name| key_name::key(self.database, name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
@@ -107,10 +97,10 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let share = grown(self.node.room.share(caller.name()), bytes)?;
+        let share = grown(self.node.room.share(asked.caller.name()), bytes)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
-        let done = self.transact(caller, &keys, |transaction, _| {
+        let done = self.transact(asked, &keys, |transaction, _| {
             seen.clear();
             for key in &new {
                 seen.push((key.clone(), Watched::look(transaction, key)?));
@@ -124,7 +114,7 @@ impl Session {
     }
 
     /// `EXEC`
-    pub(super) async fn exec(&mut self, caller: &Caller) -> Result<Done, Refused> {
+    pub(super) async fn exec(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         let Pending { queue, watched, shares: _shares, is_spoiled } = std::mem::take(&mut self.pending);
         let queue = queue.unwrap_or_default();
         if is_spoiled {
@@ -133,12 +123,12 @@ impl Session {
         }
         let works = queue.requests.iter().map(|sent| {
             let request = Request::read(sent)?;
-            Work::read(&request.arguments, self.from(caller, Place::Queued))
+            Work::read(&request.arguments, self.from(asked.caller, Place::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
-        self.transact(caller, &keys, |transaction, budget| {
+        self.transact(asked, &keys, |transaction, budget| {
             for (key, seen) in &watched {
                 if Watched::look(transaction, key)? != *seen {
                     return Ok(Reply::NullArray);
@@ -167,31 +157,5 @@ fn grown(mut share: Share, bytes: usize) -> Result<Share, Refused> {
                 "ERR ringfence: this node has no room for more commands behind MULTI, and keys of WATCH";
             Err(Refused::new(Kind::Overloaded, text))
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn multi_opens_and_exec_closes_whatever_refuses_them() {
-        let mut pending = Pending::default();
-        let state = |pending: &Pending| (pending.is_queueing(), pending.is_spoiled);
-        pending.refuse(Command::Work);
-        assert_eq!(state(&pending), (false, false));
-        for end in [Command::Exec, Command::Discard, Command::Reset] {
-            pending.refuse(Command::Multi);
-            assert_eq!(state(&pending), (true, true));
-            pending.refuse(end);
-            assert_eq!(state(&pending), (false, false));
-        }
-        pending.begin();
-        pending.refuse(Command::Work);
-        assert_eq!(state(&pending), (true, true));
-        pending.unwatch();
-        pending.refuse(Command::Watch);
-        pending.begin();
-        assert_eq!(state(&pending), (true, true), "what was to be watched is not");
     }
 }

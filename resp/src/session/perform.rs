@@ -3,9 +3,9 @@
 use bytes::Bytes;
 use ringfence_service::{Caller, Keys, Transacted, Transaction};
 
-use super::{Done, MAX_REPLY, Session, too_long};
+use super::{Asked, Done, MAX_REPLY, Session, too_long};
 use crate::measure;
-use crate::refused::Refused;
+use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
 use crate::script::Budget;
 use crate::scripts::Digest;
@@ -14,34 +14,50 @@ use crate::work::{self, Work};
 
 impl Session {
     /// Runs one command or script.
-    pub(super) async fn perform(&self, caller: &Caller, work: &Work) -> Result<Done, Refused> {
+    pub(super) async fn perform(&self, asked: Asked<'_>, work: &Work) -> Result<Done, Refused> {
         if work.keys().is_empty() {
-            let mut nothing = Transaction::new(std::iter::empty());
-            return work.run(&mut nothing, &mut Budget::of_request()).map(Done::Reply);
+            let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
+            let answer = work.run(&mut nothing, &mut budget);
+            self.charge(asked.caller, &budget);
+            return answer.map(Done::Reply);
         }
         let keys = work::keys_of(work.keys())?;
-        self.transact(caller, &keys, |transaction, budget| work.run(transaction, budget)).await
+        self.transact(asked, &keys, |transaction, budget| work.run(transaction, budget)).await
     }
 
     /// Runs `run` on a copy of `keys`, again if they have changed, and makes its changes.
     pub(super) async fn transact(
         &self,
-        caller: &Caller,
+        asked: Asked<'_>,
         keys: &Keys,
         mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
     ) -> Result<Done, Refused> {
+        let Asked { caller, connection, .. } = asked;
         let (mut budget, mut runs) = (Budget::of_request(), 0);
         let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
             runs += 1;
+            let reply = run(transaction, &mut budget);
+            if transaction.acquires() && connection.is_gone() {
+                let text = "ERR ringfence: the client has hung up, so it gets no lock: it was not done";
+                return Err(Err(Refused::new(Kind::Unavailable, text)));
+            }
             // A reply that is too long must fail before anything is proposed.
-            match run(transaction, &mut budget).and_then(|reply| encode(&reply, self.protocol)) {
+            match reply.and_then(|reply| encode(&reply, self.protocol)) {
                 Ok(bytes) => Ok(Ok(bytes)),
                 Err(refused) => Err(Err(refused)),
             }
         });
-        let Transacted { result, unsent } = transacted.await?;
+        let transacted = transacted.await;
+        self.charge(caller, &budget);
+        let Transacted { result, unsent } = transacted?;
         measure::reran(runs - 1);
         Ok(Done::Bytes(result?, unsent))
+    }
+
+    /// Counts what the scripts of a request have cost as further requests.
+    fn charge(&self, caller: &Caller, budget: &Budget) {
+        // If the caller owes for others, its next request is refused anyway.
+        let _ = self.node.service.count_more(caller, budget.spent_requests(), 0);
     }
 
     /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`

@@ -2,6 +2,7 @@
 
 use super::Verb;
 use super::words::Words;
+use crate::frame::integer;
 use crate::refused::Refused;
 use crate::reply::Reply;
 
@@ -18,4 +19,14 @@ pub(super) fn ping(words: &Words) -> Result<Verb, Refused> {
 pub(super) fn echo(words: &Words) -> Result<Verb, Refused> {
     let reply = Reply::Bulk(words.arguments[0].clone());
     Ok(Verb::new([], move |_| Ok(reply.clone())))
+}
+
+/// `SELECT database`, in a script: that of the connection.
+pub(super) fn select(words: &Words) -> Result<Verb, Refused> {
+    if integer(&words.arguments[0]) != Some(words.database.into()) {
+        return Err(Refused::unsupported(
+            "a script uses the database of its connection, and cannot select another",
+        ));
+    }
+    Ok(Verb::new([], |_| Ok(Reply::OK)))
 }

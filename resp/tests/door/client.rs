@@ -73,6 +73,11 @@ impl Client {
     }
 }
 
+/// The bytes of a command whose arguments have no spaces.
+pub(crate) fn line(line: &str) -> Vec<u8> {
+    array(&line.split(' ').collect::<Vec<_>>())
+}
+
 /// The bytes of a command.
 pub(crate) fn array(arguments: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", arguments.len()).into_bytes();

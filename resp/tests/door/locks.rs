@@ -4,7 +4,7 @@ use ringfence_service::Acquired;
 use ringfence_wire::{AcquireRequest, Key, LeaseId, Metadata, Mode, Ttl, Wait, WantedKey};
 use tokio::time::Instant;
 
-use crate::client::PATIENCE;
+use crate::client::{PATIENCE, line};
 use crate::node::Node;
 
 /// An acquire of `key` over another protocol.
@@ -71,4 +71,21 @@ async fn what_is_held_over_http_cannot_be_taken_or_ended_here() {
     assert_eq!(client.call("DELIFEQ lock ringfence:held-by-another").await, ":0");
     assert_eq!(client.call("SET other v NX PX 60000").await, "+OK");
     assert!(acquire("other").await.answered().0.is_err(), "a lock holds its key over HTTP, too");
+}
+
+/// Whether a program waits for the answer to its last release or not.
+#[tokio::test]
+async fn a_release_is_done_for_a_client_that_has_hung_up_and_an_acquire_is_not() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for _ in 0..20 {
+        client.call("SET lock v NX PX 86400000").await;
+        let mut gone = node.client().await;
+        gone.send(&["DEL lock", "SET other w NX PX 86400000"].map(line).concat()).await;
+        drop(gone);
+        let begun = Instant::now();
+        while client.call("EXISTS lock other").await != ":0" {
+            assert!(begun.elapsed() < PATIENCE);
+        }
+    }
 }

@@ -91,18 +91,26 @@ async fn a_script_that_fails_has_done_nothing() {
     }
 }
 
+/// Redis might have done it, and then the script goes on as if it had.
 #[tokio::test]
-async fn a_script_goes_on_after_an_error_that_it_caught() {
+async fn a_script_cannot_catch_a_refusal() {
     let node = Node::start().await;
     let mut client = node.client().await;
     client.call("SET own v NX PX 60000").await;
-    let text = "local failed = redis.pcall('set', KEYS[1], 'w', 'px', 'soon')
-        redis.call('pexpire', KEYS[1], 90000)
-        return failed.err";
-    let reply = eval(&mut client, text, 1, &["own"]).await;
-    assert!(reply.contains("value is not an integer"), "{reply}");
-    let left: i64 = client.call("PTTL own").await[1..].parse().unwrap();
-    assert!(left > 60_000, "{left}");
+    for (call, reply) in [
+        ("'set', KEYS[1], 'w', 'px', 'soon'", "-ERR value is not an integer"),
+        ("'hincrby', KEYS[1], 'w', 1", "-ERR ringfence: a lock is a string"),
+        ("'foo'", "-ERR unknown command 'foo'"),
+        ("'select', 1", "-ERR ringfence: a script uses the database of its connection"),
+    ] {
+        let text = format!("redis.call('del', KEYS[1]) local failed = redis.pcall({call}) return 1");
+        let got = eval(&mut client, &text, 1, &["own"]).await;
+        assert!(got.starts_with(reply), "{call}: {got}");
+        assert_eq!(client.call("GET own").await, "v", "{call}");
+    }
+    client.call("SELECT 1").await;
+    let text = "redis.call('select', 1) return redis.call('exists', KEYS[1])";
+    assert_eq!(eval(&mut client, text, 1, &["own"]).await, ":0");
 }
 
 #[tokio::test]

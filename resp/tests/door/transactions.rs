@@ -1,6 +1,16 @@
 //! MULTI, EXEC and WATCH.
 
+use tokio::time::Instant;
+
+use crate::client::{PATIENCE, line};
 use crate::node::Node;
+
+/// Rules that let strangers send this many requests per second.
+fn slow_down(requests: u32) -> String {
+    format!(
+        "[anonymous]\nallow = [{{ keys = \"*\", may = [\"acquire\"] }}]\nlimits = {{ requests-per-s = {requests} }}"
+    )
+}
 
 #[tokio::test]
 async fn what_is_queued_is_done_together() {
@@ -135,20 +145,48 @@ async fn what_waits_for_exec_is_bounded() {
 /// Otherwise EXEC would do the transaction without the refused command.
 #[tokio::test]
 async fn a_command_that_comes_too_fast_spoils_the_transaction() {
-    let rules =
-        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 2 }";
-    let node = Node::start_with(Some(rules)).await;
+    let node = Node::start_with(Some(&slow_down(2))).await;
     let mut client = node.client().await;
     let commands = ["MULTI", "DEL a", "DEL b", "DEL c", "DEL d", "DEL e", "EXEC"];
-    let sent: Vec<u8> =
-        commands.iter().flat_map(|line| crate::client::array(&line.split(' ').collect::<Vec<_>>())).collect();
-    client.send(&sent).await;
+    client.send(&commands.map(line).concat()).await;
     let mut replies = Vec::new();
     for _ in commands {
         replies.push(client.receive().await);
     }
     assert!(replies.iter().any(|reply| reply.contains("may send 2 requests per second")), "{replies:?}");
     assert!(!replies.last().unwrap().starts_with('['), "{replies:?}");
+}
+
+/// What is sent behind it would be done, or queued, or have other keys.
+#[tokio::test]
+async fn a_command_of_the_connection_that_comes_too_fast_closes_it() {
+    let node = Node::start_with(Some(&slow_down(1))).await;
+    for command in ["MULTI", "WATCH b", "SELECT 3", "RESET", "HELLO 3"] {
+        let begun = Instant::now();
+        loop {
+            let mut client = node.client().await;
+            client.send(&["ECHO a", command, "SET a v NX PX 60000"].map(line).concat()).await;
+            client.receive().await;
+            if client.receive().await.contains("may send 1 requests per second") {
+                assert_eq!(client.receive().await, "closed", "{command}");
+                break;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{command}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn scripts_count_as_what_they_cost() {
+    let node = Node::start_with(Some(&slow_down(100))).await;
+    for then in ["", "return redis.call('get', KEYS[1])"] {
+        let script = format!("for i = 1, 25000 do local x = i end {then}");
+        let (mut client, mut calls) = (node.client().await, 0);
+        while !client.command(&["EVAL", &script, "1", "a"]).await.contains("requests per second") {
+            calls += 1;
+            assert!(calls < 50, "{script}");
+        }
+    }
 }
 
 /// Otherwise each script could cost as much as one may alone.
