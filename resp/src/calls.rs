@@ -7,7 +7,7 @@ use ringfence_wire::Key;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::script::{Budget, Halt, Host};
-use crate::verbs::{Answer, Place, Verb};
+use crate::verbs::{Answer, Place, Signals, Verb};
 
 /// What a script may do.
 pub(crate) struct Calls<'a> {
@@ -16,6 +16,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) keys: &'a [Key],
     pub(crate) database: u16,
     pub(crate) is_read_only: bool,
+    pub(crate) signals: Signals,
 }
 
 impl Host for Calls<'_> {
@@ -38,6 +39,8 @@ impl Calls<'_> {
                 format!("ERR ringfence: a script may use the keys in its KEYS, and {key} is not one of them");
             return Err(Refused::new(Kind::Script, text));
         }
-        verb.run(self.transaction)
+        self.signals
+            .answer(&verb, arguments.len().saturating_sub(2))
+            .unwrap_or_else(|| verb.run(self.transaction))
     }
 }

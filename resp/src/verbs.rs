@@ -28,6 +28,7 @@ use ringfence_wire::Key;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
+pub(crate) use signal::Signals;
 pub(crate) use words::Place;
 
 use words::Words;
@@ -37,6 +38,7 @@ pub(crate) type Answer = Result<Reply, Refused>;
 
 /// A command on keys, ready to run.
 pub(crate) struct Verb {
+    name: &'static str,
     keys: Vec<Key>,
     step: Box<Step>,
 }
@@ -52,6 +54,7 @@ const ANY: usize = usize::MAX;
 const READS: &[Entry] = &[
     ("get", 1, 1, read::get),
     ("getrange", 3, 3, read::getrange),
+    ("mget", 1, ANY, read::mget),
     ("exists", 1, ANY, read::exists),
     ("type", 1, 1, read::kind),
     ("ttl", 1, 1, read::ttl),
@@ -85,14 +88,14 @@ impl Verb {
         if !(fewest..=most).contains(&arguments.len()) {
             return Err(wrong_number(name));
         }
-        read(&Words { name, arguments, place, database })
+        Ok(Self { name, ..read(&Words { name, arguments, place, database })? })
     }
 
     fn new(
         keys: impl Into<Vec<Key>>,
         step: impl Fn(&mut Transaction) -> Answer + Send + Sync + 'static,
     ) -> Self {
-        Self { keys: keys.into(), step: Box::new(step) }
+        Self { name: "", keys: keys.into(), step: Box::new(step) }
     }
 
     /// Reads a command in a script that may change nothing.

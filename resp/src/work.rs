@@ -15,7 +15,7 @@ use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::script::{self, Budget, Halt, RunError, Script};
 use crate::scripts::{Digest, Scripts};
-use crate::verbs::{self, Answer, Place, Verb};
+use crate::verbs::{self, Answer, Place, Signals, Verb};
 
 /// A command or a script, ready to run.
 #[derive(Debug)]
@@ -125,7 +125,8 @@ impl Run {
 
     fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
         let Self { script, names, keys, arguments, database, is_read_only } = self;
-        let mut calls = Calls { transaction, keys, database: *database, is_read_only: *is_read_only };
+        let (database, is_read_only) = (*database, *is_read_only);
+        let mut calls = Calls { transaction, keys, database, is_read_only, signals: Signals::default() };
         let failed = match script::run(script, names, arguments, &mut calls, budget) {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {

@@ -17,6 +17,16 @@ pub(super) fn get(words: &Words) -> Result<Verb, Refused> {
     }))
 }
 
+/// `MGET key …`
+pub(super) fn mget(words: &Words) -> Result<Verb, Refused> {
+    let keys = words.keys()?;
+    Ok(Verb::new(keys.clone(), move |transaction| {
+        let value =
+            |key| Ok(shown(transaction.see(key)?).map_or(Reply::Null, |value| Reply::bulk(value.to_vec())));
+        keys.iter().map(value).collect::<Result<_, Refused>>().map(Reply::Array)
+    }))
+}
+
 /// `GETRANGE key first last`: a part of the value. Bytes are counted from 0, or back from the end with numbers below 0.
 pub(super) fn getrange(words: &Words) -> Result<Verb, Refused> {
     let (key, first, last) = (words.key(0)?, words.integer(1)?, words.integer(2)?);

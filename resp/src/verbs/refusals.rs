@@ -26,10 +26,10 @@ const REASONS: &[(&str, &str)] = &[
     (
         "a lock is a string with a time after which it ends, and there are no other types",
         "hget hset hsetnx hmget hmset hgetall hdel hexists hincrby hlen hkeys hvals hpexpire sadd srem sismember smembers scard \
-         spop zadd zrem zrange zrangebyscore zremrangebyscore zremrangebyrank zscore zrank zcard zincrby zcount llen lrange \
-         lindex lpop rpop lrem lpushx rpushx xadd xdel strlen getbit setbit",
+         spop hscan sscan zscan hincrbyfloat zadd zrem zrange zrangebyscore zremrangebyscore zremrangebyrank zscore zrank zrevrank zrevrange zrevrangebyscore zinter zunion zdiff zcard zincrby zcount llen lrange \
+         lindex lset ltrim linsert lpos lpop rpop lrem lpushx rpushx xadd xdel xinfo xgroup xack xtrim strlen getbit setbit bitpos bitcount bitop bitfield geoadd geopos geosearch pfadd pfcount",
     ),
-    ("use GET, DEL, DELEX and EXISTS", "getdel mget touch"),
+    ("use GET, DEL, DELEX and EXISTS", "getdel touch"),
     ("functions are not kept: use EVAL", "function fcall fcall_ro"),
     ("use WAIT: what is answered is on the disks of a majority", "waitaof"),
 ];

@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::node::Node;
 
 const SCRIPTS: &[&str] = &[
+    "local all = redis.call('mget', KEYS[1], KEYS[1]) if all[1] == ARGV[1] then return redis.call('pexpire', KEYS[1], 450000) end return all",
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], 500000) end return redis.status_reply('NO')",
     "if redis.call('exists', KEYS[1]) == 1 then return {redis.call('get', KEYS[1])} end return redis.call('set', KEYS[1], ARGV[1], 'PX', 400000)",
@@ -26,6 +27,7 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         2 => (key(), value()).prop_map(|(key, value)| format!("set {key} {value} ex 500 xx")),
         4 => key().prop_map(|key| format!("GET {key}")),
         2 => (key(), key()).prop_map(|(one, other)| format!("EXISTS {one} {other}")),
+        2 => (key(), key()).prop_map(|(one, other)| format!("MGET {one} {other}")),
         3 => (key(), key()).prop_map(|(one, other)| format!("DEL {one} {other}")),
         1 => key().prop_map(|key| format!("UNLINK {key}")),
         1 => key().prop_map(|key| format!("TYPE {key}")),

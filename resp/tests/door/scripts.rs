@@ -75,7 +75,7 @@ async fn a_script_that_fails_has_done_nothing() {
         ("redis.call('foo')", "unknown command"),
         ("redis.call('get', 'other')", "ringfence: a script may use the keys in its KEYS"),
         ("redis.call('set', KEYS[1], 'w')", "a lock needs a time"),
-        ("redis.call('lpush', KEYS[1], 1)", "WRONGTYPE"),
+        ("redis.call('lpush', KEYS[1], 1)", "there are no lists"),
         ("redis.call('time')", "no wall clock"),
         ("redis.call('multi')", "unknown command"),
         ("error('on purpose')", "on purpose"),
@@ -89,6 +89,32 @@ async fn a_script_that_fails_has_done_nothing() {
         assert_eq!(client.call("EXISTS free own").await, ":1", "{wrong}");
         assert_eq!(client.call("GET own").await, "v", "{wrong}");
     }
+}
+
+/// A list would be a lock that everybody gets.
+#[tokio::test]
+async fn a_script_pushes_to_what_it_has_deleted_and_then_only_sets_its_time() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let push = "redis.call('rpush', KEYS[1], 'x')";
+    let del = "redis.call('del', KEYS[1])";
+    for (script, reply) in [
+        (format!("return {push}"), None),
+        (format!("{del} return {push}"), Some(":1")),
+        (format!("{del} {push} return redis.call('pexpire', KEYS[1], 1000)"), Some(":1")),
+        (format!("{del} {push} return {push}"), None),
+        (format!("{del} {push} return redis.call('exists', KEYS[1])"), None),
+        (format!("{del} {push} return redis.call('set', KEYS[1], 'v', 'nx', 'px', 60000)"), None),
+        (format!("{del} redis.call('set', KEYS[1], 'v', 'nx', 'px', 60000) return {push}"), None),
+        (format!("for i = 1, 1000 do {del} end return {push}"), Some(":1")),
+    ] {
+        let got = eval(&mut client, &script, 1, &["a"]).await;
+        match reply {
+            Some(reply) => assert_eq!(got, reply, "{script}"),
+            None => assert!(got.starts_with("-ERR ringfence: there are no lists"), "{script}: {got}"),
+        }
+    }
+    assert_eq!(client.call("EXISTS a").await, ":0");
 }
 
 /// Redis might have done it, and then the script goes on as if it had.
