@@ -7,7 +7,7 @@ const name = process.argv[2];
 const { default: original, Redlock = original, ExecutionError } = await import(name);
 const client = new Redis(port, host);
 const call = (...words) => client.call(...words);
-const locks = new Redlock([client], { retryCount: 0, automaticExtensionThreshold: 300 });
+const locks = new Redlock([client], { retryCount: 0, automaticExtensionThreshold: 4_500 });
 const patient = new Redlock([client], { retryCount: -1, retryDelay: 50, retryJitter: 0 });
 // Without a listener, its errors would be unhandled and end the process.
 for (const one of [locks, patient]) one.on("error", () => {});
@@ -43,7 +43,7 @@ async function aWaiterGetsItNext(key) {
 }
 
 async function aLateReleaseSparesTheNewerHolder(key) {
-  const late = await locks.acquire([key], 300);
+  const late = await locks.acquire([key], 1_000);
   const newer = await patient.acquire([key], 10_000);
   await assert.rejects(late.release());
   assert.equal(await client.get(key), newer.value);
@@ -53,7 +53,7 @@ async function aLateReleaseSparesTheNewerHolder(key) {
 
 async function usingExtends(key) {
   let most = 0;
-  await locks.using(of(key), 1_000, async (signal) => {
+  await locks.using(of(key), 5_000, async (signal) => {
     const begun = Date.now();
     let before = await client.pttl(key + "-1");
     await until(async () => {
@@ -71,7 +71,7 @@ async function usingExtends(key) {
 
 async function usingNoticesTheLoss(key) {
   await locks
-    .using([key], 1_000, async (signal) => {
+    .using([key], 5_000, async (signal) => {
       await revoke(call, key, await client.get(key));
       await until(() => signal.aborted, "the signal");
     })
@@ -89,6 +89,18 @@ async function aGrantHasALargerToken(key) {
   assert(Math.max(...tokens.slice(0, 3)) < Math.min(...tokens.slice(3)), tokens.join());
 }
 
+async function aScriptLocksInTheDatabaseOfItsConnection(key) {
+  const third = new Redis(port, host, { db: 3 });
+  const locksThere = (db) => new Redlock([third], { retryCount: 0, db });
+  const lock = await locksThere(3).acquire([key], 10_000);
+  assert.equal(await third.get(key), lock.value);
+  assert.equal(await client.get(key), null);
+  await lock.release();
+  // Redis would lock in the other database.
+  if (onRingfence) await assert.rejects(locksThere(0).acquire([key], 10_000), ExecutionError);
+  await third.quit();
+}
+
 await play(name, [
   locksThreeResources,
   oneTakenResourceRefusesAll,
@@ -96,5 +108,6 @@ await play(name, [
   aLateReleaseSparesTheNewerHolder,
   usingExtends,
   usingNoticesTheLoss,
+  ...(name.startsWith("@sesamecare") ? [aScriptLocksInTheDatabaseOfItsConnection] : []),
   ...(onRingfence ? [aGrantHasALargerToken] : []),
 ]);
