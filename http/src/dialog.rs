@@ -39,8 +39,9 @@ pub trait Dialog: Send + 'static {
     /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request. The future is dropped if the connection must close, but not if the client hangs up: a release must reach others
-    /// all the same. A request that only its client needs can ask [`Connection::is_gone`].
+    /// Answers a request. The future is dropped if the connection must close, but not if the client hangs up: all that it has sent is
+    /// answered, though perhaps not sent, as a release must reach others all the same. A request that only its client needs can ask
+    /// [`Connection::is_gone`].
     fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> impl Future<Output = Reply> + Send;
 }
 
@@ -50,7 +51,7 @@ pub struct Reply {
     pub bytes: Bytes,
     /// Whether the connection closes after it.
     pub is_last: bool,
-    /// Called once the kernel has all of the bytes. Dropped if that never happens, or if the client had hung up before.
+    /// Called once the kernel has all of the bytes, and else dropped. If the client has hung up before, they are not sent.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -112,19 +113,34 @@ impl<D: Dialog> Course<D> {
     async fn run(mut self) -> io::Result<()> {
         // tokio reads from a new socket before it has polled the system for a close.
         yield_now().await;
+        // Without an answer, the next one would be taken for it.
+        let mut is_mute = false;
         while let Some(request) = self.next().await? {
             let in_flight = self.reader.begin(&self.turns).await;
-            let mut reply = match request {
+            let reply = match request {
                 Ok(request) => self.answer(request).await,
-                Err(bytes) => Reply { bytes, is_last: true, sent: None },
+                Err(bytes) => Some(Reply { bytes, is_last: true, sent: None }),
             };
-            if self.reader.is_gone().await {
-                reply.sent = None;
+            let is_last = reply.as_ref().is_some_and(|reply| reply.is_last);
+            let is_gone = self.reader.is_gone().await;
+            match reply {
+                Some(reply) if !is_mute && !(is_gone && reply.sent.is_some()) => {
+                    if let Err(error) = self.send(reply, in_flight).await {
+                        tracing::debug!(%error, "a client does not get its answers any more");
+                        self.reader.connection().hung_up();
+                        is_mute = true;
+                    }
+                }
+                _ => {
+                    drop(in_flight);
+                    is_mute = true;
+                }
             }
-            let is_last = reply.is_last;
-            self.send(reply, in_flight).await?;
             if is_last {
                 return timeout(END_TIMEOUT, end(self.socket)).await?;
+            }
+            if is_mute {
+                self.reader.connection().flushed();
             }
         }
         timeout(END_TIMEOUT, self.socket.shutdown()).await?
@@ -195,7 +211,8 @@ impl<D: Dialog> Course<D> {
         read(&mut self.socket, &mut self.received).await
     }
 
-    async fn answer(&mut self, request: Bytes) -> Reply {
+    /// `None`: it was large, and there was no memory for it before its client hung up.
+    async fn answer(&mut self, request: Bytes) -> Option<Reply> {
         let connection = self.reader.connection();
         if request.len() > PER_TURN {
             tokio::select! {
@@ -204,15 +221,13 @@ impl<D: Dialog> Course<D> {
                     // The connection is about to be closed.
                     return pending().await;
                 },
-                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
-                    return Reply { bytes: Bytes::new(), is_last: true, sent: None };
-                }
+                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => return None,
             }
         }
         self.share = None;
         self.reader.is_gone().await;
         let owner = || connection.owner();
-        in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await
+        Some(in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await)
     }
 
     /// Sends a response in pieces, each in a turn of its own.

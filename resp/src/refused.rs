@@ -66,7 +66,9 @@ kinds! {
     Overloaded = "overloaded";
     /// Certainly not done: no leader accepted it in time.
     NoLeader = "no-leader";
-    /// Certainly not done: others changed its keys, the client has hung up, or the rules of the cluster are too old.
+    /// Certainly not done: the client has hung up.
+    Gone = "gone";
+    /// Certainly not done: others changed its keys, or the rules of the cluster are too old.
     Unavailable = "unavailable";
     /// Perhaps done.
     Indeterminate = "indeterminate";

@@ -40,7 +40,8 @@ impl<'a> OpenRequest<'a> {
         self.refused = Some(kind);
         self.ending = match kind {
             Kind::Unauthenticated | Kind::Forbidden => Ending::Denied,
-            Kind::Unavailable | Kind::Indeterminate => Ending::Failed,
+            Kind::NoLeader | Kind::Unavailable | Kind::Indeterminate => Ending::Failed,
+            Kind::Gone => Ending::Abandoned,
             _ => Ending::Answered,
         };
     }

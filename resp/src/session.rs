@@ -132,6 +132,7 @@ impl Session {
         };
         if let Err(refused) = &done {
             self.pending.refuse(command);
+            must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
             // Another node may have a leader, and here all that is behind it would wait, too.
             must_close |= refused.kind() == Kind::NoLeader;
         }
@@ -195,7 +196,10 @@ impl Session {
                 may_acquire?;
             }
         }
-        self.node.service.count_request(caller)?;
+        // Strangers cannot keep principals from showing who they are.
+        if !matches!(command, Command::Auth | Command::Hello) {
+            self.node.service.count_request(caller)?;
+        }
         self.node.service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;
         Ok(())
     }
@@ -228,8 +232,7 @@ impl Session {
     async fn at_once(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         let Asked { name, command, arguments, caller, .. } = asked;
         match command {
-            Command::Auth => self.auth(&arguments[1..]),
-            Command::Hello => self.hello(&arguments[1..]),
+            Command::Auth | Command::Hello => self.log_in(asked),
             Command::Quit => Ok(Done::Last(Reply::OK)),
             Command::Reset => Ok(self.reset()),
             Command::Select => self.select(&arguments[1]),

@@ -89,6 +89,11 @@ impl Service {
         self.usages.count_more(caller.principal(), more, counted)
     }
 
+    /// Counts work of a request as `more` requests, after it was done.
+    pub fn count_done(&self, caller: &Caller, more: usize) {
+        self.usages.count_done(caller.principal(), more);
+    }
+
     /// Counts `bytes` that `caller` reads.
     pub fn count_read(&self, caller: &Caller, bytes: usize) {
         self.usages.count_read(caller.principal(), bytes);

@@ -195,9 +195,9 @@ impl Transaction {
         Ok(true)
     }
 
-    /// Whether the request acquires a key.
-    pub fn acquires(&self) -> bool {
-        self.0.values().any(|place| matches!(place.now, Now::New(..)))
+    /// Whether the request acquires, extends or keeps a lease: it is of no use then unless its client gets the answer.
+    pub fn needs_client(&self) -> bool {
+        self.0.values().any(|place| matches!(place.now, Now::New(..) | Now::Expires(_) | Now::Told))
     }
 
     /// Whether the request has read how much time is left.

@@ -17,6 +17,9 @@ pub const BYTES_OF_A_REQUEST: usize = 4 << 10;
 /// How long a request that was refused is held back at most.
 const HELD_BACK: Duration = Duration::from_secs(1);
 
+/// For how many seconds requests are refused at most because of those that were done.
+const MOST_OWED_S: f64 = 10.0;
+
 /// How many take-backs of one principal are repeated at a time.
 const MAX_REPEATS: u32 = 4_096;
 
@@ -79,6 +82,17 @@ impl Usages {
             is_allowed
         };
         if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
+    }
+
+    /// Counts requests that were done already. All that arrived together are made up for later, but not for more than some seconds.
+    pub(crate) fn count_done(&self, principal: &Principal, more: usize) {
+        let Some(limit) = principal.limits().requests_per_s else { return };
+        if more > 0 {
+            self.with(principal, |usage| {
+                let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
+                *left = (*left - more as f64).max(-MOST_OWED_S * f64::from(limit.get()));
+            });
+        }
     }
 
     /// An error if other reads have used up what is allowed.

@@ -75,7 +75,8 @@ impl Dialog for Lines {
             seen.sent.fetch_add(1, Relaxed);
             std::mem::forget(drops);
         };
-        Reply { bytes, is_last: word == "quit", sent: Some(Box::new(sent)) }
+        let sent: Box<dyn FnOnce() + Send> = Box::new(sent);
+        Reply { bytes, is_last: word == "quit", sent: (word != "tell").then_some(sent) }
     }
 }
 

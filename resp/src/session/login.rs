@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use ringfence_access::Digest;
 
-use super::{Done, Session};
+use super::{Asked, Done, Session};
+use crate::command::Command;
 use crate::frame::integer;
 use crate::key_name::DATABASES;
 use crate::refused::{Kind, Refused};
@@ -17,8 +18,24 @@ pub(super) const REDIS: &str = "8.4.0";
 const NO_NAME: &[u8] = b"default";
 
 impl Session {
+    /// AUTH or HELLO, which counts as a request of the principal that it is from afterwards.
+    pub(super) fn log_in(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+        let (arguments, before) = (&asked.arguments[1..], self.credential);
+        let done = match asked.command {
+            Command::Auth => self.auth(arguments),
+            _ => self.hello(arguments),
+        };
+        let counted = self.caller().map_err(Refused::from);
+        let counted = counted.and_then(|caller| Ok(self.node.service.count_request(&caller)?));
+        if let Err(refused) = counted {
+            self.credential = before;
+            return Err(refused);
+        }
+        done
+    }
+
     /// `AUTH [name] credential`
-    pub(super) fn auth(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+    fn auth(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
         self.credential = Some(match arguments {
             [name, credential] => self.identify(name, credential)?,
             _ => self.identify(NO_NAME, arguments.first().expect("the number of arguments is checked"))?,
@@ -27,7 +44,7 @@ impl Session {
     }
 
     /// `HELLO [version [AUTH name credential] [SETNAME name]]`
-    pub(super) fn hello(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+    fn hello(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
         let (version, mut rest) = match arguments.split_first() {
             Some((version, rest)) => (Some(version), rest),
             None => (None, arguments),

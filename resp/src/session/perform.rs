@@ -18,7 +18,7 @@ impl Session {
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
             let answer = work.run(&mut nothing, &mut budget);
-            self.charge(asked.caller, &budget);
+            self.charge(asked.caller, &budget, &mut 0);
             return answer.map(Done::Reply);
         }
         let keys = work::keys_of(work.keys())?;
@@ -33,13 +33,15 @@ impl Session {
         mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
     ) -> Result<Done, Refused> {
         let Asked { caller, connection, .. } = asked;
-        let (mut budget, mut runs) = (Budget::of_request(), 0);
+        let (mut budget, mut runs, mut charged) = (Budget::of_request(), 0, 0);
         let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
             runs += 1;
             let reply = run(transaction, &mut budget);
-            if transaction.acquires() && connection.is_gone() {
-                let text = "ERR ringfence: the client has hung up, so it gets no lock: it was not done";
-                return Err(Err(Refused::new(Kind::Unavailable, text)));
+            self.charge(caller, &budget, &mut charged);
+            if transaction.needs_client() && connection.is_gone() {
+                let text =
+                    "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";
+                return Err(Err(Refused::new(Kind::Gone, text)));
             }
             // A reply that is too long must fail before anything is proposed.
             match reply.and_then(|reply| encode(&reply, self.protocol)) {
@@ -47,17 +49,16 @@ impl Session {
                 Err(refused) => Err(Err(refused)),
             }
         });
-        let transacted = transacted.await;
-        self.charge(caller, &budget);
-        let Transacted { result, unsent } = transacted?;
+        let Transacted { result, unsent } = transacted.await?;
         measure::reran(runs - 1);
         Ok(Done::Bytes(result?, unsent))
     }
 
-    /// Counts what the scripts of a request have cost as further requests.
-    fn charge(&self, caller: &Caller, budget: &Budget) {
-        // If the caller owes for others, its next request is refused anyway.
-        let _ = self.node.service.count_more(caller, budget.spent_requests(), 0);
+    /// Counts what the scripts of a request have cost as further requests, but for those that were `charged` before.
+    fn charge(&self, caller: &Caller, budget: &Budget, charged: &mut usize) {
+        let spent = budget.spent_requests();
+        self.node.service.count_done(caller, spent - *charged);
+        *charged = spent;
     }
 
     /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`

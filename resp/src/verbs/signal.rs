@@ -4,6 +4,7 @@
 //! stored, and the key stays free. This cannot be told from Redis if the script has deleted the key before, and only sets its time after.
 //! Any other use of a list is refused: it may be a lock.
 
+use std::collections::BTreeMap;
 use std::mem;
 
 use ringfence_wire::Key;
@@ -15,30 +16,29 @@ use crate::reply::Reply;
 
 /// The keys that a script has deleted, and whether it has pushed to them since.
 #[derive(Debug, Default)]
-pub(crate) struct Signals(Vec<(Key, bool)>);
+pub(crate) struct Signals(BTreeMap<Key, bool>);
 
 impl Signals {
     /// Looks at a command before it runs. If it is about a list, this is its answer.
     pub(crate) fn answer(&mut self, verb: &Verb, elements: usize) -> Option<Answer> {
         let keys = verb.keys();
-        let is_list = self.0.iter().any(|(key, is_pushed)| *is_pushed && keys.contains(key));
+        let is_list = keys.iter().any(|key| self.0.get(key) == Some(&true));
         match verb.name {
             "expire" | "pexpire" if is_list => Some(Ok(Reply::Integer(1))),
             "lpush" | "rpush" => {
-                let deleted = self.0.iter_mut().find(|(key, _)| keys.contains(key));
-                Some(match deleted.is_some_and(|(_, is_pushed)| !mem::replace(is_pushed, true)) {
+                let deleted = keys.first().and_then(|key| self.0.get_mut(key));
+                Some(match deleted.is_some_and(|is_pushed| !mem::replace(is_pushed, true)) {
                     true => Ok(Reply::Integer(elements as i64)),
                     false => Err(no_list()),
                 })
             }
             _ if is_list => Some(Err(no_list())),
             "del" | "unlink" => {
-                self.0.retain(|(key, _)| !keys.contains(key));
                 self.0.extend(keys.iter().map(|key| (key.clone(), false)));
                 None
             }
             "set" | "setex" | "psetex" => {
-                self.0.retain(|(key, _)| !keys.contains(key));
+                self.0.retain(|key, _| !keys.contains(key));
                 None
             }
             _ => None,

@@ -79,12 +79,19 @@ async fn a_release_is_done_for_a_client_that_has_hung_up_and_an_acquire_is_not()
     let node = Node::start().await;
     let mut client = node.client().await;
     for _ in 0..20 {
-        client.call("SET lock v NX PX 86400000").await;
+        let locks = ["a", "b", "c"];
+        for lock in locks {
+            client.call(&format!("SET {lock} v NX PX 86400000")).await;
+        }
         let mut gone = node.client().await;
-        gone.send(&["DEL lock", "SET other w NX PX 86400000"].map(line).concat()).await;
+        // It does not read this answer.
+        gone.send(&line("PING")).await;
+        let set =
+            ["SET other w NX PX 86400000", "RINGFENCE.TOKEN other w", "PEXPIRE other 86400000"].map(line);
+        gone.send(&[set.concat(), locks.map(|lock| line(&format!("DEL {lock}"))).concat()].concat()).await;
         drop(gone);
         let begun = Instant::now();
-        while client.call("EXISTS lock other").await != ":0" {
+        while client.call("EXISTS a b c other").await != ":0" {
             assert!(begun.elapsed() < PATIENCE);
         }
     }
