@@ -22,6 +22,7 @@ use ringfence_laws::check::nodes::{EQUAL_STATES, NO_PANIC};
 use ringfence_laws::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
 use ringfence_laws::check::tokens::TOKENS;
+use ringfence_laws::check::transactions::WHOLE_SETS;
 use ringfence_laws::check::{Checker, Verdict};
 use ringfence_patched::workspace;
 use tokio::time::Instant;
@@ -252,7 +253,7 @@ fn table() -> Vec<Hunt> {
     use Nemesis::{
         Kill, LeaderPause, LoneLeader, Partition, Pause, PowerCut, RedisStop, Transfer, WallClock, Wipe,
     };
-    use Workload::{Client, Lease, Mirror, Queue};
+    use Workload::{Client, Lease, Mirror, Queue, Resp};
     // A kill loses only what was not even written: about one in a hundred kills detects the bug.
     let cut: &[_] = if PowerCut.suits(true).is_ok() { &[PowerCut] } else { &[Kill] };
     vec![
@@ -297,6 +298,7 @@ fn table() -> Vec<Hunt> {
         hunt("mirrors-later-fences", Mirror, &[], vec![&MIRROR_NEVER_AHEAD]),
         Hunt { before_answer: true, ..hunt("mirrored-unseen", Mirror, &[RedisStop], vec![&BEFORE_ANSWER]) },
         Hunt { arguments: NO_SWEEP, ..hunt("mirrors-no-ends", Mirror, &[], vec![&MIRROR_EQUAL_AT_END]) },
+        hunt("sets-first-key-alone", Resp, &[], vec![&WHOLE_SETS]),
         hunt("lets-wiped-node-in", Lease, &[Wipe, Kill], vec![&NO_PANIC, &NO_GRANT_LOST]),
         // Nodes of the older program stop, which stands with the panics.
         Hunt { play: Play::Roll, ..hunt("proposes-too-new", Client, &[], vec![&NO_PANIC]) },

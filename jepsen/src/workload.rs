@@ -87,7 +87,7 @@ impl Workload {
             Self::Queue => numbered("queue", 2),
             Self::Mirror => numbered("mirrored", 8),
             Self::Client => [numbered("set", 2), numbered("kept", 4), numbered("lease", 2)].concat(),
-            Self::Resp => [numbered("set", 1), numbered("lease", 6)].concat(),
+            Self::Resp => [numbered("set", 1), numbered("lease", 4), numbered("plain", 8)].concat(),
         }
     }
 
@@ -98,7 +98,9 @@ impl Workload {
             (Self::Client, 2) => vec![numbered("kept", 4).swap_remove(process as usize / 4 % 4)],
             (Self::Client, _) => numbered("lease", 2),
             (Self::Resp, 3) if process % 8 == 3 => numbered("set", 1),
-            (Self::Resp, _) => numbered("lease", 6),
+            // Where nobody waits, keys are free often enough to be set together.
+            (Self::Resp, 2) => numbered("plain", 8),
+            (Self::Resp, _) => numbered("lease", 4),
             _ => self.keys(),
         }
     }

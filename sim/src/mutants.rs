@@ -108,6 +108,7 @@ fn table() -> Vec<Hunt> {
         jepsens("renews-nothing", &[NO_EARLY_END.name]),
         jepsens("repeat-grants-twice", &[ONE_GRANT_PER_LEASE.name]),
         jepsens("revision-left-out-of-snapshot", &[TOKENS.name, EQUAL_STATES.name, DIVERGES]),
+        jepsens("sets-first-key-alone", &[WHOLE_SETS.name]),
         jepsens("shared-overtakes", &[QUEUE_ORDER.name]),
         jepsens("tokens-start-anew", &[TOKENS.name, DIVERGES]),
         jepsens("unknown-as-not-done", &[NO_GRANT_LOST.name, NO_EARLY_END.name]),

@@ -195,7 +195,7 @@ pub(crate) fn reason(rung: u8, fault: Fault) -> Option<&'static str> {
 }
 
 /// Cells that show the most in a minute or two.
-const QUICK: [(u8, Fault); 15] = [
+const QUICK: [(u8, Fault); 17] = [
     (0, Fault::None),
     (3, Fault::LostRelease),
     (4, Fault::PauseBeforeWrite),
@@ -210,7 +210,9 @@ const QUICK: [(u8, Fault); 15] = [
     (17, Fault::PauseBeforeRead),
     (18, Fault::PauseBeforeWrite),
     (19, Fault::PauseBeforeWrite),
+    (20, Fault::Failover),
     (21, Fault::PauseBeforeWrite),
+    (21, Fault::Empty),
 ];
 
 /// Whether a cell is among those of a quick run.

@@ -234,7 +234,7 @@ impl<'a> Round<'a> {
     }
 
     pub(crate) async fn release(&mut self, who: char) -> anyhow::Result<Answer> {
-        self.ask(who, Step::Release { within_ms: ms(PATIENT) }).await
+        self.ask(who, patient_release()).await
     }
 
     pub(crate) async fn kill(&mut self, who: char) -> anyhow::Result<()> {
@@ -329,6 +329,10 @@ fn ms(duration: Duration) -> u64 {
 
 fn patient_acquire() -> Step {
     Step::Acquire { within_ms: ms(PATIENT) }
+}
+
+pub(crate) fn patient_release() -> Step {
+    Step::Release { within_ms: ms(PATIENT) }
 }
 
 /// An acquire whose answer is to be lost.

@@ -4,7 +4,7 @@
 use anyhow::{bail, ensure};
 
 use crate::fault::Fault;
-use crate::round::{Round, impatient_acquire, impatient_release};
+use crate::round::{Round, impatient_acquire, impatient_release, patient_release};
 use crate::step::{Answer, Step};
 
 /// An hour.
@@ -189,18 +189,23 @@ async fn contend(round: &mut Round<'_>) -> anyhow::Result<()> {
         round.works('B').await?;
     }
     if round.rung.is_renewed() {
-        // The connection may have broken with the server.
-        if let Answer::Unsure { .. } = round.ask('A', Step::Touch).await? {
-            round.ask('A', Step::Touch).await?;
-        }
+        insist(round, 'A', Step::Touch).await?;
     }
     round.ask('A', Step::Write).await?;
-    round.release('A').await?;
+    insist(round, 'A', patient_release()).await?;
     let now_us = round.now_us();
     if !is_granted && round.wait('B', now_us).await? {
         round.works('B').await?;
     }
     round.release('B').await.map(drop)
+}
+
+/// A holder does a step, and again if it does not know what came of it: its connection may have broken with the server.
+async fn insist(round: &mut Round<'_>, who: char, step: Step) -> anyhow::Result<()> {
+    if let Answer::Unsure { .. } = round.ask(who, step.clone()).await? {
+        round.ask(who, step).await?;
+    }
+    Ok(())
 }
 
 /// A crashes, and before its lock has ended a server's clock falls behind: so no renewal comes in between. What the crash

@@ -140,12 +140,12 @@ impl Hold {
 
 impl Deed {
     fn draw(draws: &mut Draws) -> Self {
-        match draws.within(0..=9) {
-            0..4 => Self::Expire { ttl_ms: draws.within(300..=3_000) },
-            4 => Self::Token,
-            5..7 => Self::Get,
-            7 => Self::Key { local: draws.percent(30) },
-            8 => Self::Validate { local: draws.percent(30) },
+        match draws.within(0..=11) {
+            0..3 => Self::Expire { ttl_ms: draws.within(300..=3_000) },
+            3 => Self::Token,
+            4..6 => Self::Get,
+            6 => Self::Key { local: draws.percent(30) },
+            7 => Self::Validate { local: draws.percent(30) },
             _ => Self::Another { at: another(draws), ttl_ms: draws.within(300..=3_000) },
         }
     }

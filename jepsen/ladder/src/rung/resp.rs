@@ -56,9 +56,9 @@ impl Stage for Address {
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
         Box::pin(async move {
-            let observed = self.nodes.inflict(fault).await?;
-            if fault.server_clock_h().is_none() {
-                self.front.lead_to(self.nodes.leader().await?.resp());
+            let (observed, other) = self.nodes.inflict(fault).await?;
+            if let Some(other) = other {
+                self.front.lead_to(other.resp());
             }
             Ok(observed)
         })

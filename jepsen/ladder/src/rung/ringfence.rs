@@ -180,31 +180,32 @@ impl Running {
         Ok(self.cluster.leader().await?)
     }
 
-    /// Kills the leader, and waits until the others have another one.
-    async fn lose_leader(&self) -> anyhow::Result<&Node> {
+    /// Kills the leader, and waits until the others have another one. Returns both.
+    async fn lose_leader(&self) -> anyhow::Result<(&Node, &Node)> {
         let leader = self.cluster.leader().await?;
         leader.kill()?;
         let other = self.cluster.leader().await?;
         ensure!(other.id() != leader.id(), "a dead node leads");
-        Ok(leader)
+        Ok((leader, other))
     }
 
-    /// Makes a fault happen, and returns what was observed of it.
-    pub(super) async fn inflict(&self, fault: Fault) -> anyhow::Result<String> {
+    /// Makes a fault happen. Returns what was observed of it, and who leads now, if that is another node.
+    pub(super) async fn inflict(&self, fault: Fault) -> anyhow::Result<(String, Option<&Node>)> {
         if let Some(hours) = fault.server_clock_h() {
             self.clock.as_ref().context("there is no clock to throw")?.throw(3_600 * hours)?;
             for node in self.cluster.nodes() {
                 clock_is_off(node, 3_600 * hours, SOON).await?;
             }
-            return Ok(format!("the clocks of all nodes are off by {hours} h"));
+            return Ok((format!("the clocks of all nodes are off by {hours} h"), None));
         }
-        let leader = self.lose_leader().await?;
+        let (leader, other) = self.lose_leader().await?;
+        let mut became = "killed; another one leads";
         if fault == Fault::Empty {
             leader.wipe()?;
             leader.start()?;
-            return Ok(format!("node {}, the leader, was restarted without its data", leader.id()));
+            became = "restarted without its data";
         }
-        Ok(format!("node {}, the leader, was killed; another one leads", leader.id()))
+        Ok((format!("node {}, the leader, was {became}", leader.id()), Some(other)))
     }
 }
 
@@ -214,7 +215,7 @@ impl Stage for Nodes {
     }
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
-        Box::pin(self.cluster.inflict(fault))
+        Box::pin(async move { Ok(self.cluster.inflict(fault).await?.0) })
     }
 
     fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {

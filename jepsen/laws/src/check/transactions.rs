@@ -27,7 +27,8 @@ pub const WHOLE_SETS: Checker = Checker {
     check: whole_sets,
 };
 
-/// Judges that a lease is taken back if its client hung up.
+/// Judges that a lease is taken back if its client hung up. Over a network, the answer may be on its way then, and the lock stays: so only
+/// the simulator judges by this.
 pub const TAKEN_BACK: Checker = Checker {
     name: "taken-back",
     law: "Where no fault is near, a lease ends soon after its client hung up before the answer.",
