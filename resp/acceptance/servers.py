@@ -53,14 +53,13 @@ class Process:
 
 
 class Server:
-    def __init__(self, processes: list[Process]) -> None:
+    def __init__(self, processes: list[Process], leads: bool = False) -> None:
         self.processes = processes
         for process in processes:
             process.log.unlink(missing_ok=True)
         self.start()
-        followers = [process for process in processes if not leads(process)]
         # What a node must pass on to another is harder.
-        chosen = (followers or processes)[0]
+        chosen = next((process for process in processes if is_leader(process) == leads), processes[0])
         # Where clients reach it.
         self.port, self.http = chosen.port, chosen.http
 
@@ -94,19 +93,19 @@ class Server:
 
 
 @contextmanager
-def redis(folder: Path) -> Iterator[Server]:
-    """A Redis that keeps nothing on disk, with as many databases as go-redsync's tests have servers."""
+def redis(folder: Path, *more: str) -> Iterator[Server]:
+    """A Redis that keeps nothing on disk, unless by `more` options, with as many databases as go-redsync's tests have servers."""
     program = shutil.which("redis-server")
     if not program:
         raise Unavailable("redis-server is not installed")
     port = free_port()
-    options = ["--bind", HOST, "--port", str(port), "--save", "", "--databases", "64", "--dir", str(folder)]
+    options = ["--bind", HOST, "--port", str(port), "--save", "", "--databases", "64", "--dir", str(folder), *more]
     yield from run([Process([program, *options], port, "", folder / "redis.log")])
 
 
 @contextmanager
-def ringfence(program: str, folder: Path) -> Iterator[Server]:
-    """Three nodes, which found a cluster of their own. Clients are to talk to one that does not lead."""
+def ringfence(program: str, folder: Path, leads: bool = False) -> Iterator[Server]:
+    """Three nodes, which found a cluster of their own. Clients are to talk to the one that leads, or else to another."""
     shutil.rmtree(folder / "nodes", ignore_errors=True)
     ids = (1, 2, 3)
     places = {id: f"{HOST}:{free_port()}" for id in ids}
@@ -117,18 +116,18 @@ def ringfence(program: str, folder: Path) -> Iterator[Server]:
         arguments = ["serve", "--id", str(id), "--data", str(folder / f"nodes/{id}"), "--peer", places[id]]
         arguments += ["--peers", peers, "--http", http, "--resp", f"{HOST}:{port}"]
         processes.append(Process([program, *arguments], port, f"http://{http}", folder / f"node-{id}.log"))
-    yield from run(processes)
+    yield from run(processes, leads)
 
 
-def run(processes: list[Process]) -> Iterator[Server]:
+def run(processes: list[Process], leads: bool = False) -> Iterator[Server]:
     try:
-        yield Server(processes)
+        yield Server(processes, leads)
     finally:
         for process in processes:
             process.kill()
 
 
-def leads(process: Process) -> bool:
+def is_leader(process: Process) -> bool:
     if not process.http:
         return True
     with urllib.request.urlopen(f"{process.http}/v1/cluster", timeout=10) as response:

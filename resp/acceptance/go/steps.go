@@ -38,6 +38,10 @@ func main() {
 		"redsync":   {"github.com/go-redsync/redsync/v4", redsyncSteps()},
 		"redislock": {"github.com/bsm/redislock", redislockSteps()},
 	}
+	if os.Args[1] == "cycles" {
+		cycles()
+		return
+	}
 	scenario := scenarios[os.Args[1]]
 	info, _ := debug.ReadBuildInfo()
 	for _, module := range info.Deps {
