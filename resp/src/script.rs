@@ -26,8 +26,13 @@
 //! that only Redis has is an error when the script is loaded, with the name and the line. A name that Redis does not have, either,
 //! is an error when the script reaches it, as in Redis.
 //!
-//! **What differs**, where Lua leaves it open: `pairs` goes through the sequence first, and then through the other keys in the order
-//! of their insertion. The length of a table with holes may be another border. `a + f()` reads `a` before it calls `f`.
+//! **What Redis does and this interpreter does not ends the script**, with the reason. No `pcall` catches it: a script that went on
+//! could take it for an answer. So ends the use of a pattern in `string.find`, of a format such as `%e`, of a name that only Redis has
+//! and that is made at run time, of the length of a table with holes, which in Redis depends on how the table was built, and of calls
+//! or replies that are nested too deep. A table has holes if a nil lies before an item. What Redis refuses is an error as there.
+//!
+//! **What differs**: `pairs` goes through the sequence first, and then through the other keys in the order of their insertion.
+//! `a + f()` reads `a` before it calls `f`; in Redis, it sees what `f` sets. So do `a == f()`, `a[f()]`, and `a[b] = f()`.
 //! `return f()` is a call like any other, and counts.
 
 mod budget;

@@ -198,7 +198,6 @@ const TABLE: Names = &[
     ("getn", Is(Builtin::TableGetn)),
     ("insert", Is(Builtin::TableInsert)),
     ("remove", Is(Builtin::TableRemove)),
-    ("unpack", Is(Builtin::Unpack)),
 ];
 const MISSING_TABLE: &[&str] = &["foreach", "foreachi", "maxn", "setn", "sort"];
 

@@ -22,10 +22,25 @@ pub(super) fn general(number: f64, precision: usize) -> String {
     without_zeros(&format!("{number:.decimals$}")).to_owned()
 }
 
-/// The integer of a number in a reply. As in C on x86, a number beyond 64 bits becomes the smallest integer.
+const TWO_TO_63: f64 = (1u64 << 63) as f64;
+
+/// The integer of a number. As in C on x86, a number beyond 64 bits becomes the smallest integer.
 pub(super) fn to_integer(number: f64) -> i64 {
-    let is_integer = number >= -(2f64.powi(63)) && number < 2f64.powi(63);
+    let is_integer = (-TWO_TO_63..TWO_TO_63).contains(&number);
     if is_integer { number as i64 } else { i64::MIN }
+}
+
+/// The unsigned integer of a number, as in C on x86: a negative one wraps around.
+pub(super) fn to_unsigned(number: f64) -> u64 {
+    match number >= TWO_TO_63 {
+        true => to_integer(number - TWO_TO_63) as u64 ^ 1 << 63,
+        false => to_integer(number) as u64,
+    }
+}
+
+/// The lowest byte of the integer of a number. As in C on x86, it is 0 beyond 32 bits.
+pub(super) fn to_byte(number: f64) -> u8 {
+    if number.abs() < 2f64.powi(31) { number as i32 as u8 } else { 0 }
 }
 
 /// The cost of reading a number from this text. Many digits or an exponent cost much.
@@ -117,7 +132,9 @@ fn hexadecimal(text: &str) -> Option<f64> {
     Some(number * 2f64.powi(exponent - 4 * fraction.len() as i32))
 }
 
+/// The text without white space around it. As in C, it ends before a NUL.
 fn trim(text: &[u8]) -> &[u8] {
+    let text = text.split(|byte| *byte == 0).next().unwrap_or(text);
     let is_space = |byte: &u8| matches!(byte, b' ' | b'\t'..=b'\r');
     let from = text.iter().position(|byte| !is_space(byte)).unwrap_or(text.len());
     let to = text.iter().rposition(|byte| !is_space(byte)).map_or(from, |last| last + 1);

@@ -16,6 +16,10 @@ pub(super) struct Table {
     /// A removed entry stays, with the value nil: a loop over the table may be at it.
     entries: Vec<(Key, Value)>,
     places: HashMap<Key, u32>,
+    /// How many items of the sequence are nil.
+    holes: usize,
+    /// How many entries that are not nil have a position, behind the sequence.
+    followers: usize,
 }
 
 impl Table {
@@ -40,6 +44,7 @@ impl Table {
         {
             budget.reserve(&mut self.sequence, values.len())?;
             self.sequence.extend(values);
+            self.holes = self.sequence.iter().filter(|item| item.is_nil()).count();
             self.trim();
             return Ok(());
         }
@@ -50,9 +55,9 @@ impl Table {
         Ok(())
     }
 
-    /// The number of items of the sequence.
-    pub(super) fn len(&self) -> usize {
-        self.sequence.len()
+    /// The number of items, if they are a sequence without holes. Otherwise, the length in Redis depends on how the table was built.
+    pub(super) fn len(&self) -> Option<usize> {
+        (self.holes == 0 && self.followers == 0).then_some(self.sequence.len())
     }
 
     pub(super) fn get(&self, key: &Value) -> Value {
@@ -67,26 +72,32 @@ impl Table {
     }
 
     pub(super) fn set(&mut self, key: Key, value: Value, budget: &mut Budget) -> Result<(), Halt> {
-        if let Some(position) = key.value().as_position() {
+        let (is_live, position) = (!value.is_nil(), key.value().as_position());
+        if let Some(position) = position {
             if let Some(item) = self.sequence.get_mut(position - 1) {
+                self.holes = self.holes + usize::from(!is_live) - usize::from(item.is_nil());
                 *item = value;
                 self.trim();
                 return Ok(());
             }
-            if position == self.sequence.len() + 1 && !value.is_nil() {
+            if position == self.sequence.len() + 1 && is_live {
                 budget.push(&mut self.sequence, value)?;
                 return self.move_followers(budget);
             }
         }
         if let Some(place) = self.places.get(&key) {
-            self.entries[*place as usize].1 = value;
-        } else if !value.is_nil() {
+            let old = mem::replace(&mut self.entries[*place as usize].1, value);
+            if position.is_some() {
+                self.followers = self.followers + usize::from(is_live) - usize::from(!old.is_nil());
+            }
+        } else if is_live {
             if self.places.len() == self.places.capacity() {
                 budget.take((2 * self.places.len() + 4) * PLACE)?;
                 budget.spend(1 + self.places.len() as u64)?;
             }
             budget.push(&mut self.entries, (key.clone(), value))?;
             self.places.insert(key, (self.entries.len() - 1) as u32);
+            self.followers += usize::from(position.is_some());
         }
         Ok(())
     }
@@ -128,6 +139,7 @@ impl Table {
                 Value::Nil => break,
                 value => budget.push(&mut self.sequence, value)?,
             }
+            self.followers -= 1;
         }
         Ok(())
     }
@@ -135,6 +147,7 @@ impl Table {
     fn trim(&mut self) {
         while self.sequence.last().is_some_and(Value::is_nil) {
             self.sequence.pop();
+            self.holes -= 1;
         }
     }
 }

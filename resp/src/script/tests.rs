@@ -7,6 +7,8 @@ mod locks;
 mod programs;
 mod random;
 mod redis;
+mod refusals;
+mod tables;
 
 use bytes::Bytes;
 

@@ -4,6 +4,7 @@ use bytes::Bytes;
 
 use super::{Machine, Step, Stop, Value};
 use crate::script::names::Builtin;
+use crate::script::number;
 
 /// The arguments of a built-in function.
 pub(super) struct Arguments {
@@ -49,17 +50,29 @@ impl Machine<'_> {
         }
     }
 
-    /// A number, cut to an integer within ±2^53.
-    pub(super) fn integer(&mut self, arguments: &Arguments, number: usize) -> Step<i64> {
-        let bound = (1i64 << 53) as f64;
-        Ok(self.number(arguments, number)?.clamp(-bound, bound) as i64)
+    /// A number as a `long` of C.
+    pub(super) fn long(&mut self, arguments: &Arguments, number: usize) -> Step<i64> {
+        Ok(number::to_integer(self.number(arguments, number)?))
     }
 
-    /// As [`Self::integer`], or `default` if the argument is nil or missing.
-    pub(super) fn integer_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<i64> {
+    /// As [`Self::long`], or `default` if the argument is nil or missing.
+    pub(super) fn long_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<i64> {
         match self.argument(arguments, number) {
             Value::Nil => Ok(default),
-            _ => self.integer(arguments, number),
+            _ => self.long(arguments, number),
+        }
+    }
+
+    /// A number as an `int` of C: the lower half of a `long`.
+    pub(super) fn int(&mut self, arguments: &Arguments, number: usize) -> Step<i64> {
+        Ok(i64::from(self.long(arguments, number)? as i32))
+    }
+
+    /// As [`Self::int`], or `default` if the argument is nil or missing.
+    pub(super) fn int_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<i64> {
+        match self.argument(arguments, number) {
+            Value::Nil => Ok(default),
+            _ => self.int(arguments, number),
         }
     }
 
@@ -76,6 +89,9 @@ impl Machine<'_> {
     pub(super) fn table(&mut self, arguments: &Arguments, number: usize) -> Step<u32> {
         match self.argument(arguments, number) {
             Value::Table(id) => Ok(id),
+            Value::Library(library) => {
+                Err(self.unsupported(format_args!("the table {} as an argument", library.name())))
+            }
             _ => Err(self.wrong_type(arguments, number, "table")),
         }
     }

@@ -9,7 +9,7 @@ use crate::script::names::Builtin;
 use crate::script::number;
 use crate::script::table::NextError;
 
-/// The most values that `unpack` returns, as in Lua.
+/// The most arguments and results of `unpack`, as in Lua.
 const MAX_UNPACKED: i64 = 8_000;
 
 impl Machine<'_> {
@@ -37,7 +37,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn error(&mut self, arguments: &Arguments) -> Step {
-        let level = usize::try_from(self.integer_or(arguments, 2, 1)?).unwrap_or(0);
+        let level = usize::try_from(self.int_or(arguments, 2, 1)?).unwrap_or(0);
         let message = self.argument(arguments, 1);
         let (Value::String(_) | Value::Number(_)) = message else { return Err(Stop::Raised(message)) };
         let text = self.text_of(&message)?;
@@ -60,13 +60,13 @@ impl Machine<'_> {
     }
 
     pub(super) fn ipairs_next(&mut self, arguments: &Arguments) -> Step {
-        let next = self.number(arguments, 2)? + 1.0;
+        let next = Value::Number((self.int(arguments, 2)? + 1) as f64);
         let id = self.table(arguments, 1)?;
-        let value = self.tables[id as usize].get(&Value::Number(next));
+        let value = self.tables[id as usize].get(&next);
         if value.is_nil() {
             return self.push(Value::Nil);
         }
-        self.push(Value::Number(next))?;
+        self.push(next)?;
         self.push(value)
     }
 
@@ -97,7 +97,7 @@ impl Machine<'_> {
             return self.push(Value::from(arguments.count - 1));
         }
         let given = arguments.count as i64;
-        let from = match self.integer(arguments, 1)? {
+        let from = match self.int(arguments, 1)? {
             negative if negative < 0 => given + negative,
             from => from,
         };
@@ -108,7 +108,7 @@ impl Machine<'_> {
     }
 
     pub(super) fn parse_number(&mut self, arguments: &Arguments) -> Step {
-        let base = self.integer_or(arguments, 2, 10)?;
+        let base = self.int_or(arguments, 2, 10)?;
         let value = self.any(arguments, 1)?;
         let number = if base == 10 {
             self.as_number(&value)?
@@ -136,13 +136,13 @@ impl Machine<'_> {
 
     pub(super) fn unpack(&mut self, arguments: &Arguments) -> Step {
         let id = self.table(arguments, 1)?;
-        let from = self.integer_or(arguments, 2, 1)?;
+        let from = self.int_or(arguments, 2, 1)?;
         let to = match self.argument(arguments, 3) {
-            Value::Nil => self.tables[id as usize].len() as i64,
-            _ => self.integer(arguments, 3)?,
+            Value::Nil => self.length_of(id)? as i64,
+            _ => self.int(arguments, 3)?,
         };
         let count = to - from + 1;
-        if count > MAX_UNPACKED {
+        if count > MAX_UNPACKED - arguments.count as i64 {
             return Err(self.fail("too many results to unpack"));
         }
         for position in from..=to {

@@ -120,7 +120,7 @@ impl Machine<'_> {
 
     fn enter(&mut self, closure: u32, callee: usize, at: usize, wanted: u16, protections: u32) -> Step {
         if self.frames.len() == MAX_CALLS {
-            return Err(self.fail("stack overflow"));
+            return Err(self.unsupported(format_args!("a nesting of more than {MAX_CALLS} calls")));
         }
         let function = self.closures[closure as usize].function;
         let Function { parameters, has_varargs, .. } = self.code.functions[function as usize];

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::text::Text;
-use super::{Machine, Step, Table, Value};
+use super::{Machine, Step, Stop, Table, Value};
 use crate::reply::{MAX_NESTING, Reply};
 use crate::script::number;
 
@@ -40,11 +40,11 @@ impl Machine<'_> {
         for name in OTHER_REPLIES {
             self.budget.spend(1)?;
             if !self.tables[id as usize].get(&key(name)).is_nil() {
-                return Err(self.fail(format_args!("a reply with the field {name} is not supported here")));
+                return Err(self.unsupported(format_args!("a reply with the field {name}")));
             }
         }
         if depth == 0 {
-            return Err(self.fail("reached lua stack limit"));
+            return Err(self.too_deep());
         }
         let mut items = Vec::new();
         for position in 1.. {
@@ -109,7 +109,7 @@ impl Machine<'_> {
             Reply::Null | Reply::NullArray => Ok(Value::Bool(false)),
             Reply::Bool(value) if self.is_new_protocol => Ok(Value::Bool(value)),
             Reply::Bool(value) => Ok(Value::Number(f64::from(u8::from(value)))),
-            Reply::Array(_) | Reply::Map(_) if depth == 0 => Err(self.fail("a reply is nested too deep")),
+            Reply::Array(_) | Reply::Map(_) if depth == 0 => Err(self.too_deep()),
             Reply::Array(items) => self.sequence(items.into_iter(), depth - 1),
             Reply::Map(pairs) if self.is_new_protocol => {
                 let map = Value::Table(self.new_table()?);
@@ -127,6 +127,10 @@ impl Machine<'_> {
                 self.sequence(items.into_iter(), depth - 1)
             }
         }
+    }
+
+    fn too_deep(&self) -> Stop {
+        self.unsupported(format_args!("a reply that is nested more than {MAX_NESTING} levels deep"))
     }
 
     /// A string from a reply, after paying for it.

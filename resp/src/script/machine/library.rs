@@ -43,7 +43,7 @@ impl Machine<'_> {
             Builtin::MathMin => self.math_most(arguments, |one, least| one < least),
             Builtin::RedisCall => self.redis_call(arguments),
             Builtin::RedisErrorReply => self.redis_error_reply(arguments),
-            Builtin::RedisLog => Ok(()),
+            Builtin::RedisLog => self.redis_log(arguments),
             Builtin::RedisPcall => self.redis_pcall(arguments),
             Builtin::RedisReplicateCommands => self.push(super::Value::Bool(true)),
             Builtin::RedisSetresp => self.redis_setresp(arguments),

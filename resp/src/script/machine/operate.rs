@@ -55,7 +55,7 @@ impl Machine<'_> {
     pub(super) fn length(&mut self) -> Step {
         let length = match self.pop() {
             Value::String(text) => text.len(),
-            Value::Table(id) => self.tables[id as usize].len(),
+            Value::Table(id) => self.length_of(id)?,
             Value::Library(_) => 0,
             other => {
                 return Err(self.fail(format_args!("attempt to get length of a {} value", other.type_name())));
@@ -125,8 +125,7 @@ impl Machine<'_> {
         self.budget.spend(4)?;
         match library.field(name) {
             Some(Meaning::Missing) => {
-                let (library, name) = (library.name(), shown(name));
-                Err(self.fail(format_args!("{library}.{name} is not supported here")))
+                Err(self.unsupported(format_args!("{}.{}", library.name(), shown(name))))
             }
             Some(meaning) => Ok(Self::value_of(meaning)),
             None => Ok(Value::Nil),

@@ -86,15 +86,37 @@ impl Machine<'_> {
         self.push(table)
     }
 
+    /// Checks its arguments, and writes nothing.
+    pub(super) fn redis_log(&mut self, arguments: &Arguments) -> Step {
+        if arguments.count < 2 {
+            return Err(self.redis_error("ERR redis.log() requires two arguments or more."));
+        }
+        let level = self.argument(arguments, 1);
+        match self.as_number(&level)? {
+            Some(level) if level > -1.0 && level < 4.0 => Ok(()),
+            Some(_) => Err(self.redis_error("ERR Invalid debug level.")),
+            None => Err(self.redis_error("ERR First argument must be a number (log level).")),
+        }
+    }
+
     pub(super) fn redis_setresp(&mut self, arguments: &Arguments) -> Step {
         if arguments.count != 1 {
-            return Err(self.raise("redis.setresp() requires one argument."));
+            return Err(self.redis_error("ERR redis.setresp() requires one argument."));
         }
-        match self.number(arguments, 1)? {
-            2.0 => self.is_new_protocol = false,
-            3.0 => self.is_new_protocol = true,
-            _ => return Err(self.raise("RESP version must be 2 or 3.")),
+        let version = self.argument(arguments, 1);
+        match self.as_number(&version)?.map(f64::trunc) {
+            Some(2.0) => self.is_new_protocol = false,
+            Some(3.0) => self.is_new_protocol = true,
+            _ => return Err(self.redis_error("ERR RESP version must be 2 or 3.")),
         }
         Ok(())
+    }
+
+    /// An error of a function of `redis`.
+    fn redis_error(&mut self, text: &'static str) -> Stop {
+        match self.table_with("err", Value::String(Bytes::from_static(text.as_bytes()))) {
+            Ok(error) => Stop::Raised(error),
+            Err(stop) => stop,
+        }
     }
 }

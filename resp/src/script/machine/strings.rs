@@ -21,7 +21,7 @@ impl Machine<'_> {
 
     pub(super) fn string_rep(&mut self, arguments: &Arguments) -> Step {
         let text = self.string(arguments, 1)?;
-        let times = usize::try_from(self.integer(arguments, 2)?).unwrap_or(0);
+        let times = usize::try_from(self.int(arguments, 2)?).unwrap_or(0);
         let length = text.len().saturating_mul(times);
         self.budget.pass(length)?;
         self.budget.take(length)?;
@@ -38,14 +38,14 @@ impl Machine<'_> {
 
     pub(super) fn string_sub(&mut self, arguments: &Arguments) -> Step {
         let text = self.string(arguments, 1)?;
-        let (from, to) = (self.integer(arguments, 2)?, self.integer_or(arguments, 3, -1)?);
+        let (from, to) = (self.long(arguments, 2)?, self.long_or(arguments, 3, -1)?);
         self.push_text(Self::part(&text, from, to))
     }
 
     pub(super) fn string_byte(&mut self, arguments: &Arguments) -> Step {
         let text = self.string(arguments, 1)?;
-        let from = self.integer_or(arguments, 2, 1)?;
-        let to = self.integer_or(arguments, 3, from)?;
+        let from = self.long_or(arguments, 2, 1)?;
+        let to = self.long_or(arguments, 3, from)?;
         let part = Self::part(&text, from, to);
         self.budget.spend(part.len() as u64 / 4)?;
         self.make_room(part.len())?;
@@ -58,7 +58,7 @@ impl Machine<'_> {
         self.budget.reserve(&mut bytes, arguments.count)?;
         for number in 1..=arguments.count {
             self.budget.spend(1)?;
-            match u8::try_from(self.integer(arguments, number)?) {
+            match u8::try_from(self.int(arguments, number)?) {
                 Ok(byte) => bytes.push(byte),
                 Err(_) => return Err(self.bad_argument(arguments, number, "invalid value")),
             }
@@ -70,10 +70,11 @@ impl Machine<'_> {
         let (text, what) = (self.string(arguments, 1)?, self.string(arguments, 2)?);
         let is_plain = self.argument(arguments, 4).is_true();
         self.budget.pass(what.len())?;
-        if !is_plain && what.iter().any(|byte| MAGIC.contains(byte)) {
-            return Err(self.fail("patterns are not supported here: string.find finds plain text"));
+        // As in Redis, a magic character after a NUL has no meaning.
+        if !is_plain && what.iter().take_while(|byte| **byte != 0).any(|byte| MAGIC.contains(byte)) {
+            return Err(self.unsupported("a pattern in string.find"));
         }
-        let start = match self.integer_or(arguments, 3, 1)? {
+        let start = match self.long_or(arguments, 3, 1)? {
             from if from < 0 => (text.len() as i64 + from).max(0),
             from => from.max(1) - 1,
         };

@@ -10,13 +10,20 @@ impl Machine<'_> {
         Ok(self.tables[table as usize].get(&Value::Number(position as f64)))
     }
 
+    /// The length of a table, as `#` and the functions with tables see it.
+    pub(super) fn length_of(&self, table: u32) -> Step<usize> {
+        let length = self.tables[table as usize].len();
+        length.ok_or_else(|| self.unsupported("the length of a table with holes"))
+    }
+
     fn set_position(&mut self, table: u32, position: i64, value: Value) -> Step {
         self.set(&Value::Table(table), Value::Number(position as f64), value)
     }
 
     pub(super) fn table_getn(&mut self, arguments: &Arguments) -> Step {
         let table = self.table(arguments, 1)?;
-        self.push(Value::from(self.tables[table as usize].len()))
+        let length = self.length_of(table)?;
+        self.push(Value::from(length))
     }
 
     pub(super) fn table_concat(&mut self, arguments: &Arguments) -> Step {
@@ -25,8 +32,11 @@ impl Machine<'_> {
             Value::Nil => bytes::Bytes::new(),
             _ => self.string(arguments, 2)?,
         };
-        let from = self.integer_or(arguments, 3, 1)?;
-        let to = self.integer_or(arguments, 4, self.tables[table as usize].len() as i64)?;
+        let from = self.int_or(arguments, 3, 1)?;
+        let to = match self.argument(arguments, 4) {
+            Value::Nil => self.length_of(table)? as i64,
+            _ => self.int(arguments, 4)?,
+        };
         let mut text = Text::new(self.budget)?;
         for position in from..=to {
             if position > from {
@@ -44,10 +54,10 @@ impl Machine<'_> {
 
     pub(super) fn table_insert(&mut self, arguments: &Arguments) -> Step {
         let table = self.table(arguments, 1)?;
-        let end = self.tables[table as usize].len() as i64 + 1;
+        let end = self.length_of(table)? as i64 + 1;
         let (position, value) = match arguments.count {
             2 => (end, self.argument(arguments, 2)),
-            3 => (self.integer(arguments, 2)?, self.argument(arguments, 3)),
+            3 => (self.int(arguments, 2)?, self.argument(arguments, 3)),
             _ => return Err(self.fail("wrong number of arguments to 'insert'")),
         };
         for free in (position + 1..=end).rev() {
@@ -59,8 +69,8 @@ impl Machine<'_> {
 
     pub(super) fn table_remove(&mut self, arguments: &Arguments) -> Step {
         let table = self.table(arguments, 1)?;
-        let end = self.tables[table as usize].len() as i64;
-        let position = self.integer_or(arguments, 2, end)?;
+        let end = self.length_of(table)? as i64;
+        let position = self.int_or(arguments, 2, end)?;
         if position < 1 || position > end {
             return Ok(());
         }

@@ -4,7 +4,8 @@ use std::fmt::Display;
 
 use bytes::Bytes;
 
-use super::{Machine, Step, Stop, Value};
+use super::{Frame, Machine, Step, Stop, Value};
+use crate::refused::Refused;
 use crate::script::budget::{Budget, Halt};
 use crate::script::number;
 
@@ -106,6 +107,20 @@ impl Machine<'_> {
         }
     }
 
+    /// Ends the script, because Redis would do what it asks for, and this interpreter does not. A script that caught this could go on
+    /// as if Redis had failed.
+    pub(super) fn unsupported(&self, what: impl Display) -> Stop {
+        let place = self.frames.last().map_or(String::new(), |frame| self.line_of(frame));
+        let why = format!("{place}{what} is not supported here");
+        Stop::Halted(Halt::Refused(Box::new(Refused::unsupported(&why))))
+    }
+
+    fn line_of(&self, frame: &Frame) -> String {
+        let lines = &self.code.functions[frame.function as usize].lines;
+        let line = lines[(frame.next as usize).saturating_sub(1).min(lines.len() - 1)];
+        format!("user_script:{line}: ")
+    }
+
     /// The line of the function `level` calls above the built-in function, for an error message.
     pub(super) fn place(&self, level: usize) -> String {
         let count = self.frames.len();
@@ -115,10 +130,6 @@ impl Machine<'_> {
             _ => self.frames.iter().rev().take(level - 1).any(|frame| frame.protections > 0),
         };
         let frame = count.checked_sub(level).filter(|_| !is_hidden).and_then(|index| self.frames.get(index));
-        let line = frame.map(|frame| {
-            let lines = &self.code.functions[frame.function as usize].lines;
-            lines[(frame.next as usize).saturating_sub(1).min(lines.len() - 1)]
-        });
-        line.map_or(String::new(), |line| format!("user_script:{line}: "))
+        frame.map_or(String::new(), |frame| self.line_of(frame))
     }
 }

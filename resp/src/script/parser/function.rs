@@ -3,7 +3,7 @@
 use std::mem;
 
 use super::Parser;
-use super::scope::Scope;
+use super::scope::{self, Scope};
 use crate::script::LoadError;
 use crate::script::code::Op;
 
@@ -62,6 +62,7 @@ impl<'t> Parser<'t> {
         loop {
             if self.skip("...")? {
                 self.current.has_varargs = true;
+                self.declare(b"arg", scope::NOWHERE)?;
                 break;
             }
             let name = self.name()?;

@@ -2,6 +2,9 @@
 
 use crate::script::code::{ALL, Capture, Function, Op};
 
+/// The slot of the variable `arg`, which every function with `...` has in Lua 5.1, but not here.
+pub(super) const NOWHERE: u16 = u16::MAX;
+
 /// A function that is being compiled.
 #[derive(Debug, Default)]
 pub(in crate::script) struct Scope<'t> {

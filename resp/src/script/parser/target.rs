@@ -1,6 +1,7 @@
 //! Names, and the fields, keys and calls after them.
 
 use super::Parser;
+use super::scope::NOWHERE;
 use crate::script::LoadError;
 use crate::script::code::Op;
 use crate::script::lexer::{Token, shown};
@@ -69,6 +70,7 @@ impl<'t> Parser<'t> {
     pub(super) fn named(&mut self, name: &'t [u8]) -> Result<Target<'t>, LoadError> {
         if let Some(variable) = self.variable(name) {
             return match variable.level == self.outer.len() {
+                _ if variable.slot == NOWHERE => Err(self.missing("arg in a function with '...'")),
                 true => Ok(Target::Local(variable.slot)),
                 false => self.capture(variable).map(Target::Captured),
             };

@@ -1,8 +1,8 @@
 //! Programs drawn from bytes. Every sequence of bytes makes a program, and a shorter one makes a smaller program.
 //!
-//! The programs end, and their strings and tables stay small. They do not depend on what Lua leaves open: the border of a table with
-//! holes, the order of its keys, and whether a variable is read before a call that sets it. They have no zero: Lua 5.1 takes `-0` and
-//! `0` for one constant.
+//! The programs end, and their strings and tables stay small. They do not depend on the order of the keys of a table, nor on whether
+//! a variable is read before a call that sets it. Some take the length of a table that may have holes. They have no zero: Lua 5.1 takes
+//! `-0` and `0` for one constant.
 
 use std::fmt::Write as _;
 
@@ -167,6 +167,10 @@ const COMPOUND: &[&str] = &[
     "select('#', unpack({$, $}, 1, int($)))",
     "#{some($), some($)}",
     "#{g($, $), 1}",
+    "#{$, $}",
+    "#{f($, $)}",
+    "select('#', unpack({$, $}))",
+    "(pcall(table.insert, {$, $}, $))",
     "(next({$}))",
     "string.char(65 + int($) + 2)",
     "{some(clip($)), x = clip($)}",

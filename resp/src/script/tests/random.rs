@@ -12,7 +12,7 @@ use super::fake::FakeRedis;
 use super::programs::program;
 use super::{ARGUMENTS, KEYS, bytes};
 use crate::reply::Protocol;
-use crate::script::{Budget, RunError, Script, run};
+use crate::script::{Budget, Halt, RunError, Script, run};
 
 const WORDS: [&str; 74] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
@@ -29,7 +29,7 @@ fn play(text: &[u8], fuel: u64, memory: u64) {
     assert!(script.size() <= 1_024 + 24 * text.len(), "{} for {}", script.size(), text.len());
     let mut budget = Budget::new(fuel, memory);
     let result = run(&script, &bytes(&KEYS), &bytes(&ARGUMENTS), &mut FakeRedis::default(), &mut budget);
-    if let Err(RunError::Halted(_)) = result {
+    if let Err(RunError::Halted(Halt::Fuel | Halt::Memory)) = result {
         assert!(budget.rest().0 == 0 || budget.rest().1 == 0, "a halt leaves nothing: {:?}", budget.rest());
     }
     if let Ok(reply) = result {

@@ -59,17 +59,22 @@ async fn compare(programs: impl Iterator<Item = Vec<u8>>) {
         Err(error) => return eprintln!("skipped: {error}"),
     };
     let mut connection = Connection::open(&server);
-    let (mut answers, mut errors) = (0, 0);
+    let (mut answers, mut errors, mut refused) = (0, 0, 0);
     for bytes in programs {
         let program = program(&bytes);
         connection.call(&["FLUSHALL"]);
         let count = KEYS.len().to_string();
         let reply = connection.call(&[&["EVAL", &program, &count], &KEYS[..], &ARGUMENTS[..]].concat());
         let (expected, found) = (without_place(&shown(&reply)), answer(program.as_bytes()));
+        if found.ends_with("the length of a table with holes is not supported here") {
+            refused += 1;
+            continue;
+        }
         assert_eq!(normal(&found), normal(&expected), "{program}");
         *(if found.starts_with('-') { &mut errors } else { &mut answers }) += 1;
     }
-    println!("{answers} answers and {errors} errors were the same");
+    println!("{answers} answers and {errors} errors were the same, and {refused} programs were refused");
+    assert!(answers + errors > 5 * refused, "most programs are refused: {refused} of them");
     assert!(answers > errors / 10, "most programs fail: {answers} of them did not, and {errors} did");
 }
 
