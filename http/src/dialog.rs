@@ -124,7 +124,7 @@ impl<D: Dialog> Course<D> {
             let is_last = reply.as_ref().is_some_and(|reply| reply.is_last);
             let is_gone = self.reader.is_gone().await;
             match reply {
-                Some(reply) if !is_mute && !(is_gone && reply.sent.is_some()) => {
+                Some(reply) if !(is_mute || is_gone && reply.sent.is_some()) => {
                     if let Err(error) = self.send(reply, in_flight).await {
                         tracing::debug!(%error, "a client does not get its answers any more");
                         self.reader.connection().hung_up();
