@@ -170,7 +170,7 @@ const COMPOUND: &[&str] = &[
     "#{$, $}",
     "#{f($, $)}",
     "select('#', unpack({$, $}))",
-    "(pcall(table.insert, {$, $}, $))",
+    "(pcall(table.insert, {$, $}, some($)))",
     "(next({$}))",
     "string.char(65 + int($) + 2)",
     "{some(clip($)), x = clip($)}",
