@@ -1,4 +1,4 @@
-//! One connection: its principal, its protocol version and database, and its requests one after the other.
+//! One connection: its principal, its protocol version and database, and its requests, whose answers keep their order.
 //!
 //! Each request checks the credential again, as access rules may change while a connection is open. A client that may neither acquire nor
 //! read any key can authenticate, and nothing else.
