@@ -9,10 +9,8 @@ mod login;
 mod pending;
 mod perform;
 mod server;
-mod together;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 use bytes::Bytes;
 use ringfence_access::{Digest, KeyRight};
@@ -21,6 +19,7 @@ use ringfence_service::{BYTES_OF_A_REQUEST, Caller, Failure, Proof, Right, Unsen
 use ringfence_wire::{Holder, PrincipalName};
 
 use crate::command::Command;
+use crate::frame::Request;
 use crate::node::Node;
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
@@ -29,7 +28,6 @@ use crate::verbs::Place;
 use crate::work::{From, Work};
 
 use pending::Pending;
-use together::Received;
 
 /// The longest reply, in bytes.
 pub(crate) const MAX_REPLY: usize = 64 << 10;
@@ -58,32 +56,15 @@ struct Asked<'a> {
     sent: &'a Bytes,
     caller: &'a Caller,
     connection: &'a Connection,
-    /// About how many bytes the replies to it, and to those that are answered together with it, have by now.
-    replies: &'a AtomicUsize,
 }
 
-/// The answer to requests.
-#[derive(Default)]
+/// The answer to a request.
 pub(crate) struct Answered {
-    pub(crate) bytes: Vec<u8>,
+    pub(crate) bytes: Bytes,
     /// Whether the connection closes after it.
     pub(crate) is_last: bool,
     /// The grants that it acknowledges.
-    pub(crate) unsent: Vec<Unsent>,
-}
-
-impl Answered {
-    fn last(refused: &Refused) -> Self {
-        Self { bytes: error(refused), is_last: true, unsent: Vec::new() }
-    }
-
-    fn add(&mut self, next: Self) {
-        if !self.is_last {
-            self.bytes.extend(next.bytes);
-            self.is_last = next.is_last;
-            self.unsent.extend(next.unsent);
-        }
-    }
+    pub(crate) unsent: Option<Unsent>,
 }
 
 /// The result of a command.
@@ -92,7 +73,7 @@ enum Done {
     /// A reply after which the connection closes.
     Last(Reply),
     /// An encoded reply, with the grants that it acknowledges.
-    Bytes(Vec<u8>, Option<Unsent>),
+    Bytes(Bytes, Option<Unsent>),
 }
 
 impl Session {
@@ -112,16 +93,26 @@ impl Session {
     }
 
     /// Answers a request.
-    async fn answer(&mut self, received: Received, connection: &Connection) -> Answered {
-        let Received { sent, request, name, command } = received;
+    pub(crate) async fn answer(&mut self, sent: &Bytes, connection: &Connection) -> Answered {
+        let request = match Request::read(sent) {
+            Ok(request) => request,
+            Err(malformed) => {
+                return Answered { bytes: error(&malformed.into()), is_last: true, unsent: None };
+            }
+        };
+        let Some(name) = request.arguments.first() else {
+            return Answered { bytes: Bytes::new(), is_last: false, unsent: None };
+        };
+        let (name, command) = Command::of(name);
         let is_first = std::mem::take(&mut self.is_first);
         if request.is_words && !command.is_for_people(is_first) {
-            return Answered::last(&Refused::new(
+            let refused = Refused::new(
                 Kind::Order,
                 "ERR ringfence: lines of words are for PING, QUIT and a first AUTH: send arrays",
-            ));
+            );
+            return Answered { bytes: error(&refused), is_last: true, unsent: None };
         }
-        let (node, replies) = (Arc::clone(&self.node), AtomicUsize::new(0));
+        let node = Arc::clone(&self.node);
         let mut open = OpenRequest::new(&node.log, self.remote.address, name);
         let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
             true => Ok(Caller::anybody()),
@@ -130,9 +121,7 @@ impl Session {
         belongs_to(connection, caller.as_ref().ok());
         let asked = caller.as_ref().map_err(|failure| failure.clone().into()).and_then(|caller| {
             open.is_of(caller.principal());
-            let arguments = &request.arguments[..];
-            let asked =
-                Asked { name, command, arguments, sent: &sent, caller, connection, replies: &replies };
+            let asked = Asked { name, command, arguments: &request.arguments, sent, caller, connection };
             self.admit(asked).map(|()| asked)
         });
         // Redis does not refuse it, so the client may not look, and what it sends next would mean something else.
@@ -144,32 +133,20 @@ impl Session {
         if let Err(refused) = &done {
             self.pending.refuse(command);
             must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
+            // Another node may have a leader, and here all that is behind it would wait, too.
+            must_close |= refused.kind() == Kind::NoLeader;
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
             belongs_to(connection, self.caller().as_ref().ok());
         }
-        let mut answered = self.end(done, open, caller.as_ref().ok(), connection).await;
-        answered.is_last |= must_close;
-        answered
-    }
-
-    /// Answers what a request came to.
-    async fn end(
-        &self,
-        done: Result<Done, Refused>,
-        open: OpenRequest<'_>,
-        caller: Option<&Caller>,
-        connection: &Connection,
-    ) -> Answered {
-        let refused = done.as_ref().err().map(Refused::kind);
+        let is_too_fast = matches!(&done, Err(refused) if refused.kind() == Kind::RateLimited);
         let mut answered = self.answered(done, open);
-        // Another node may have a leader, and here all that is behind it would wait, too.
-        answered.is_last |= refused == Some(Kind::NoLeader);
-        if let Some(caller) = caller.filter(|_| refused == Some(Kind::RateLimited)) {
+        answered.is_last |= must_close;
+        if let Some(caller) = caller.ok().filter(|_| is_too_fast) {
             // It may be closed meanwhile.
             connection.takes_little();
             connection.lasts();
-            self.node.service.hold_back(caller.principal()).await;
+            node.service.hold_back(caller.principal()).await;
         }
         answered
     }
@@ -177,7 +154,7 @@ impl Session {
     fn answered(&self, done: Result<Done, Refused>, open: OpenRequest) -> Answered {
         let encoded = |reply: &Reply| {
             let mut bytes = Vec::new();
-            reply.encode(self.protocol, &mut bytes, MAX_REPLY).map(|()| bytes).map_err(|_| too_long())
+            reply.encode(self.protocol, &mut bytes, MAX_REPLY).map(|()| bytes.into()).map_err(|_| too_long())
         };
         let (result, is_last, unsent) = match done {
             Ok(Done::Reply(reply)) => (encoded(&reply), false, None),
@@ -185,7 +162,6 @@ impl Session {
             Ok(Done::Bytes(bytes, unsent)) => (Ok(bytes), false, unsent),
             Err(refused) => (Err(refused), false, None),
         };
-        let unsent = unsent.into_iter().collect();
         match result {
             Ok(bytes) => {
                 open.answered();
@@ -193,7 +169,7 @@ impl Session {
             }
             Err(refused) => {
                 open.refused(refused.kind());
-                Answered { bytes: error(&refused), is_last, unsent: Vec::new() }
+                Answered { bytes: error(&refused), is_last, unsent: None }
             }
         }
     }
@@ -293,12 +269,12 @@ fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
     connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
 }
 
-fn error(refused: &Refused) -> Vec<u8> {
+fn error(refused: &Refused) -> Bytes {
     let mut bytes = Vec::new();
     // Both versions of the protocol encode errors alike.
     let encoded = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
     encoded.expect("the text of a refusal is short");
-    bytes
+    bytes.into()
 }
 
 pub(crate) fn too_long() -> Refused {

@@ -1,7 +1,5 @@
 //! Runs commands and scripts, all or nothing.
 
-use std::sync::atomic::Ordering::Relaxed;
-
 use bytes::Bytes;
 use ringfence_service::{Caller, Keys, Transacted, Transaction};
 
@@ -47,10 +45,7 @@ impl Session {
             }
             // A reply that is too long must fail before anything is proposed.
             match reply.and_then(|reply| encode(&reply, self.protocol)) {
-                Ok(bytes) => {
-                    asked.replies.fetch_add(bytes.len(), Relaxed);
-                    Ok(Ok(bytes))
-                }
+                Ok(bytes) => Ok(Ok(bytes)),
                 Err(refused) => Err(Err(refused)),
             }
         });
@@ -99,8 +94,8 @@ impl Session {
     }
 }
 
-fn encode(reply: &Reply, protocol: Protocol) -> Result<Vec<u8>, Refused> {
+fn encode(reply: &Reply, protocol: Protocol) -> Result<Bytes, Refused> {
     let mut bytes = Vec::new();
     reply.encode(protocol, &mut bytes, MAX_REPLY).map_err(|_| too_long())?;
-    Ok(bytes)
+    Ok(bytes.into())
 }

@@ -1,6 +1,6 @@
 //! Commands about the connection and the server.
 
-use crate::client::{array, line};
+use crate::client::array;
 use crate::node::Node;
 
 #[tokio::test]
@@ -114,58 +114,4 @@ async fn a_database_is_a_subtree_of_keys() {
     client.call("SELECT 0").await;
     assert_eq!(client.call("GET db3/a").await, "w");
     assert_eq!(client.call("GET a").await, "v");
-}
-
-/// The threads of a program share a connection.
-#[tokio::test]
-async fn requests_that_arrive_together_wait_for_the_cluster_together() {
-    const REQUESTS: usize = 60;
-    let node = Node::start().await;
-    let mut client = node.client().await;
-    client.call("SET before v NX PX 60000").await;
-    let applied = || node.service.handle().status().applied_index.unwrap();
-    let before = applied();
-    let sent = (0..REQUESTS).flat_map(|number| line(&format!("SET {number} v NX PX 60000")));
-    client.send(&sent.collect::<Vec<u8>>()).await;
-    for _ in 0..REQUESTS {
-        assert_eq!(client.receive().await, "+OK");
-    }
-    let entries = applied() - before;
-    assert!(entries < REQUESTS as u64 / 2, "{entries}");
-}
-
-#[tokio::test]
-async fn requests_that_arrive_together_are_done_in_order_on_each_key() {
-    let node = Node::start().await;
-    let mut client = node.client().await;
-    let lines = [
-        ("SET a v NX PX 60000", "+OK"),
-        ("SET b v NX PX 60000", "+OK"),
-        ("GET a", "v"),
-        ("SET a w NX PX 60000", "nil"),
-        ("DEL a b", ":2"),
-        ("GET a", "nil"),
-        ("SELECT 3", "+OK"),
-        ("SET b w NX PX 60000", "+OK"),
-        ("EXISTS a", ":0"),
-        ("MULTI", "+OK"),
-        ("GET b", "+QUEUED"),
-        ("DEL b", "+QUEUED"),
-        ("EXEC", "[w, :1]"),
-        ("FOO", "-ERR unknown command 'FOO'"),
-        ("SELECT 0", "+OK"),
-        ("GET b", "nil"),
-        ("SET b x NX PX 60000", "+OK"),
-        ("QUIT", "+OK"),
-        ("DEL b", "closed"),
-    ];
-    for _ in 0..20 {
-        let mut other = node.client().await;
-        client.send(&lines.iter().flat_map(|(sent, _)| line(sent)).collect::<Vec<u8>>()).await;
-        for (sent, reply) in lines {
-            assert_eq!(client.receive().await, reply, "{sent}");
-        }
-        assert_eq!(other.call("DEL b").await, ":1");
-        client = other;
-    }
 }
