@@ -1,6 +1,6 @@
 //! Commands about the connection and the server.
 
-use crate::client::array;
+use crate::client::{array, line};
 use crate::node::Node;
 
 #[tokio::test]
@@ -114,4 +114,34 @@ async fn a_database_is_a_subtree_of_keys() {
     client.call("SELECT 0").await;
     assert_eq!(client.call("GET db3/a").await, "w");
     assert_eq!(client.call("GET a").await, "v");
+}
+
+#[tokio::test]
+async fn requests_that_arrive_together_are_done_in_order() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let lines = [
+        ("SET a v NX PX 60000", "+OK"),
+        ("SET b v NX PX 60000", "+OK"),
+        ("GET a", "v"),
+        ("SET a w NX PX 60000", "nil"),
+        ("DEL a b", ":2"),
+        ("GET a", "nil"),
+        ("SELECT 3", "+OK"),
+        ("SET b w NX PX 60000", "+OK"),
+        ("MULTI", "+OK"),
+        ("GET b", "+QUEUED"),
+        ("DEL b", "+QUEUED"),
+        ("EXEC", "[w, :1]"),
+        ("SELECT 0", "+OK"),
+        ("GET b", "nil"),
+        ("SET b x NX PX 60000", "+OK"),
+        ("QUIT", "+OK"),
+        ("DEL b", "closed"),
+    ];
+    client.send(&lines.iter().flat_map(|(sent, _)| line(sent)).collect::<Vec<u8>>()).await;
+    for (sent, reply) in lines {
+        assert_eq!(client.receive().await, reply, "{sent}");
+    }
+    assert_eq!(node.client().await.call("GET b").await, "x");
 }
