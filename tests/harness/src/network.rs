@@ -310,6 +310,8 @@ mod tests {
             (&one, &client, false),
             (&client, &two, true),
         ] {
+            // Else the first packet waits until its sender has the address of the link, which is dropped, too.
+            assert!(arrives(&network, from, to, b"before"));
             network.vanish(1).unwrap();
             assert_eq!(arrives(&network, from, to, b"first"), arrive, "{from:?} to {to:?}");
         }
