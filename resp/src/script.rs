@@ -23,8 +23,8 @@
 //!
 //! **What it knows** of Lua 5.1: all statements and operators; all kinds of values but threads and user data; closures and
 //! variable arguments; the library functions in [`names`]. Numbers, their texts and error messages are those of Redis. A name
-//! that only Redis has is an error when the script is loaded, with the name and the line. A name that Redis does not have, either,
-//! is an error when the script reaches it, as in Redis.
+//! that only Redis has is an error when the script is loaded, with the name and the line. Any other unknown name is an error when
+//! the script reaches it, as in Redis.
 //!
 //! **What Redis does and this interpreter does not ends the script**, with the reason. No `pcall` catches it: a script that went on
 //! could take it for an answer. So ends the use of a pattern in `string.find`, of a format such as `%e`, of a name that only Redis has

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use ringfence_access::Digest;
+use ringfence_service::Caller;
 
 use super::{Asked, Done, Session};
 use crate::command::Command;
@@ -25,11 +26,11 @@ impl Session {
             Command::Auth => self.auth(arguments),
             _ => self.hello(arguments),
         };
-        let counted = self.caller().map_err(Refused::from);
-        let counted = counted.and_then(|caller| Ok(self.node.service.count_request(&caller)?));
-        if let Err(refused) = counted {
+        // A credential of before may not be valid any more.
+        let caller = self.caller().unwrap_or_else(|_| Caller::anybody());
+        if let Err(failure) = self.node.service.count_request(&caller) {
             self.credential = before;
-            return Err(refused);
+            return Err(failure.into());
         }
         done
     }
@@ -118,7 +119,7 @@ impl Session {
         }
         let digest = Digest::of(credential);
         let caller = self.node.service.caller(self.proof(Some(digest))).ok();
-        let is_named = |caller: &ringfence_service::Caller| {
+        let is_named = |caller: &Caller| {
             name == NO_NAME || caller.name().is_some_and(|own| own.as_str().as_bytes() == name)
         };
         match caller.filter(is_named) {
