@@ -15,6 +15,13 @@ fn port(guarded: &Guarded) -> (std::net::IpAddr, u16) {
     (guarded.node().http().ip(), 6400)
 }
 
+async fn started(rules: &str) -> Guarded {
+    let cluster =
+        ringfence_harness::Cluster::builder(crate::support::PROGRAM).nodes(1).lay_out().await.unwrap();
+    let argument = format!("--resp={}:6400", cluster.node(1).http().ip());
+    Guarded::start_on(cluster, rules, &[&argument]).await
+}
+
 async fn connect(
     guarded: &Guarded,
     login: Option<(&str, &str)>,
@@ -51,10 +58,7 @@ async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() 
     let limited = format!("{}\nlimits = {{ leases = 1 }}", all_rights());
     let rules = principal("ann", &ann, &limited)
         + &principal("bob", &bob, "allow = [{ keys = \"b/\", may = [\"acquire\"] }]");
-    let cluster =
-        ringfence_harness::Cluster::builder(crate::support::PROGRAM).nodes(1).lay_out().await.unwrap();
-    let argument = format!("--resp={}:6400", cluster.node(1).http().ip());
-    let guarded = Guarded::start_on(cluster, &rules, &[&argument]).await;
+    let guarded = started(&rules).await;
 
     for (name, credential) in [("", &nobody), ("bob", &ann), ("carl", &ann)] {
         let refused = connect(&guarded, Some((name, credential.reveal()))).await;
@@ -93,4 +97,20 @@ async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() 
     let log = guarded.node().log();
     assert!(log.contains("a request was denied") && log.contains("command=\"set\""), "{log}");
     assert!(!log.contains(ann.reveal()) && !log.contains(bob.reveal()), "{log}");
+}
+
+#[tokio::test]
+async fn strangers_who_send_too_much_keep_no_principal_from_logging_in() {
+    let ann: Credential = new();
+    let rules = principal("ann", &ann, all_rights()) + "[anonymous]\nlimits = { requests-per-s = 1 }\n";
+    let guarded = started(&rules).await;
+    let mut stranger = connect(&guarded, None).await.unwrap();
+    for _ in 0..5 {
+        let too_fast =
+            async || call(&mut stranger.clone(), "PING").await.contains("requests per second").then_some(());
+        until(SOON, "strangers are refused", too_fast).await.unwrap();
+        let mut principal = connect(&guarded, Some(("ann", ann.reveal()))).await.unwrap();
+        assert_eq!(call(&mut principal, "SET a v XX PX 60000").await, "nil");
+    }
+    assert!(call(&mut stranger, "SET a v NX PX 60000").await.starts_with("-NOAUTH"));
 }
