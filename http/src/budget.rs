@@ -30,7 +30,7 @@ struct Owned<T> {
 }
 
 /// The bytes that one connection holds, until this is dropped.
-pub(super) struct Share<T> {
+pub struct Share<T> {
     budget: Arc<Budget<T>>,
     owner: Owner,
     number: u64,

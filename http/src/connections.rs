@@ -43,6 +43,8 @@ const MAX_EVICTING: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// The most requests of a dialog that are in flight at a time.
+pub(super) const MOST_IN_FLIGHT: usize = 64;
 /// How often a connection whose request body arrives gets a new order among those that are closed first.
 const BODY_TURN_MS: u64 = 1_000;
 /// Bytes of unfinished request bodies, and of large responses that are being sent.
@@ -86,6 +88,8 @@ struct State {
     since: Instant,
     owner: Owner,
     order: EvictionOrder,
+    /// How many requests have begun, and have no response that is buffered or sent. Only dialogs have several.
+    in_flight: usize,
     /// The request waits for a lease or is a watch, or the like.
     lasts: bool,
     /// The next request waits until all of the response is sent.
@@ -167,6 +171,7 @@ impl Connections {
             since: now,
             owner: owner.clone(),
             order,
+            in_flight: 0,
             lasts: false,
             begins: false,
             is_dialog: false,
@@ -268,18 +273,27 @@ impl Connection {
     /// Never returns if the connection is about to be closed for another one.
     pub(super) async fn begin(self: &Arc<Self>) -> InFlight {
         loop {
-            {
-                let mut state = self.state();
-                if state.phase != Phase::Flushing && !self.is_evicted.load(Relaxed) {
-                    self.put(&mut state, Class::Busy);
-                    (state.phase, state.is_body_shed, state.is_response_shed) =
-                        (Phase::Handling, false, false);
-                    return InFlight(Arc::clone(self));
-                }
-                state.begins = true;
+            if let Some(in_flight) = self.begin_now() {
+                return in_flight;
             }
             self.flushed.notified().await;
         }
+    }
+
+    /// Begins a request, beside those that are in flight. `None`: an earlier response is not sent, or the connection is about to be closed.
+    pub(super) fn begin_now(self: &Arc<Self>) -> Option<InFlight> {
+        let mut state = self.state();
+        if state.phase == Phase::Flushing || self.is_evicted.load(Relaxed) {
+            state.begins = true;
+            return None;
+        }
+        self.put(&mut state, Class::Busy);
+        if state.in_flight == 0 {
+            (state.is_body_shed, state.is_response_shed) = (false, false);
+        }
+        state.in_flight += 1;
+        state.phase = Phase::Handling;
+        Some(InFlight(Arc::clone(self)))
     }
 
     pub(super) fn is_handling(&self) -> bool {

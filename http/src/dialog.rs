@@ -1,36 +1,49 @@
-//! Connections that speak another protocol than HTTP: one request after the other, each with one response.
+//! Connections that speak another protocol than HTTP: requests, each with one response, in their order.
 //!
-//! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. While it is handled, the bytes after it are not read,
-//! except to see whether the client hangs up. Large requests and responses take shares of the same memory. The same phases (`connections`)
-//! limit the time: a whole request counts as the head of a request of HTTP.
+//! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. Some need not wait for those before them: a client
+//! may share a connection among its threads. All others are done alone, and meanwhile the bytes after them are not read, except to see
+//! whether the client hangs up. Large requests and responses take shares of the same memory. The same phases (`connections`) limit the
+//! time: a whole request counts as the head of a request of HTTP.
+//!
+//! ```text
+//!                          ┌─▶ beside others ─┐
+//!  incoming ─▶ its turn ───┤                  ├──▶ its answer and all before it are known ─▶ outgoing
+//!                          └─▶ alone ─────────┘
+//! ```
+
+mod incoming;
+mod outgoing;
+#[cfg(test)]
+mod tests;
+mod under_way;
 
 use std::future::{pending, poll_fn};
 use std::io;
-use std::mem::MaybeUninit;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncWriteExt, ReadBuf};
+use bytes::Bytes;
+use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+use self::incoming::Incoming;
+use self::outgoing::Outgoing;
+use self::under_way::UnderWay;
 use crate::budget::Share;
 use crate::connections::{Connection, Connections, InFlight};
 use crate::encryption::Tls;
 use crate::socket::{END_TIMEOUT, Reader, Socket, end};
 use crate::threads::Threads;
-use crate::turns::{PER_TURN, Pace, Turns, in_turns};
+use crate::turns::{PER_TURN, Turns, in_turns};
 use crate::{Open, Protocol, Remote, serve_all};
 
-/// The longest request, in bytes. A longer one closes the connection.
-const MAX_REQUEST: usize = 128 << 10;
-
 /// The server's side of a connection.
+///
+/// Requests are answered also after the client has hung up, though perhaps not sent, as a release must reach others all the same. One that
+/// only its client needs can ask [`Connection::is_gone`]. Their futures are dropped if the connection must close.
 pub trait Dialog: Send + 'static {
     /// The length of the first request in `received`, which is not empty; `None` if the end of the request has not arrived. Then the next
     /// call has the same bytes and more, so a dialog should remember how far it has read.
@@ -39,20 +52,46 @@ pub trait Dialog: Send + 'static {
     /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request. The future is dropped if the connection must close, but not if the client hangs up: all that it has sent is
-    /// answered, though perhaps not sent, as a release must reach others all the same. A request that only its client needs can ask
-    /// [`Connection::is_gone`].
-    fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> impl Future<Output = Reply> + Send;
+    /// Answers a request that need not wait for those that are under way, nor those behind it for it. `None` without any effect: it must be
+    /// done alone. Large requests always are.
+    fn answer_beside(
+        &mut self,
+        request: &Bytes,
+        connection: &Arc<Connection>,
+    ) -> Option<impl Future<Output = Answer> + Send + 'static>;
+
+    /// Answers a request when those before it are answered, and before others begin.
+    fn answer_alone(
+        &mut self,
+        request: Bytes,
+        connection: &Arc<Connection>,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
+/// The answer to a request.
+pub struct Answer {
+    /// Whether no further request begins, and the connection closes after it.
+    pub is_last: bool,
+    /// Makes the response when the answers to all earlier requests are known, and it is about to be sent.
+    pub respond: Box<dyn FnOnce() -> Response + Send>,
 }
 
 /// The response to a request.
-pub struct Reply {
+#[derive(Default)]
+pub struct Response {
     /// May be empty.
     pub bytes: Bytes,
-    /// Whether the connection closes after it.
-    pub is_last: bool,
+    /// The memory of the bytes: see [`Connection::keep_response`].
+    pub kept: Option<Share<Connection>>,
     /// Called once the kernel has all of the bytes, and else dropped. If the client has hung up before, they are not sent.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Answer {
+    /// An answer after which the connection closes.
+    fn last(bytes: Bytes) -> Self {
+        Self { is_last: true, respond: Box::new(|| Response { bytes, ..Response::default() }) }
+    }
 }
 
 /// Begins a dialog for each connection.
@@ -84,12 +123,8 @@ where
 
     async fn serve(self, open: Open) {
         let Open { socket, remote, turns, watcher: _watcher, draining } = open;
-        let reader = socket.reader();
-        reader.becomes_dialog();
-        let dialog = self.0(remote);
-        let (received, kept) = (BytesMut::new(), 0);
-        let course = Course { dialog, socket, reader, turns, draining, received, kept, share: None };
-        if let Err(error) = course.run().await {
+        socket.reader().becomes_dialog();
+        if let Err(error) = Course::new(self.0(remote), socket, turns, draining).run().await {
             tracing::debug!(%error, "a connection ended");
         }
     }
@@ -101,118 +136,85 @@ struct Course<D> {
     socket: Socket,
     reader: Arc<Reader>,
     turns: Arc<Turns>,
-    draining: watch::Receiver<bool>,
-    /// Bytes of requests that were not answered yet.
-    received: BytesMut,
-    /// How many bytes of an unfinished request `share` counts.
-    kept: usize,
-    share: Option<Share<Connection>>,
+    incoming: Incoming,
+    under_way: UnderWay,
+    /// A request that begins when nothing else is under way.
+    alone: Option<(InFlight, Bytes)>,
+    /// No further request begins.
+    is_ended: bool,
+    /// No further response is sent: the client would take it for one that was withheld.
+    is_mute: bool,
 }
 
 impl<D: Dialog> Course<D> {
+    fn new(dialog: D, socket: Socket, turns: Arc<Turns>, draining: watch::Receiver<bool>) -> Self {
+        let reader = socket.reader();
+        let incoming = Incoming::new(Arc::clone(&reader), Arc::clone(&turns), draining);
+        let (under_way, alone, is_ended, is_mute) = (UnderWay::default(), None, false, false);
+        Self { dialog, socket, reader, turns, incoming, under_way, alone, is_ended, is_mute }
+    }
+
     async fn run(mut self) -> io::Result<()> {
         // tokio reads from a new socket before it has polled the system for a close.
         yield_now().await;
-        // Without an answer, the next one would be taken for it.
-        let mut is_mute = false;
-        while let Some(request) = self.next().await? {
-            let in_flight = self.reader.begin(&self.turns).await;
-            let reply = match request {
-                Ok(request) => self.answer(request).await,
-                Err(bytes) => Some(Reply { bytes, is_last: true, sent: None }),
-            };
-            let is_last = reply.as_ref().is_some_and(|reply| reply.is_last);
-            let is_gone = self.reader.is_gone().await;
-            match reply {
-                Some(reply) if !(is_mute || is_gone && reply.sent.is_some()) => {
-                    if let Err(error) = self.send(reply, in_flight).await {
-                        tracing::debug!(%error, "a client does not get its answers any more");
-                        self.reader.connection().hung_up();
-                        is_mute = true;
-                    }
-                }
-                _ => {
-                    drop(in_flight);
-                    is_mute = true;
-                }
-            }
-            if is_last {
+        loop {
+            if self.respond().await {
                 return timeout(END_TIMEOUT, end(self.socket)).await?;
             }
-            if is_mute {
-                self.reader.connection().flushed();
-            }
-        }
-        timeout(END_TIMEOUT, self.socket.shutdown()).await?
-    }
-
-    /// Waits for the next request. `Err` is the last response, and `None` the end of the connection.
-    async fn next(&mut self) -> io::Result<Option<Result<Bytes, Bytes>>> {
-        loop {
-            if !self.received.is_empty() {
-                self.reader.connection().received();
-                match self.dialog.frame(&self.received) {
-                    Ok(Some(length)) => return Ok(Some(Ok(self.take(length)))),
-                    Ok(None) => self.keep()?,
-                    Err(last) => return Ok(Some(Err(last))),
+            if self.under_way.is_empty() {
+                if let Some((in_flight, request)) = self.alone.take() {
+                    self.answer_alone(in_flight, request).await;
+                    continue;
+                }
+                if self.is_ended {
+                    return timeout(END_TIMEOUT, self.socket.shutdown()).await?;
                 }
             }
-            if !self.read().await? {
-                return Ok(None);
+            let reader = &self.reader;
+            let may_begin = !self.is_ended
+                && self.alone.is_none()
+                && self.under_way.may_grow()
+                && !reader.connection().is_evicted();
+            tokio::select! {
+                biased;
+                () = self.under_way.progress() => {}
+                next = self.incoming.next(&mut self.dialog, &mut self.socket), if may_begin => self.begin(next).await,
+                () = poll_fn(|cx| reader.poll_hangup(cx)), if !may_begin && !reader.connection().is_gone() => {}
             }
         }
     }
 
-    /// Takes a whole request. It is copied, so that a dialog that keeps a part of it does not keep the bytes of other requests.
-    fn take(&mut self, length: usize) -> Bytes {
-        let request = Bytes::copy_from_slice(&self.received[..length]);
-        self.received.advance(length);
-        if self.share.is_some() {
-            self.received = BytesMut::from(&self.received[..]);
-        }
-        self.kept = 0;
-        request
-    }
-
-    /// Accounts for the bytes of an unfinished request.
-    fn keep(&mut self) -> io::Result<()> {
-        if self.received.len() > MAX_REQUEST {
-            return Err(io::Error::other("a request is too long"));
-        }
+    /// Begins the next request, whose turn it is.
+    async fn begin(&mut self, next: io::Result<Option<Result<Bytes, Bytes>>>) {
         let connection = self.reader.connection();
-        while self.received.len() > self.kept + PER_TURN {
-            let budget = &connection.connections.request_bodies;
-            // The buffer may be twice as large as the bytes in it.
-            self.share.get_or_insert_with(|| budget.share(connection.owner(), connection)).grow(2 * PER_TURN);
-            self.kept += PER_TURN;
-            connection.received_much();
+        let next = next.unwrap_or_else(|error| {
+            tracing::debug!(%error, "a connection cannot be read");
+            connection.hung_up();
+            None
+        });
+        let Some(next) = next else {
+            self.is_ended = true;
+            return;
+        };
+        let Some(in_flight) = connection.begin_now() else { return };
+        self.reader.allow_ahead();
+        self.reader.is_gone().await;
+        match next {
+            Err(last) => self.under_way.add_answered(in_flight, Answer::last(last)),
+            Ok(request) if request.len() > PER_TURN => self.alone = Some((in_flight, request)),
+            Ok(request) => match self.dialog.answer_beside(&request, connection) {
+                Some(answer) => {
+                    let (turns, of) = (Arc::clone(&self.turns), Arc::clone(connection));
+                    let answer = async move { in_turns(&turns, || of.owner(), answer).await };
+                    self.under_way.add(request.len(), in_flight, answer);
+                }
+                None => self.alone = Some((in_flight, request)),
+            },
         }
-        Ok(())
     }
 
-    /// Reads more bytes. `false`: the stream has ended, or the server stops and no request has begun.
-    async fn read(&mut self) -> io::Result<bool> {
-        let is_idle = self.received.is_empty();
-        if is_idle {
-            // Gives back the memory of large requests.
-            self.received = BytesMut::new();
-        }
-        tokio::select! {
-            // First, so that a request that arrived before the stop is answered.
-            biased;
-            read = read(&mut self.socket, &mut self.received) => return read,
-            _ = self.draining.wait_for(|draining| *draining), if is_idle => {}
-        }
-        // Lets the driver see what has arrived in the meantime.
-        yield_now().await;
-        if !poll_fn(|cx| Poll::Ready(self.reader.has_arrived(cx))).await {
-            return Ok(false);
-        }
-        read(&mut self.socket, &mut self.received).await
-    }
-
-    /// `None`: it was large, and there was no memory for it before its client hung up.
-    async fn answer(&mut self, request: Bytes) -> Option<Reply> {
+    /// Answers a request while nothing else is under way.
+    async fn answer_alone(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = self.reader.connection();
         if request.len() > PER_TURN {
             tokio::select! {
@@ -221,51 +223,49 @@ impl<D: Dialog> Course<D> {
                     // The connection is about to be closed.
                     return pending().await;
                 },
-                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => return None,
+                // There was no memory for it in time.
+                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
+                    (self.is_mute, _) = (true, in_flight);
+                    return;
+                }
             }
         }
-        self.share = None;
+        self.incoming.share = None;
         self.reader.is_gone().await;
         let owner = || connection.owner();
-        Some(in_turns(&self.turns, owner, self.dialog.answer(request, connection)).await)
+        let answer = in_turns(&self.turns, owner, self.dialog.answer_alone(request, connection)).await;
+        self.under_way.add_answered(in_flight, answer);
     }
 
-    /// Sends a response in pieces, each in a turn of its own.
-    async fn send(&mut self, reply: Reply, in_flight: InFlight) -> io::Result<()> {
-        let Reply { bytes, sent, .. } = reply;
-        in_flight.respond();
-        let connection = self.reader.connection();
-        let _share = (bytes.len() > PER_TURN).then(|| {
-            let share = connection.connections.response_bodies.share(connection.owner(), connection);
-            share.grow(bytes.len());
-            share
-        });
-        let mut pace = Pace::new(&self.turns);
-        for piece in bytes.chunks(PER_TURN) {
-            poll_fn(|cx| pace.poll(cx, || connection.owner())).await;
-            self.socket.write_all(piece).await?;
-            pace.took(piece.len());
+    /// Sends the responses to all requests whose answers, and those to all before them, are known. Returns whether one is the last.
+    async fn respond(&mut self) -> bool {
+        let mut is_last = false;
+        loop {
+            let mut outgoing = Outgoing::default();
+            while !is_last
+                && !outgoing.is_full()
+                && let Some((in_flight, answer)) = self.under_way.pop()
+            {
+                is_last = answer.is_last;
+                let is_gone = self.reader.is_gone().await;
+                let response = (answer.respond)();
+                self.is_mute |= is_gone && response.sent.is_some();
+                if !self.is_mute {
+                    outgoing.add(in_flight, response);
+                }
+            }
+            if outgoing.is_empty() {
+                break;
+            }
+            if let Err(error) = outgoing.send(&mut self.socket, &self.turns).await {
+                tracing::debug!(%error, "a client does not get its answers any more");
+                self.reader.connection().hung_up();
+                self.is_mute = true;
+            }
         }
-        drop(in_flight);
-        self.socket.flush().await?;
-        if let Some(sent) = sent {
-            sent();
+        if self.is_mute {
+            self.reader.connection().flushed();
         }
-        Ok(())
+        is_last
     }
 }
-
-/// Reads what has arrived, at most as much as a turn allows. `false`: the stream has ended. While nothing arrives, no buffer is allocated.
-async fn read(socket: &mut Socket, received: &mut BytesMut) -> io::Result<bool> {
-    poll_fn(|cx| {
-        let mut piece = [MaybeUninit::uninit(); PER_TURN];
-        let mut piece = ReadBuf::uninit(&mut piece);
-        ready!(Pin::new(&mut *socket).poll_read(cx, &mut piece))?;
-        received.extend_from_slice(piece.filled());
-        Poll::Ready(Ok(!piece.filled().is_empty()))
-    })
-    .await
-}
-
-#[cfg(test)]
-mod tests;

@@ -33,8 +33,9 @@ mod threads;
 mod turns;
 
 pub use bodies::{RequestBody, Shed, without_share};
+pub use budget::Share;
 pub use connections::{Connection, Connections};
-pub use dialog::{Dialog, Reply, serve_dialogs};
+pub use dialog::{Answer, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;
 pub use measure::METRICS;
 pub use requests::serve;

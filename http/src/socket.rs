@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 use tokio_rustls::server::TlsStream;
 
@@ -86,14 +87,22 @@ impl Reader {
 
     /// Begins a request: waits for its turn, and until the responses to earlier requests are sent.
     pub(super) async fn begin(&self, turns: &Arc<Turns>) -> InFlight {
-        if let Some(turn) = turns.ask(self.connection.owner()) {
-            self.connection.waits_for_turn();
+        if let Some(turn) = self.ask(turns) {
             // Nobody drops the other end while it waits.
             let _ = turn.await;
         }
         let in_flight = self.connection.begin().await;
-        self.input().stream.paced().allow_ahead();
+        self.allow_ahead();
         in_flight
+    }
+
+    /// Asks for the turn of a request; `None` if it is one at once.
+    pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<oneshot::Receiver<()>> {
+        let turn = turns.ask(self.connection.owner());
+        if turn.is_some() {
+            self.connection.waits_for_turn();
+        }
+        turn
     }
 
     /// Ready when the client has hung up while a handler works on its request.
@@ -132,7 +141,7 @@ impl Reader {
         self.connection.becomes_dialog();
     }
 
-    /// All of the body of a request has arrived: what is behind it tells whether its client hangs up.
+    /// A request has begun, or all of its body has arrived: what is behind it tells whether its client hangs up.
     pub(super) fn allow_ahead(&self) {
         self.input().stream.paced().allow_ahead();
     }

@@ -123,16 +123,16 @@ async fn turns_taken() {
     .await;
 }
 
-/// The same future, of a task that has a turn. It goes on in another one, if the thread has not looked for long: a thousand handlers that
-/// waited for the same may go on together.
+/// The same future, of a task that has a turn or waits. If the thread has not looked for long, it goes on in another one: a thousand
+/// handlers that waited for the same may go on together.
 pub(super) async fn in_turns<F: Future>(
     turns: &Arc<Turns>,
     owner: impl Fn() -> Owner,
     future: F,
 ) -> F::Output {
-    let (mut future, mut next, mut has_begun) = (pin!(future), None, false);
+    let (mut future, mut next) = (pin!(future), None);
     poll_fn(|cx| {
-        if std::mem::replace(&mut has_begun, true) && next.is_none() && turns.is_look_overdue() {
+        if next.is_none() && turns.is_look_overdue() {
             next = turns.ask(owner());
         }
         if let Some(turn) = &mut next {

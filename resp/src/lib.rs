@@ -29,6 +29,7 @@ mod node;
 mod refused;
 mod reply;
 mod request_log;
+mod response;
 mod room;
 mod script;
 mod scripts;

@@ -5,14 +5,15 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use ringfence_access::Principal;
-use ringfence_service::{Ending, RequestLine, RequestLog};
+use ringfence_service::{Ending, RequestLine};
 
 use crate::measure;
+use crate::node::Node;
 use crate::refused::Kind;
 
 /// A request that is being answered. Dropping it measures and logs its end. If it has no answer then, its connection closed.
-pub(crate) struct OpenRequest<'a> {
-    log: &'a RequestLog,
+pub(crate) struct OpenRequest {
+    node: Arc<Node>,
     from: SocketAddr,
     principal: Option<Arc<Principal>>,
     command: &'static str,
@@ -21,10 +22,10 @@ pub(crate) struct OpenRequest<'a> {
     refused: Option<Kind>,
 }
 
-impl<'a> OpenRequest<'a> {
-    pub(crate) fn new(log: &'a RequestLog, from: SocketAddr, command: &'static str) -> Self {
+impl OpenRequest {
+    pub(crate) fn new(node: Arc<Node>, from: SocketAddr, command: &'static str) -> Self {
         let (begun, ending) = (Instant::now(), Ending::Abandoned);
-        Self { log, from, principal: None, command, begun, ending, refused: None }
+        Self { node, from, principal: None, command, begun, ending, refused: None }
     }
 
     /// Notes which principal sent it.
@@ -47,15 +48,15 @@ impl<'a> OpenRequest<'a> {
     }
 }
 
-impl Drop for OpenRequest<'_> {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
-        let Self { log, from, command, begun, ending, refused, .. } = *self;
+        let Self { from, command, begun, ending, refused, .. } = *self;
         let took = begun.elapsed();
         measure::ended(command, took);
         if let Some(kind) = refused {
             measure::refused(kind);
         }
-        let Some(RequestLine { what, untold }) = log.take(ending, took) else { return };
+        let Some(RequestLine { what, untold }) = self.node.log.take(ending, took) else { return };
         let principal = self.principal.as_ref().and_then(|principal| Some(principal.name()?.as_str()));
         tracing::warn!(
             target: "ringfence::requests",

@@ -2,12 +2,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use ringfence_http::{Connection, Dialog, Remote, Reply};
+use ringfence_http::{Answer, Connection, Dialog, Remote};
 use ringfence_service::Service;
 
 use crate::frame::{Frame, Malformed};
 use crate::node::Node;
-use crate::session::{Answered, Session};
+use crate::session::Session;
 
 /// Options of the RESP port.
 #[derive(Clone, Debug)]
@@ -45,9 +45,15 @@ impl Dialog for Conversation {
         })
     }
 
-    async fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> Reply {
-        let Answered { bytes, is_last, unsent } = self.session.answer(&request, connection).await;
-        let sent = unsent.map(|unsent| Box::new(move || unsent.sent()) as Box<dyn FnOnce() + Send>);
-        Reply { bytes, is_last, sent }
+    fn answer_beside(
+        &mut self,
+        request: &Bytes,
+        connection: &Arc<Connection>,
+    ) -> Option<impl Future<Output = Answer> + Send + 'static> {
+        self.session.answer_beside(request, connection)
+    }
+
+    async fn answer_alone(&mut self, request: Bytes, connection: &Arc<Connection>) -> Answer {
+        self.session.answer(&request, connection).await
     }
 }

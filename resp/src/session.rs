@@ -3,6 +3,7 @@
 //! Each request checks the credential again, as access rules may change while a connection is open. A client that may neither acquire nor
 //! read any key can authenticate, and nothing else.
 
+mod beside;
 mod client;
 mod hash;
 mod login;
@@ -14,8 +15,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ringfence_access::{Digest, KeyRight};
-use ringfence_http::{Connection, Remote};
-use ringfence_service::{BYTES_OF_A_REQUEST, Caller, Failure, Proof, Right, Unsent};
+use ringfence_http::{Answer, Connection, Remote};
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller, Failure, Proof, Right, Transacted};
 use ringfence_wire::{Holder, PrincipalName};
 
 use crate::command::Command;
@@ -24,26 +25,33 @@ use crate::node::Node;
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
 use crate::request_log::OpenRequest;
+use crate::response::{self, Encoded};
 use crate::verbs::Place;
 use crate::work::{From, Work};
 
+use beside::NamedKeys;
 use pending::Pending;
-
-/// The longest reply, in bytes.
-pub(crate) const MAX_REPLY: usize = 64 << 10;
 
 /// A connection.
 pub(crate) struct Session {
-    node: Arc<Node>,
-    remote: Arc<Remote>,
+    peer: Peer,
     id: u64,
     credential: Option<Digest>,
+    pending: Pending,
+    /// The keys of the requests that are being answered beside others.
+    named: NamedKeys,
+    is_first: bool,
+}
+
+/// What requests use of the connection that they came on. Those beside others have a copy.
+#[derive(Clone)]
+struct Peer {
+    node: Arc<Node>,
+    remote: Arc<Remote>,
     protocol: Protocol,
     database: u16,
     /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
-    pending: Pending,
-    is_first: bool,
 }
 
 /// A request.
@@ -55,16 +63,7 @@ struct Asked<'a> {
     arguments: &'a [Bytes],
     sent: &'a Bytes,
     caller: &'a Caller,
-    connection: &'a Connection,
-}
-
-/// The answer to a request.
-pub(crate) struct Answered {
-    pub(crate) bytes: Bytes,
-    /// Whether the connection closes after it.
-    pub(crate) is_last: bool,
-    /// The grants that it acknowledges.
-    pub(crate) unsent: Option<Unsent>,
+    connection: &'a Arc<Connection>,
 }
 
 /// The result of a command.
@@ -72,48 +71,33 @@ enum Done {
     Reply(Reply),
     /// A reply after which the connection closes.
     Last(Reply),
-    /// An encoded reply, with the grants that it acknowledges.
-    Bytes(Bytes, Option<Unsent>),
+    Transacted(Transacted<Encoded>),
 }
 
 impl Session {
     pub(crate) fn new(node: Arc<Node>, remote: Arc<Remote>) -> Self {
         let id = node.next_connection();
-        Self {
-            node,
-            remote,
-            id,
-            credential: None,
-            protocol: Protocol::Resp2,
-            database: 0,
-            name: None,
-            pending: Pending::default(),
-            is_first: true,
-        }
+        let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None };
+        let (pending, named) = (Pending::default(), NamedKeys::default());
+        Self { peer, id, credential: None, pending, named, is_first: true }
     }
 
-    /// Answers a request.
-    pub(crate) async fn answer(&mut self, sent: &Bytes, connection: &Connection) -> Answered {
+    /// Answers a request when those before it are answered.
+    pub(crate) async fn answer(&mut self, sent: &Bytes, connection: &Arc<Connection>) -> Answer {
         let request = match Request::read(sent) {
             Ok(request) => request,
-            Err(malformed) => {
-                return Answered { bytes: error(&malformed.into()), is_last: true, unsent: None };
-            }
+            Err(malformed) => return response::last(&malformed.into()),
         };
-        let Some(name) = request.arguments.first() else {
-            return Answered { bytes: Bytes::new(), is_last: false, unsent: None };
-        };
+        let Some(name) = request.arguments.first() else { return response::none() };
         let (name, command) = Command::of(name);
         let is_first = std::mem::take(&mut self.is_first);
         if request.is_words && !command.is_for_people(is_first) {
-            let refused = Refused::new(
+            return response::last(&Refused::new(
                 Kind::Order,
                 "ERR ringfence: lines of words are for PING, QUIT and a first AUTH: send arrays",
-            );
-            return Answered { bytes: error(&refused), is_last: true, unsent: None };
+            ));
         }
-        let node = Arc::clone(&self.node);
-        let mut open = OpenRequest::new(&node.log, self.remote.address, name);
+        let mut open = self.peer.open(name);
         let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
             true => Ok(Caller::anybody()),
             false => Err(failure),
@@ -133,74 +117,37 @@ impl Session {
         if let Err(refused) = &done {
             self.pending.refuse(command);
             must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
-            // Another node may have a leader, and here all that is behind it would wait, too.
-            must_close |= refused.kind() == Kind::NoLeader;
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
             belongs_to(connection, self.caller().as_ref().ok());
         }
-        let is_too_fast = matches!(&done, Err(refused) if refused.kind() == Kind::RateLimited);
-        let mut answered = self.answered(done, open);
-        answered.is_last |= must_close;
-        if let Some(caller) = caller.ok().filter(|_| is_too_fast) {
-            // It may be closed meanwhile.
-            connection.takes_little();
-            connection.lasts();
-            node.service.hold_back(caller.principal()).await;
-        }
-        answered
-    }
-
-    fn answered(&self, done: Result<Done, Refused>, open: OpenRequest) -> Answered {
-        let encoded = |reply: &Reply| {
-            let mut bytes = Vec::new();
-            reply.encode(self.protocol, &mut bytes, MAX_REPLY).map(|()| bytes.into()).map_err(|_| too_long())
-        };
-        let (result, is_last, unsent) = match done {
-            Ok(Done::Reply(reply)) => (encoded(&reply), false, None),
-            Ok(Done::Last(reply)) => (encoded(&reply), true, None),
-            Ok(Done::Bytes(bytes, unsent)) => (Ok(bytes), false, unsent),
-            Err(refused) => (Err(refused), false, None),
-        };
-        match result {
-            Ok(bytes) => {
-                open.answered();
-                Answered { bytes, is_last, unsent }
-            }
-            Err(refused) => {
-                open.refused(refused.kind());
-                Answered { bytes: error(&refused), is_last, unsent: None }
-            }
-        }
+        let mut answer = self.peer.conclude(done, open, caller.as_ref().ok(), connection).await;
+        answer.is_last |= must_close;
+        answer
     }
 
     /// The caller, by the access rules of this moment.
     fn caller(&self) -> Result<Caller, Failure> {
-        self.node.service.caller(self.proof(self.credential))
+        self.peer.node.service.caller(self.proof(self.credential))
     }
 
     fn proof(&self, credential: Option<Digest>) -> Proof {
-        if !self.node.service.has_rules() {
+        let Peer { node, remote, .. } = &self.peer;
+        if !node.service.has_rules() {
             return Proof::default();
         }
-        Proof { credential, certificate: Arc::clone(&self.remote.names) }
+        Proof { credential, certificate: Arc::clone(&remote.names) }
     }
 
     /// Checks that the caller may send requests, and counts this one.
     fn admit(&self, asked: Asked<'_>) -> Result<(), Refused> {
-        let Asked { command, sent, caller, .. } = asked;
-        if !command.is_for_strangers() {
-            let [may_acquire, may_read] =
-                [KeyRight::Acquire, KeyRight::Read].map(|right| caller.check(Right::OnKeys(right)));
-            if command.is_for_holders() || may_read.is_err() {
-                may_acquire?;
-            }
-        }
+        let (Asked { command, sent, caller, .. }, service) = (asked, &self.peer.node.service);
+        check_rights(caller, command)?;
         // Strangers cannot keep principals from showing who they are.
         if !matches!(command, Command::Auth | Command::Hello) {
-            self.node.service.count_request(caller)?;
+            service.count_request(caller)?;
         }
-        self.node.service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;
+        service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;
         Ok(())
     }
 
@@ -217,8 +164,8 @@ impl Session {
             Command::Quit => Ok(Done::Last(Reply::OK)),
             Command::Reset => Ok(self.reset()),
             Command::Work | Command::Ping => {
-                Work::read(asked.arguments, self.from(asked.caller, Place::Queued))?;
-                self.pending.queue(asked.sent, self.node.room.share(asked.caller.name()))
+                Work::read(asked.arguments, self.peer.from(asked.caller, Place::Queued))?;
+                self.pending.queue(asked.sent, self.peer.node.room.share(asked.caller.name()))
             }
             Command::Multi => Err(Refused::new(Kind::Order, "ERR MULTI calls can not be nested")),
             Command::Watch => Err(Refused::new(Kind::Order, "ERR WATCH inside MULTI is not allowed")),
@@ -253,30 +200,62 @@ impl Session {
                 Err(Refused::new(Kind::Order, text))
             }
             Command::Ping | Command::Work => {
-                let work = Work::read(arguments, self.from(caller, Place::Alone))?;
-                self.perform(asked, &work).await
+                let work = Work::read(arguments, self.peer.from(caller, Place::Alone))?;
+                self.peer.perform(caller, asked.connection, &work).await
             }
         }
+    }
+}
+
+impl Peer {
+    fn open(&self, name: &'static str) -> OpenRequest {
+        OpenRequest::new(Arc::clone(&self.node), self.remote.address, name)
     }
 
     fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {
         From { scripts: &self.node.scripts, principal: caller.name(), database: self.database, place }
     }
+
+    /// Answers what a request came to. One that came too soon is held back, and may be closed meanwhile.
+    async fn conclude(
+        &self,
+        done: Result<Done, Refused>,
+        open: OpenRequest,
+        caller: Option<&Caller>,
+        connection: &Arc<Connection>,
+    ) -> Answer {
+        let encoded = |reply: &Reply| Encoded::of(reply, self.protocol, connection);
+        let refused = done.as_ref().err().map(Refused::kind);
+        let mut answer = match done {
+            Ok(Done::Transacted(transacted)) => response::of_transacted(transacted, open),
+            Ok(Done::Reply(reply)) => response::answer(encoded(&reply), open),
+            Ok(Done::Last(reply)) => Answer { is_last: true, ..response::answer(encoded(&reply), open) },
+            Err(refused) => response::answer(Err(refused), open),
+        };
+        // Another node may have a leader, and here all that is behind it would wait, too.
+        answer.is_last |= refused == Some(Kind::NoLeader);
+        if let Some(caller) = caller.filter(|_| refused == Some(Kind::RateLimited)) {
+            connection.takes_little();
+            connection.lasts();
+            self.node.service.hold_back(caller.principal()).await;
+        }
+        answer
+    }
+}
+
+/// Checks that the caller may send such commands.
+fn check_rights(caller: &Caller, command: Command) -> Result<(), Failure> {
+    if !command.is_for_strangers() {
+        let [may_acquire, may_read] =
+            [KeyRight::Acquire, KeyRight::Read].map(|right| caller.check(Right::OnKeys(right)));
+        if command.is_for_holders() || may_read.is_err() {
+            may_acquire?;
+        }
+    }
+    Ok(())
 }
 
 /// Makes the sender of the last request the owner of the connection.
 fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
     connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
-}
-
-fn error(refused: &Refused) -> Bytes {
-    let mut bytes = Vec::new();
-    // Both versions of the protocol encode errors alike.
-    let encoded = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
-    encoded.expect("the text of a refusal is short");
-    bytes.into()
-}
-
-pub(crate) fn too_long() -> Refused {
-    Refused::arguments("ERR ringfence: the reply would have more than 64 KiB")
 }

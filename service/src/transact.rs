@@ -33,11 +33,35 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The outcome of a request of several steps.
 #[derive(Debug)]
+#[must_use = "grants that are not sent are taken back"]
 pub struct Transacted<R> {
-    /// What its last run returned.
-    pub result: R,
-    /// The grants that the client does not know yet.
-    pub unsent: Option<Unsent>,
+    result: R,
+    unsent: Option<Unsent>,
+    /// When a lease that was acquired, or whose time was set, may have ended.
+    until: Option<Instant>,
+}
+
+impl<R> Transacted<R> {
+    /// What the last run returned, and the grants that the client does not know yet. Call it just before the response is sent: the client
+    /// counts from there.
+    ///
+    /// # Errors
+    /// [`Failure::Indeterminate`]: a lease may have ended meanwhile. The grants are taken back.
+    pub fn in_time(self) -> Result<(R, Option<Unsent>), Failure> {
+        let Self { result, unsent, until } = self;
+        match until {
+            Some(until) if Instant::now() >= until => Err(Failure::Indeterminate),
+            _ => Ok((result, unsent)),
+        }
+    }
+}
+
+impl<R, E> Transacted<Result<R, E>> {
+    /// The error, if the run returned one: nothing was changed then.
+    pub fn transpose(self) -> Result<Transacted<R>, E> {
+        let Self { result, unsent, until } = self;
+        result.map(|result| Transacted { result, unsent, until })
+    }
 }
 
 impl Service {
@@ -72,11 +96,12 @@ impl Service {
                     let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
                     self.count_more(&caller, requests, counted)?;
                     counted = 0;
-                    if let Some(unsent) = self.change(&caller, command, begun).await? {
-                        return Ok(Transacted { result, unsent });
+                    let until = shortest(&command).map(|ttl| begun + ttl);
+                    if let Some(unsent) = self.change(&caller, command).await? {
+                        return Ok(Transacted { result, unsent, until });
                     }
                 }
-                None if now_ms.is_some() => return Ok(Transacted { result, unsent: None }),
+                None if now_ms.is_some() => return Ok(Transacted { result, unsent: None, until: None }),
                 _ => {}
             }
             if Instant::now() >= deadline {
@@ -102,19 +127,12 @@ impl Service {
         })
     }
 
-    /// Proposes the change, which the request has `begun` to make then, and waits until the mirror has the leases that the response tells.
-    /// `None`: a key has changed, and nothing was done.
+    /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was done.
     async fn change(
         self: &Arc<Self>,
         caller: &Caller,
         command: Conditional,
-        begun: Instant,
     ) -> Result<Option<Option<Unsent>>, Failure> {
-        let ttls_ms = command.changes().iter().filter_map(|change| match change {
-            KeyChange::Acquire { ttl, .. } | KeyChange::Expire { ttl, .. } => Some(ttl.ms()),
-            KeyChange::Keep { .. } | KeyChange::End { .. } => None,
-        });
-        let shortest_ms = ttls_ms.min();
         let acquired = command.changes().iter().filter_map(|change| match change {
             KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
             _ => None,
@@ -144,13 +162,18 @@ impl Service {
                 return Err(Failure::NotMirrored);
             }
         }
-        // The client counts from the answer.
-        if shortest_ms.is_some_and(|ms| begun.elapsed() >= Duration::from_millis(ms.into())) {
-            return Err(Failure::Indeterminate);
-        }
         measure::transacted(grants.len());
         Ok(Some(unsent))
     }
+}
+
+/// The shortest time that the change gives to a lease.
+fn shortest(command: &Conditional) -> Option<Duration> {
+    let ttls = command.changes().iter().filter_map(|change| match change {
+        KeyChange::Acquire { ttl, .. } | KeyChange::Expire { ttl, .. } => Some(ttl.ms()),
+        KeyChange::Keep { .. } | KeyChange::End { .. } => None,
+    });
+    ttls.min().map(|ms| Duration::from_millis(ms.into()))
 }
 
 /// The grants of a change. `None`: a key has changed.

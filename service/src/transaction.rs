@@ -81,7 +81,8 @@ impl Keys {
         (keys.len() <= Self::MOST).then_some(Self(keys))
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Key> {
+    /// The keys.
+    pub fn iter(&self) -> impl Iterator<Item = &Key> {
         self.0.iter()
     }
 }

@@ -5,7 +5,9 @@ mod transactions;
 use std::sync::Arc;
 
 use ringfence_laws::history::{Conclusion, Invocation};
-use ringfence_service::{Acquired, Caller, Consistency, Failure, LeaseState, Proof, Service, Unsent};
+use ringfence_service::{
+    Acquired, Caller, Consistency, Failure, LeaseState, Proof, Service, Transacted, Unsent,
+};
 use ringfence_wire::Check;
 use tokio::time::Instant;
 
@@ -23,8 +25,9 @@ pub(crate) async fn serve(
         Err(failure) => return (failed(failure), None),
     };
     if invocation.is_resp() {
-        return match transactions::answer(service, &caller, &invocation).await {
-            Ok(answered) => (answered.result, answered.unsent),
+        let answered = transactions::answer(service, &caller, &invocation).await;
+        return match answered.and_then(Transacted::in_time) {
+            Ok(answered) => answered,
             Err(failure) => (failed(failure), None),
         };
     }

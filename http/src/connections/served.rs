@@ -9,13 +9,17 @@ use std::task::Poll;
 use tokio::time::Instant;
 
 use super::table::Class;
-use super::{Connection, Phase, State};
+use super::{Connection, MOST_IN_FLIGHT, Phase, State};
+use crate::budget::Share;
 use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
+use crate::turns::PER_TURN;
 
 /// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
 const TIMES_HANDLED: usize = 5;
+/// Responses up to this many bytes count as nothing: as many as may be in flight on a connection take what a turn sends.
+const SHORT_RESPONSE: usize = PER_TURN / MOST_IN_FLIGHT;
 
 /// A connection, while it is served.
 pub(crate) struct Admitted(pub(crate) Arc<Connection>);
@@ -38,7 +42,7 @@ impl Drop for Admitted {
     }
 }
 
-/// A request, until all of its response is buffered.
+/// A request, until all of its response is buffered or, in a dialog, sent.
 pub(crate) struct InFlight(pub(crate) Arc<Connection>);
 
 impl InFlight {
@@ -57,7 +61,16 @@ impl InFlight {
 impl Drop for InFlight {
     fn drop(&mut self) {
         let mut state = self.0.state();
-        (state.phase, state.lasts, state.memory) = (Phase::Flushing, false, None);
+        state.in_flight -= 1;
+        (state.lasts, state.memory) = (false, None);
+        if state.in_flight == 0 {
+            state.phase = Phase::Flushing;
+        } else {
+            state.phase = Phase::Handling;
+            if state.order.class == Class::Blocked {
+                self.0.put(&mut state, Class::Busy);
+            }
+        }
     }
 }
 
@@ -79,6 +92,11 @@ impl Connection {
         self.state().is_dialog = true;
     }
 
+    /// Whether it is about to be closed for another one.
+    pub(crate) fn is_evicted(&self) -> bool {
+        self.is_evicted.load(Relaxed)
+    }
+
     /// Notes that the client has hung up while its request is being handled.
     pub(crate) fn hung_up(&self) {
         self.is_gone.store(true, Relaxed);
@@ -87,6 +105,16 @@ impl Connection {
     /// Whether the client is known to have hung up.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Relaxed)
+    }
+
+    /// Takes memory for a response of `bytes`, until the share is dropped. If all responses take too much, the connection closes on which
+    /// the owner of most holds its oldest share. What is short takes none.
+    pub fn keep_response(self: &Arc<Self>, bytes: usize) -> Option<Share<Self>> {
+        (bytes > SHORT_RESPONSE).then(|| {
+            let share = self.connections.response_bodies.share(self.owner(), self);
+            share.grow(bytes);
+            share
+        })
     }
 
     /// Waits until there is memory for handling a request of `bytes`, all of which has arrived. Returns `false` if others were given the

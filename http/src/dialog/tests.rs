@@ -1,5 +1,6 @@
 //! A dialog of lines, and its clients.
 
+mod beside;
 mod courses;
 mod drains;
 mod encrypted;
@@ -25,6 +26,7 @@ struct Seen {
     received: AtomicUsize,
     begun: AtomicUsize,
     ended: AtomicUsize,
+    responded: AtomicUsize,
     /// Calls of `sent`.
     sent: AtomicUsize,
     /// Requests whose future or `sent` was dropped too early.
@@ -40,7 +42,8 @@ impl Drop for Drops {
     }
 }
 
-/// Each line is a request. Its first word tells what it does: see `answer`. A line that begins with `!` is no request.
+/// Each line is a request. Its first word tells what it does: see `answer`. One that begins with `+` is answered beside others. A line that
+/// begins with `!` is no request.
 struct Lines {
     seen: Arc<Seen>,
     gate: watch::Receiver<bool>,
@@ -55,29 +58,56 @@ impl Dialog for Lines {
         Ok(received.iter().position(|byte| *byte == b'\n').map(|end| end + 1))
     }
 
-    async fn answer(&mut self, request: Bytes, connection: &Arc<Connection>) -> Reply {
-        self.seen.begun.fetch_add(1, Relaxed);
-        let drops = Drops(Arc::clone(&self.seen));
-        let line = str::from_utf8(&request).unwrap().trim_end();
-        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
-        let mut bytes = Bytes::from(format!("{rest}\n"));
-        match word {
-            "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
-            "busy" => std::thread::sleep(Duration::from_millis(1)),
-            "wait" => drop(self.gate.wait_for(|open| *open).await),
-            "if-there" if connection.is_gone() => bytes = "gone\n".into(),
-            "large" => bytes = vec![b'.'; rest.parse().unwrap()].into(),
-            _ => {}
-        }
-        self.seen.ended.fetch_add(1, Relaxed);
-        let seen = Arc::clone(&self.seen);
+    fn answer_beside(
+        &mut self,
+        request: &Bytes,
+        connection: &Arc<Connection>,
+    ) -> Option<impl Future<Output = Answer> + Send + 'static> {
+        let request = request.strip_prefix(b"+")?.to_vec();
+        Some(answer(Arc::clone(&self.seen), self.gate.clone(), request.into(), Arc::clone(connection)))
+    }
+
+    fn answer_alone(
+        &mut self,
+        request: Bytes,
+        connection: &Arc<Connection>,
+    ) -> impl Future<Output = Answer> + Send {
+        answer(Arc::clone(&self.seen), self.gate.clone(), request, Arc::clone(connection))
+    }
+}
+
+async fn answer(
+    seen: Arc<Seen>,
+    mut gate: watch::Receiver<bool>,
+    request: Bytes,
+    connection: Arc<Connection>,
+) -> Answer {
+    seen.begun.fetch_add(1, Relaxed);
+    let drops = Drops(Arc::clone(&seen));
+    let line = str::from_utf8(&request).unwrap().trim_end();
+    let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+    let mut bytes = Bytes::from(format!("{rest}\n"));
+    match word {
+        "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
+        "busy" => std::thread::sleep(Duration::from_millis(1)),
+        "wait" => drop(gate.wait_for(|open| *open).await),
+        "if-there" if connection.is_gone() => bytes = "gone\n".into(),
+        "large" => bytes = vec![b'.'; rest.parse().unwrap()].into(),
+        _ => {}
+    }
+    let kept = connection.keep_response(bytes.len());
+    seen.ended.fetch_add(1, Relaxed);
+    let (is_last, is_told) = (word == "quit", word == "tell");
+    let respond = move || {
+        seen.responded.fetch_add(1, Relaxed);
         let sent = move || {
             seen.sent.fetch_add(1, Relaxed);
             std::mem::forget(drops);
         };
         let sent: Box<dyn FnOnce() + Send> = Box::new(sent);
-        Reply { bytes, is_last: word == "quit", sent: (word != "tell").then_some(sent) }
-    }
+        Response { bytes, kept, sent: (!is_told).then_some(sent) }
+    };
+    Answer { is_last, respond: Box::new(respond) }
 }
 
 /// A server of lines. Dropping it does not end it.

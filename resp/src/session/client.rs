@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use ringfence_wire::Holder;
 
-use super::{Done, Session};
+use super::{Done, Peer, Session};
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
 
@@ -18,10 +18,10 @@ impl Session {
         let reply = match (&subcommand[..], rest) {
             (b"id", []) => Reply::Integer(self.id as i64),
             (b"getname", []) => {
-                self.name.as_ref().map_or(Reply::Null, |name| Reply::bulk(name.as_str().to_owned()))
+                self.peer.name.as_ref().map_or(Reply::Null, |name| Reply::bulk(name.as_str().to_owned()))
             }
             (b"setname", [name]) => {
-                self.name = checked_name(name)?;
+                self.peer.name = checked_name(name)?;
                 Reply::OK
             }
             (b"setinfo", [what, value]) => set_info(what, value)?,
@@ -52,7 +52,7 @@ impl Session {
     }
 
     fn line(&self) -> String {
-        let Self { id, remote, name, database, protocol, .. } = self;
+        let (id, Peer { remote, name, database, protocol, .. }) = (self.id, &self.peer);
         let name = name.as_ref().map_or("", Holder::as_str);
         let version = if *protocol == Protocol::Resp3 { 3 } else { 2 };
         format!("id={id} addr={} name={name} db={database} resp={version}", remote.address)

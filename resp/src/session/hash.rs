@@ -23,8 +23,9 @@ impl Session {
             Refused::unsupported("the only hashes are `ringfence:{key}`, with the key as over HTTP")
         })?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
-        let view = self.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
-        self.node.service.count_read(caller, size(&view));
+        let view =
+            self.peer.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
+        self.peer.node.service.count_read(caller, size(&view));
         let mut values = fields.into_iter().map(|field| field.of(&view)).collect::<Result<Vec<_>, _>>()?;
         Ok(Done::Reply(match command {
             Command::Hget => values.pop().unwrap_or(Reply::Null),

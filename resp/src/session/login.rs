@@ -28,7 +28,7 @@ impl Session {
         };
         // A credential of before may not be valid any more.
         let caller = self.caller().unwrap_or_else(|_| Caller::anybody());
-        if let Err(failure) = self.node.service.count_request(&caller) {
+        if let Err(failure) = self.peer.node.service.count_request(&caller) {
             self.credential = before;
             return Err(failure.into());
         }
@@ -51,7 +51,7 @@ impl Session {
             None => (None, arguments),
         };
         let protocol = match version.map(|version| integer(version)) {
-            None => self.protocol,
+            None => self.peer.protocol,
             Some(Some(2)) => Protocol::Resp2,
             Some(Some(3)) => Protocol::Resp3,
             Some(Some(_)) => {
@@ -61,7 +61,7 @@ impl Session {
                 return Err(Refused::arguments("ERR Protocol version is not an integer or out of range"));
             }
         };
-        let (mut credential, mut client) = (self.credential, self.name.clone());
+        let (mut credential, mut client) = (self.credential, self.peer.name.clone());
         while let Some((option, values)) = rest.split_first() {
             rest = match values {
                 [name, secret, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
@@ -75,7 +75,7 @@ impl Session {
                 _ => return Err(Refused::arguments("ERR Syntax error in HELLO")),
             };
         }
-        (self.protocol, self.credential, self.name) = (protocol, credential, client);
+        (self.peer.protocol, self.credential, self.peer.name) = (protocol, credential, client);
         let text = |text: &'static str| Reply::bulk(text);
         Ok(Done::Reply(Reply::Map(vec![
             (text("server"), text("redis")),
@@ -90,8 +90,8 @@ impl Session {
 
     /// `RESET`: makes the connection as new.
     pub(super) fn reset(&mut self) -> Done {
-        (self.credential, self.protocol, self.database) = (None, Protocol::Resp2, 0);
-        (self.name, self.pending) = (None, Pending::default());
+        (self.credential, self.peer.protocol, self.peer.database) = (None, Protocol::Resp2, 0);
+        (self.peer.name, self.pending) = (None, Pending::default());
         Done::Reply(Reply::Status("RESET".into()))
     }
 
@@ -99,26 +99,26 @@ impl Session {
     pub(super) fn select(&mut self, database: &Bytes) -> Result<Done, Refused> {
         let number = integer(database).ok_or_else(Refused::no_integer)?;
         let number = u16::try_from(number).ok().filter(|number| *number < DATABASES);
-        self.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
+        self.peer.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
         Ok(Done::Reply(Reply::OK))
     }
 
     /// The digest of `credential`, if it belongs to the principal with this name.
     fn identify(&self, name: &[u8], credential: &[u8]) -> Result<Digest, Refused> {
         let refused = |text: &'static str| Refused::new(Kind::Unauthenticated, text);
-        if !self.node.service.has_rules() {
+        if !self.peer.node.service.has_rules() {
             let text = "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                         configuration is correct?";
             return Err(Refused::new(Kind::Order, text));
         }
-        if !self.remote.is_encrypted {
+        if !self.peer.remote.is_encrypted {
             return Err(refused(
                 "WRONGPASS ringfence: a credential over a plain connection is not accepted, and may have been read by others: \
                  use TLS (rediss://), and replace it",
             ));
         }
         let digest = Digest::of(credential);
-        let caller = self.node.service.caller(self.proof(Some(digest))).ok();
+        let caller = self.peer.node.service.caller(self.proof(Some(digest))).ok();
         let is_named = |caller: &Caller| {
             name == NO_NAME || caller.name().is_some_and(|own| own.as_str().as_bytes() == name)
         };

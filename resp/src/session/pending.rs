@@ -87,7 +87,7 @@ impl Session {
     pub(super) async fn watch(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         let names = &asked.arguments[1..];
         let keys: Vec<Key> =
-            names.iter().map(|name| key_name::key(self.database, name)).collect::<Result<_, _>>()?;
+            names.iter().map(|name| key_name::key(self.peer.database, name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
         work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
         // A key that is watched already keeps its first state.
@@ -97,10 +97,10 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let share = grown(self.node.room.share(asked.caller.name()), bytes)?;
+        let share = grown(self.peer.node.room.share(asked.caller.name()), bytes)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
-        let done = self.transact(asked, &keys, |transaction, _| {
+        let done = self.peer.transact(asked.caller, asked.connection, &keys, |transaction, _| {
             seen.clear();
             for key in &new {
                 seen.push((key.clone(), Watched::look(transaction, key)?));
@@ -123,21 +123,22 @@ impl Session {
         }
         let works = queue.requests.iter().map(|sent| {
             let request = Request::read(sent)?;
-            Work::read(&request.arguments, self.from(asked.caller, Place::Queued))
+            Work::read(&request.arguments, self.peer.from(asked.caller, Place::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
-        self.transact(asked, &keys, |transaction, budget| {
-            for (key, seen) in &watched {
-                if Watched::look(transaction, key)? != *seen {
-                    return Ok(Reply::NullArray);
+        self.peer
+            .transact(asked.caller, asked.connection, &keys, |transaction, budget| {
+                for (key, seen) in &watched {
+                    if Watched::look(transaction, key)? != *seen {
+                        return Ok(Reply::NullArray);
+                    }
                 }
-            }
-            let replies = works.iter().map(|work| work.run(transaction, budget));
-            Ok(Reply::Array(replies.collect::<Result<_, _>>().map_err(|refused| failed(&refused))?))
-        })
-        .await
+                let replies = works.iter().map(|work| work.run(transaction, budget));
+                Ok(Reply::Array(replies.collect::<Result<_, _>>().map_err(|refused| failed(&refused))?))
+            })
+            .await
     }
 }
 

@@ -1,38 +1,47 @@
 //! Runs commands and scripts, all or nothing.
 
-use bytes::Bytes;
-use ringfence_service::{Caller, Keys, Transacted, Transaction};
+use std::sync::Arc;
 
-use super::{Asked, Done, MAX_REPLY, Session, too_long};
+use bytes::Bytes;
+use ringfence_http::Connection;
+use ringfence_service::{Caller, Keys, Transaction};
+
+use super::{Done, Peer, Session};
 use crate::measure;
 use crate::refused::{Kind, Refused};
-use crate::reply::{Protocol, Reply};
+use crate::reply::Reply;
+use crate::response::Encoded;
 use crate::script::Budget;
 use crate::scripts::Digest;
 use crate::verbs::{Answer, Place};
 use crate::work::{self, Work};
 
-impl Session {
+impl Peer {
     /// Runs one command or script.
-    pub(super) async fn perform(&self, asked: Asked<'_>, work: &Work) -> Result<Done, Refused> {
+    pub(super) async fn perform(
+        &self,
+        caller: &Caller,
+        connection: &Arc<Connection>,
+        work: &Work,
+    ) -> Result<Done, Refused> {
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
             let answer = work.run(&mut nothing, &mut budget);
-            self.charge(asked.caller, &budget, &mut 0);
+            self.charge(caller, &budget, &mut 0);
             return answer.map(Done::Reply);
         }
         let keys = work::keys_of(work.keys())?;
-        self.transact(asked, &keys, |transaction, budget| work.run(transaction, budget)).await
+        self.transact(caller, connection, &keys, |transaction, budget| work.run(transaction, budget)).await
     }
 
     /// Runs `run` on a copy of `keys`, again if they have changed, and makes its changes.
     pub(super) async fn transact(
         &self,
-        asked: Asked<'_>,
+        caller: &Caller,
+        connection: &Arc<Connection>,
         keys: &Keys,
         mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
     ) -> Result<Done, Refused> {
-        let Asked { caller, connection, .. } = asked;
         let (mut budget, mut runs, mut charged) = (Budget::of_request(), 0, 0);
         let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
             runs += 1;
@@ -44,14 +53,14 @@ impl Session {
                 return Err(Err(Refused::new(Kind::Gone, text)));
             }
             // A reply that is too long must fail before anything is proposed.
-            match reply.and_then(|reply| encode(&reply, self.protocol)) {
-                Ok(bytes) => Ok(Ok(bytes)),
+            match reply.and_then(|reply| Encoded::of(&reply, self.protocol, connection)) {
+                Ok(encoded) => Ok(Ok(encoded)),
                 Err(refused) => Err(Err(refused)),
             }
         });
-        let Transacted { result, unsent } = transacted.await?;
+        let transacted = transacted.await?;
         measure::reran(runs - 1);
-        Ok(Done::Bytes(result?, unsent))
+        transacted.transpose().map(Done::Transacted)
     }
 
     /// Counts what the scripts of a request have cost as further requests, but for those that were `charged` before.
@@ -60,14 +69,16 @@ impl Session {
         self.node.service.count_done(caller, spent - *charged);
         *charged = spent;
     }
+}
 
+impl Session {
     /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`
     pub(super) fn script(&self, arguments: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
-        let (scripts, of) = (&self.node.scripts, caller.name());
+        let (scripts, of) = (&self.peer.node.scripts, caller.name());
         let subcommand = arguments[0].to_ascii_lowercase();
         let reply = match (&subcommand[..], &arguments[1..]) {
             (b"load", [text]) => {
-                let (digest, _) = work::load(text, self.from(caller, Place::Alone))?;
+                let (digest, _) = work::load(text, self.peer.from(caller, Place::Alone))?;
                 Reply::bulk(digest.to_string())
             }
             (b"exists", digests @ [_, ..]) => Reply::Array(
@@ -92,10 +103,4 @@ impl Session {
         };
         Ok(Done::Reply(reply))
     }
-}
-
-fn encode(reply: &Reply, protocol: Protocol) -> Result<Bytes, Refused> {
-    let mut bytes = Vec::new();
-    reply.encode(protocol, &mut bytes, MAX_REPLY).map_err(|_| too_long())?;
-    Ok(bytes.into())
 }

@@ -69,7 +69,7 @@ impl Session {
         if arguments.iter().any(|argument| integer(argument).is_none_or(|number| number < 0)) {
             return Err(Refused::no_integer());
         }
-        let voters = self.node.service.handle().voters();
+        let voters = self.peer.node.service.handle().voters();
         let others = voters.iter().map(|voters| voters.len() / 2).max().unwrap_or(0);
         Ok(Done::Reply(Reply::Integer(others as i64)))
     }

@@ -116,6 +116,24 @@ async fn a_database_is_a_subtree_of_keys() {
     assert_eq!(client.call("GET a").await, "v");
 }
 
+/// The threads of a program share a connection.
+#[tokio::test]
+async fn requests_of_one_connection_wait_for_the_cluster_together() {
+    const REQUESTS: usize = 60;
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    client.call("SET before v NX PX 60000").await;
+    let applied = || node.service.handle().status().applied_index.unwrap();
+    let before = applied();
+    let sent = (0..REQUESTS).flat_map(|number| line(&format!("SET {number} v NX PX 60000")));
+    client.send(&sent.collect::<Vec<u8>>()).await;
+    for _ in 0..REQUESTS {
+        assert_eq!(client.receive().await, "+OK");
+    }
+    let entries = applied() - before;
+    assert!(entries < REQUESTS as u64 / 2, "{entries}");
+}
+
 #[tokio::test]
 async fn requests_that_arrive_together_are_done_in_order() {
     let node = Node::start().await;

@@ -1,6 +1,6 @@
 use ringfence_access::Digest;
 use ringfence_lease::Value;
-use ringfence_service::{Acquired, Caller, CannotDo, Failure, Keys, Proof, Seen, Transacted, Transaction};
+use ringfence_service::{Acquired, Caller, CannotDo, Failure, Keys, Proof, Seen, Transaction};
 use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::time::Instant;
 
@@ -71,20 +71,17 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let (own, forbidden) = (Key::new("a/1").unwrap(), Key::new("b").unwrap());
     let value = Value::new(b"the same").unwrap();
     let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
-    let Transacted { result: true, unsent: Some(unsent) } =
-        node.service.transact(&holder, &keys([&own]), None, set).await.unwrap()
-    else {
-        panic!("not acquired")
-    };
+    let acquired = node.service.transact(&holder, &keys([&own]), None, set).await.unwrap();
+    let (true, Some(unsent)) = acquired.in_time().unwrap() else { panic!("not acquired") };
     unsent.sent();
     let end = |keys: &mut Transaction| {
         Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own, &value) == Ok(None)))
     };
-    let seen = node.service.transact(&stranger, &keys([&own]), None, end).await.unwrap().result;
-    assert_eq!(seen, (true, Err(CannotDo::Taken), true));
+    let seen = node.service.transact(&stranger, &keys([&own]), None, end).await.unwrap();
+    assert_eq!(seen.in_time().unwrap().0, (true, Err(CannotDo::Taken), true));
     let denied =
         node.service.transact(&holder, &keys([&own, &forbidden]), None, |_| Ok(())).await.unwrap_err();
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
     let ended = node.service.transact(&holder, &keys([&own]), None, |keys| Ok(keys.end(&own))).await.unwrap();
-    assert_eq!(ended.result, Ok(true));
+    assert_eq!(ended.in_time().unwrap().0, Ok(true));
 }

@@ -53,7 +53,7 @@ impl Node {
 
 /// The result, after it was sent to the client.
 fn sent<R>(transacted: Result<Transacted<R>, Failure>) -> R {
-    let Transacted { result, unsent } = transacted.unwrap();
+    let (result, unsent) = transacted.unwrap().in_time().unwrap();
     unsent.into_iter().for_each(|unsent| unsent.sent());
     result
 }
@@ -217,16 +217,15 @@ async fn a_grant_whose_token_was_told_stays() {
 #[tokio::test]
 async fn a_lock_that_may_have_ended_is_not_acknowledged() {
     let node = Node::start().await;
-    let short = Ttl::from_ms(100).unwrap();
+    let (short, pause) = (Ttl::from_ms(100).unwrap(), Duration::from_millis(100));
     assert!(node.set("b", "v").await);
     let late = node.transact(&["a"], |keys| {
-        std::thread::sleep(Duration::from_millis(100));
+        std::thread::sleep(pause);
         Ok(keys.acquire(&key("a"), value("v"), short).is_ok())
     });
-    assert!(matches!(late.await, Err(Failure::Indeterminate)));
-    let late = node.transact(&["b"], |keys| {
-        std::thread::sleep(Duration::from_millis(100));
-        Ok(keys.expire(&key("b"), short).is_ok())
-    });
-    assert!(matches!(late.await, Err(Failure::Indeterminate)));
+    assert!(matches!(late.await.unwrap().in_time(), Err(Failure::Indeterminate)));
+    // Others are answered before it.
+    let late = node.transact(&["b"], |keys| Ok(keys.expire(&key("b"), short).is_ok())).await.unwrap();
+    tokio::time::sleep(pause).await;
+    assert!(matches!(late.in_time(), Err(Failure::Indeterminate)));
 }

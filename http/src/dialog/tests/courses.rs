@@ -19,9 +19,13 @@ async fn course() -> (Course<Lines>, TcpStream) {
     let (never, draining) = watch::channel(false);
     let gate = draining.clone();
     std::mem::forget(never);
-    let (dialog, reader) = (Lines { seen: Arc::default(), gate }, socket.reader());
-    let (received, kept) = (BytesMut::new(), 0);
-    (Course { dialog, socket, reader, turns, draining, received, kept, share: None }, client)
+    (Course::new(Lines { seen: Arc::default(), gate }, socket, turns, draining), client)
+}
+
+impl Course<Lines> {
+    async fn next(&mut self) -> Bytes {
+        self.incoming.next(&mut self.dialog, &mut self.socket).await.unwrap().unwrap().unwrap()
+    }
 }
 
 #[tokio::test]
@@ -30,8 +34,9 @@ async fn each_further_piece_of_a_response_is_sent_in_a_turn() {
     let turns = Arc::clone(&course.turns);
     let owner = course.reader.connection().owner();
     let in_flight = course.reader.begin(&turns).await;
-    let reply = Reply { bytes: vec![7; 3 * PER_TURN].into(), is_last: false, sent: None };
-    let mut sends = pin!(course.send(reply, in_flight));
+    let mut outgoing = Outgoing::default();
+    outgoing.add(in_flight, Response { bytes: vec![7; 3 * PER_TURN].into(), ..Response::default() });
+    let mut sends = pin!(outgoing.send(&mut course.socket, &turns));
     let mut bytes = vec![0; PER_TURN];
     for _ in 0..2 {
         while turns.ask(owner.clone()).is_none() {}
@@ -50,18 +55,18 @@ async fn nothing_is_left_of_a_large_request() {
     let (mut course, mut client) = course().await;
     let large = [vec![b'x'; 5 * PER_TURN], b"\necho a\n".to_vec()].concat();
     client.write_all(&large).await.unwrap();
-    let first = course.next().await.unwrap().unwrap().unwrap();
+    let first = course.next().await;
     assert_eq!(first.len(), 5 * PER_TURN + 1);
-    assert!(course.received.capacity() < PER_TURN, "{}", course.received.capacity());
-    assert!(course.share.is_some());
-    course.answer(first).await;
-    assert!(course.share.is_none());
-    let second = course.next().await.unwrap().unwrap().unwrap();
-    assert_eq!(second, "echo a\n");
+    assert!(course.incoming.received.capacity() < PER_TURN, "{}", course.incoming.received.capacity());
+    assert!(course.incoming.share.is_some());
+    let in_flight = course.reader.connection().begin_now().unwrap();
+    course.answer_alone(in_flight, first).await;
+    assert!(course.incoming.share.is_none());
+    assert_eq!(course.next().await, "echo a\n");
     for text in ["a longer one\n", "short\n"] {
         client.write_all(text.as_bytes()).await.unwrap();
-        course.next().await.unwrap().unwrap().unwrap();
+        course.next().await;
     }
     assert!(course.next().now_or_never().is_none());
-    assert_eq!((course.received.capacity(), course.kept), (0, 0));
+    assert_eq!((course.incoming.received.capacity(), course.incoming.kept), (0, 0));
 }

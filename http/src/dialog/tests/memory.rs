@@ -1,6 +1,7 @@
 //! Large requests and responses, and the memory that all connections share.
 
 use super::*;
+use crate::dialog::incoming::MAX_REQUEST;
 use crate::owner::Owner;
 
 /// More than all connections may hold together.

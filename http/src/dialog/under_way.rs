@@ -1,0 +1,91 @@
+//! The requests that have begun and have no response yet.
+
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::Answer;
+use crate::connections::{InFlight, MOST_IN_FLIGHT};
+use crate::turns::PER_TURN;
+
+/// A request that is being answered: its number, and its answer.
+type Running = Pin<Box<dyn Future<Output = (u64, Answer)> + Send>>;
+
+/// The requests in their order.
+#[derive(Default)]
+pub(super) struct UnderWay {
+    /// Those whose answer is not known.
+    running: FuturesUnordered<Running>,
+    requests: VecDeque<Begun>,
+    /// The number of the first request.
+    first: u64,
+    /// The bytes of all of them.
+    bytes: usize,
+    /// Whether the connection will close after a request whose answer is known.
+    has_last: bool,
+}
+
+/// A request that has begun.
+struct Begun {
+    in_flight: InFlight,
+    bytes: usize,
+    answer: Option<Answer>,
+}
+
+impl UnderWay {
+    pub(super) fn is_empty(&self) -> bool {
+        self.requests.is_empty()
+    }
+
+    /// Whether another request may begin. All of them together are about as large as one that is not large may be.
+    pub(super) fn may_grow(&self) -> bool {
+        self.requests.len() < MOST_IN_FLIGHT && self.bytes < PER_TURN && !self.has_last
+    }
+
+    /// Adds a request that is being answered.
+    pub(super) fn add(
+        &mut self,
+        bytes: usize,
+        in_flight: InFlight,
+        answer: impl Future<Output = Answer> + Send + 'static,
+    ) {
+        let number = self.first + self.requests.len() as u64;
+        self.running.push(Box::pin(async move { (number, answer.await) }));
+        self.requests.push_back(Begun { in_flight, bytes, answer: None });
+        self.bytes += bytes;
+    }
+
+    /// Adds a request whose answer is known.
+    pub(super) fn add_answered(&mut self, in_flight: InFlight, answer: Answer) {
+        self.has_last |= answer.is_last;
+        self.requests.push_back(Begun { in_flight, bytes: 0, answer: Some(answer) });
+    }
+
+    /// Lets the requests go on, until a further answer is known.
+    pub(super) async fn progress(&mut self) {
+        poll_fn(|cx| if self.poll(cx) { Poll::Ready(()) } else { Poll::Pending }).await;
+    }
+
+    /// Returns whether a further answer is known.
+    fn poll(&mut self, cx: &mut Context<'_>) -> bool {
+        let mut is_any = false;
+        while let Poll::Ready(Some((number, answer))) = self.running.poll_next_unpin(cx) {
+            self.has_last |= answer.is_last;
+            self.requests[(number - self.first) as usize].answer = Some(answer);
+            is_any = true;
+        }
+        is_any
+    }
+
+    /// Removes the first request, if its answer is known.
+    pub(super) fn pop(&mut self) -> Option<(InFlight, Answer)> {
+        let answer = self.requests.front_mut()?.answer.take()?;
+        let Begun { in_flight, bytes, .. } = self.requests.pop_front()?;
+        self.first += 1;
+        self.bytes -= bytes;
+        Some((in_flight, answer))
+    }
+}

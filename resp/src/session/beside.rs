@@ -1,0 +1,90 @@
+//! Requests that do not wait for each other: a client may share a connection among its threads.
+//!
+//! These are commands on keys, and scripts, outside MULTI, that name no key of a request which is being answered. All others, and those
+//! that are refused before they run, are done alone.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use bytes::Bytes;
+use ringfence_http::{Answer, Connection};
+use ringfence_service::{BYTES_OF_A_REQUEST, Keys};
+use ringfence_wire::Key;
+
+use super::{Session, belongs_to, check_rights};
+use crate::command::Command;
+use crate::frame::Request;
+use crate::verbs::Place;
+use crate::work::{self, Work};
+
+/// The keys of the requests that are being answered.
+#[derive(Clone, Default)]
+pub(super) struct NamedKeys(Arc<Mutex<BTreeSet<Key>>>);
+
+/// The keys of one request, until this is dropped.
+struct Named {
+    keys: Keys,
+    among: NamedKeys,
+}
+
+impl Session {
+    /// Answers a request beside others. `None` without any effect: it must be done alone.
+    pub(crate) fn answer_beside(
+        &mut self,
+        sent: &Bytes,
+        connection: &Arc<Connection>,
+    ) -> Option<impl Future<Output = Answer> + Send + use<>> {
+        if self.pending.is_queueing() || sent.len() >= BYTES_OF_A_REQUEST {
+            return None;
+        }
+        let Request { arguments, is_words } = Request::read(sent).ok()?;
+        let (name, command) = Command::of(arguments.first()?);
+        if is_words || command != Command::Work {
+            return None;
+        }
+        let caller = self.caller().ok()?;
+        check_rights(&caller, command).ok()?;
+        Command::check(name, arguments.len() - 1).ok()?;
+        let work = Work::read(&arguments, self.peer.from(&caller, Place::Alone)).ok()?;
+        if work.keys().is_empty() {
+            return None;
+        }
+        let named = self.named.add(work::keys_of(work.keys()).ok()?)?;
+        self.peer.node.service.count_request(&caller).ok()?;
+        self.is_first = false;
+        belongs_to(connection, Some(&caller));
+        let (peer, mut open, connection) = (self.peer.clone(), self.peer.open(name), Arc::clone(connection));
+        open.is_of(caller.principal());
+        Some(async move {
+            let run = |transaction: &mut _, budget: &mut _| work.run(transaction, budget);
+            let done = peer.transact(&caller, &connection, &named.keys, run).await;
+            drop(named);
+            peer.conclude(done, open, Some(&caller), &connection).await
+        })
+    }
+}
+
+impl NamedKeys {
+    /// `None`: one of the keys is named already.
+    fn add(&self, keys: Keys) -> Option<Named> {
+        let mut all = self.all();
+        if keys.iter().any(|key| all.contains(key)) {
+            return None;
+        }
+        all.extend(keys.iter().cloned());
+        Some(Named { keys, among: self.clone() })
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeSet<Key>> {
+        self.0.lock().expect("nothing panics while the keys are locked")
+    }
+}
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        let mut all = self.among.all();
+        for key in self.keys.iter() {
+            all.remove(key);
+        }
+    }
+}
