@@ -33,6 +33,7 @@ use crate::budget::Budget;
 use crate::handled::{Handled, Memory};
 use crate::measure::CloseReason;
 use crate::owner::Owner;
+use crate::room::Room;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
@@ -43,6 +44,8 @@ const MAX_EVICTING: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
+/// Bytes of requests of dialogs that are answered beside others, 4 KiB and more for each: so these are few for the queues of a node.
+const MAX_BESIDE: usize = 16 << 20;
 /// The most requests of a dialog that are in flight at a time.
 pub(super) const MOST_IN_FLIGHT: usize = 64;
 /// How often a connection whose request body arrives gets a new order among those that are closed first.
@@ -63,6 +66,8 @@ pub struct Connections {
     pub(super) request_bodies: Arc<Budget<Connection>>,
     pub(super) response_bodies: Arc<Budget<Connection>>,
     pub(super) handled: Arc<Handled>,
+    /// Memory of the requests of dialogs that are answered beside others.
+    pub(super) beside: Arc<Room>,
 }
 
 /// One connection.
@@ -131,6 +136,7 @@ impl Connections {
             request_bodies: Budget::new(MAX_REQUEST_BODIES, Connection::shed_body),
             response_bodies: Budget::new(MAX_RESPONSE_BODIES, Connection::shed_response),
             handled: Handled::new(MAX_HANDLED),
+            beside: Room::new(MAX_BESIDE),
         })
     }
 
@@ -316,10 +322,10 @@ impl Connection {
         self.put(&mut self.state(), Class::Busy);
     }
 
-    /// The request lasts, until its response ends: it waits for a lease, or is a watch.
+    /// The request lasts, until its response ends: it waits for a lease, or is a watch. Nothing changes if others are in flight.
     pub fn lasts(&self) {
         let mut state = self.state();
-        if !std::mem::replace(&mut state.lasts, true) {
+        if state.in_flight == 1 && !std::mem::replace(&mut state.lasts, true) {
             self.put(&mut state, Class::Lasting);
         }
     }

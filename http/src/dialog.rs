@@ -40,6 +40,10 @@ use crate::threads::Threads;
 use crate::turns::{PER_TURN, Turns, in_turns};
 use crate::{Open, Protocol, Remote, serve_all};
 
+/// What a request takes that is answered beside others, and how many times its size besides.
+const BESIDE: usize = 4 << 10;
+const TIMES_BESIDE: usize = 8;
+
 /// The server's side of a connection.
 ///
 /// Requests are answered also after the client has hung up, though perhaps not sent, as a release must reach others all the same. One that
@@ -142,6 +146,8 @@ struct Course<D> {
     alone: Option<(InFlight, Bytes)>,
     /// No further request begins.
     is_ended: bool,
+    /// That was so while requests were in flight, and what the client has sent since is not read.
+    has_unread: bool,
     /// No further response is sent: the client would take it for one that was withheld.
     is_mute: bool,
 }
@@ -150,8 +156,9 @@ impl<D: Dialog> Course<D> {
     fn new(dialog: D, socket: Socket, turns: Arc<Turns>, draining: watch::Receiver<bool>) -> Self {
         let reader = socket.reader();
         let incoming = Incoming::new(Arc::clone(&reader), Arc::clone(&turns), draining);
-        let (under_way, alone, is_ended, is_mute) = (UnderWay::default(), None, false, false);
-        Self { dialog, socket, reader, turns, incoming, under_way, alone, is_ended, is_mute }
+        let (under_way, alone, is_ended, has_unread, is_mute) =
+            (UnderWay::default(), None, false, false, false);
+        Self { dialog, socket, reader, turns, incoming, under_way, alone, is_ended, has_unread, is_mute }
     }
 
     async fn run(mut self) -> io::Result<()> {
@@ -159,6 +166,7 @@ impl<D: Dialog> Course<D> {
         yield_now().await;
         loop {
             if self.respond().await {
+                drop(self.under_way);
                 return timeout(END_TIMEOUT, end(self.socket)).await?;
             }
             if self.under_way.is_empty() {
@@ -166,7 +174,9 @@ impl<D: Dialog> Course<D> {
                     self.answer_alone(in_flight, request).await;
                     continue;
                 }
-                if self.is_ended {
+                if self.has_unread {
+                    return timeout(END_TIMEOUT, end(self.socket)).await?;
+                } else if self.is_ended {
                     return timeout(END_TIMEOUT, self.socket.shutdown()).await?;
                 }
             }
@@ -193,7 +203,7 @@ impl<D: Dialog> Course<D> {
             None
         });
         let Some(next) = next else {
-            self.is_ended = true;
+            (self.is_ended, self.has_unread) = (true, !self.under_way.is_empty());
             return;
         };
         let Some(in_flight) = connection.begin_now() else { return };
@@ -201,15 +211,22 @@ impl<D: Dialog> Course<D> {
         self.reader.is_gone().await;
         match next {
             Err(last) => self.under_way.add_answered(in_flight, Answer::last(last)),
-            Ok(request) if request.len() > PER_TURN => self.alone = Some((in_flight, request)),
-            Ok(request) => match self.dialog.answer_beside(&request, connection) {
-                Some(answer) => {
-                    let (turns, of) = (Arc::clone(&self.turns), Arc::clone(connection));
-                    let answer = async move { in_turns(&turns, || of.owner(), answer).await };
-                    self.under_way.add(request.len(), in_flight, answer);
-                }
-                None => self.alone = Some((in_flight, request)),
-            },
+            Ok(request) => self.answer_beside(in_flight, request),
+        }
+    }
+
+    /// Answers a request beside others if it may be, and there is memory for that. Otherwise it waits until it is alone.
+    fn answer_beside(&mut self, in_flight: InFlight, request: Bytes) {
+        let connection = &in_flight.0;
+        let takes = if self.under_way.is_empty() { 0 } else { BESIDE + TIMES_BESIDE * request.len() };
+        if request.len() <= PER_TURN
+            && let Some(portion) = connection.connections.beside.take(connection, takes)
+            && let Some(answer) = self.dialog.answer_beside(&request, connection)
+        {
+            debug_assert!(size_of_val(&answer) <= BESIDE, "{}", size_of_val(&answer));
+            self.under_way.add(request.len(), in_flight, portion, &self.turns, answer);
+        } else {
+            self.alone = Some((in_flight, request));
         }
     }
 
@@ -231,6 +248,10 @@ impl<D: Dialog> Course<D> {
             }
         }
         self.incoming.share = None;
+        if let Some(turn) = self.turns.ask_again(|| connection.owner()) {
+            // Nobody drops the other end while it waits.
+            let _ = turn.await;
+        }
         self.reader.is_gone().await;
         let owner = || connection.owner();
         let answer = in_turns(&self.turns, owner, self.dialog.answer_alone(request, connection)).await;
@@ -257,7 +278,8 @@ impl<D: Dialog> Course<D> {
             if outgoing.is_empty() {
                 break;
             }
-            if let Err(error) = outgoing.send(&mut self.socket, &self.turns).await {
+            let sends = outgoing.send(&mut self.socket, &self.turns);
+            if let Err(error) = self.under_way.beside(sends).await {
                 tracing::debug!(%error, "a client does not get its answers any more");
                 self.reader.connection().hung_up();
                 self.is_mute = true;

@@ -17,10 +17,11 @@ use tokio_rustls::server::TlsStream;
 use crate::connections::{Connection, HEAD_TIMEOUT};
 use crate::paced::Paced;
 use crate::socket::{END_TIMEOUT, Stream, end};
-use crate::turns::Turns;
+use crate::turns::{PER_TURN, Turns};
 
-/// Encrypted bytes that wait for the client to read. The bodies of responses have a budget of their own.
-const MAX_UNSENT: usize = 16 << 10;
+/// Encrypted bytes that wait for the client to read: a piece of a response, in one record, and messages of TLS itself. The bodies of
+/// responses have a budget of their own.
+const MAX_UNSENT: usize = PER_TURN + (4 << 10);
 /// How often connections with a certificate ask whether it ended, or the files changed.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// The first byte of a connection with TLS, which no method of HTTP begins with.

@@ -28,6 +28,7 @@ mod owner;
 mod paced;
 mod queue;
 mod requests;
+mod room;
 mod socket;
 mod threads;
 mod turns;
@@ -39,6 +40,7 @@ pub use dialog::{Answer, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;
 pub use measure::METRICS;
 pub use requests::serve;
+pub use room::{Portion, Room};
 pub use threads::Threads;
 
 use connections::Admitted;

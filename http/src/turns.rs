@@ -73,8 +73,13 @@ impl Turns {
         self.given().looked = Instant::now();
     }
 
-    fn is_look_overdue(&self) -> bool {
-        self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS
+    /// Asks for another turn of a task that may have had one long ago; `None` if the thread has looked meanwhile.
+    pub(super) fn ask_again(
+        self: &Arc<Self>,
+        owner: impl FnOnce() -> Owner,
+    ) -> Option<oneshot::Receiver<()>> {
+        let is_look_overdue = self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS;
+        is_look_overdue.then(|| self.ask(owner())).flatten()
     }
 
     async fn give(self: Arc<Self>) {
@@ -123,17 +128,17 @@ async fn turns_taken() {
     .await;
 }
 
-/// The same future, of a task that has a turn or waits. If the thread has not looked for long, it goes on in another one: a thousand
-/// handlers that waited for the same may go on together.
+/// The same future, of a task that has a turn. It goes on in another one, if the thread has not looked for long: a thousand handlers that
+/// waited for the same may go on together.
 pub(super) async fn in_turns<F: Future>(
     turns: &Arc<Turns>,
     owner: impl Fn() -> Owner,
     future: F,
 ) -> F::Output {
-    let (mut future, mut next) = (pin!(future), None);
+    let (mut future, mut next, mut has_begun) = (pin!(future), None, false);
     poll_fn(|cx| {
-        if next.is_none() && turns.is_look_overdue() {
-            next = turns.ask(owner());
+        if std::mem::replace(&mut has_begun, true) && next.is_none() {
+            next = turns.ask_again(&owner);
         }
         if let Some(turn) = &mut next {
             // Nobody drops the other end while it waits.

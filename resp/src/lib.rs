@@ -30,7 +30,6 @@ mod refused;
 mod reply;
 mod request_log;
 mod response;
-mod room;
 mod script;
 mod scripts;
 mod serve;

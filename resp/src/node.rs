@@ -4,10 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use ringfence_http::Room;
 use ringfence_service::{RequestLog, Service};
 
-use crate::room::Room;
 use crate::scripts::Scripts;
+
+/// Bytes of the commands that clients queue, and of the keys that they watch.
+const MAX_PENDING: usize = 64 << 20;
 
 pub(crate) struct Node {
     pub(crate) service: Arc<Service>,
@@ -21,7 +24,7 @@ pub(crate) struct Node {
 impl Node {
     /// Logs requests that take `slow` or longer.
     pub(crate) fn new(service: Arc<Service>, slow: Duration) -> Self {
-        let (scripts, room, log) = (Scripts::default(), Room::new(), RequestLog::new(slow));
+        let (scripts, room, log) = (Scripts::default(), Room::new(MAX_PENDING), RequestLog::new(slow));
         Self { service, scripts, room, log, connections: AtomicU64::new(1) }
     }
 

@@ -165,7 +165,8 @@ impl Session {
             Command::Reset => Ok(self.reset()),
             Command::Work | Command::Ping => {
                 Work::read(asked.arguments, self.peer.from(asked.caller, Place::Queued))?;
-                self.pending.queue(asked.sent, self.peer.node.room.share(asked.caller.name()))
+                let portion = self.peer.node.room.take(asked.connection, asked.sent.len());
+                self.pending.queue(asked.sent, portion)
             }
             Command::Multi => Err(Refused::new(Kind::Order, "ERR MULTI calls can not be nested")),
             Command::Watch => Err(Refused::new(Kind::Order, "ERR WATCH inside MULTI is not allowed")),

@@ -163,6 +163,20 @@ async fn a_host_with_ipv6_is_one_whatever_the_lower_half_of_its_address() {
 
 /// Own waits once cost a holder the connection on which it renewed, and there was no room for another.
 #[tokio::test(start_paused = true)]
+async fn a_connection_with_several_requests_does_not_go_first_because_one_lasts() {
+    let connections = Connections::new(2);
+    let [several, idle] = [1; 2].map(|host| admit(&connections, host));
+    let (first, _second) = (begin(&several), begin(&several));
+    several.0.lasts();
+    let _other = admit(&connections, 2);
+    assert_eq!(closed([&several, &idle]), [false, true]);
+    drop(first);
+    several.0.lasts();
+    let _another = admit(&connections, 3);
+    assert!(is_closed(&several));
+}
+
+#[tokio::test(start_paused = true)]
 async fn own_waits_go_before_the_connection_of_a_holder_between_two_renewals() {
     let connections = Connections::new(60);
     let holder = admit_known(&connections, 1, "app");

@@ -63,10 +63,10 @@ impl Incoming {
                 return Ok(None);
             }
         }
-        if let Some(turn) = &mut self.turn {
+        while let Some(turn) = &mut self.turn {
             // Nobody drops the other end while it waits.
             let _ = turn.await;
-            self.turn = None;
+            self.turn = self.turns.ask_again(|| self.reader.connection().owner());
         }
         Ok(self.next.take())
     }

@@ -91,6 +91,16 @@ async fn answer(
         "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
         "wait" => drop(gate.wait_for(|open| *open).await),
+        "wait-large" => {
+            let _ = gate.wait_for(|open| *open).await;
+            bytes = vec![b'.'; rest.parse().unwrap()].into();
+        }
+        "wait-behind" => {
+            let _ = gate.wait_for(|open| *open).await;
+            while seen.responded.load(Relaxed) == 0 {
+                yield_now().await;
+            }
+        }
         "if-there" if connection.is_gone() => bytes = "gone\n".into(),
         "large" => bytes = vec![b'.'; rest.parse().unwrap()].into(),
         _ => {}

@@ -2,14 +2,16 @@
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Answer;
 use crate::connections::{InFlight, MOST_IN_FLIGHT};
-use crate::turns::PER_TURN;
+use crate::room::Portion;
+use crate::turns::{PER_TURN, Turns, in_turns};
 
 /// A request that is being answered: its number, and its answer.
 type Running = Pin<Box<dyn Future<Output = (u64, Answer)> + Send>>;
@@ -31,6 +33,7 @@ pub(super) struct UnderWay {
 /// A request that has begun.
 struct Begun {
     in_flight: InFlight,
+    _portion: Option<Portion>,
     bytes: usize,
     answer: Option<Answer>,
 }
@@ -50,18 +53,34 @@ impl UnderWay {
         &mut self,
         bytes: usize,
         in_flight: InFlight,
+        portion: Portion,
+        turns: &Arc<Turns>,
         answer: impl Future<Output = Answer> + Send + 'static,
     ) {
         let number = self.first + self.requests.len() as u64;
-        self.running.push(Box::pin(async move { (number, answer.await) }));
-        self.requests.push_back(Begun { in_flight, bytes, answer: None });
+        let (turns, connection) = (Arc::clone(turns), Arc::clone(&in_flight.0));
+        // In a box, as each future that is made of it would have two copies.
+        let answer = Box::pin(answer);
+        self.running
+            .push(Box::pin(async move { (number, in_turns(&turns, || connection.owner(), answer).await) }));
+        self.requests.push_back(Begun { in_flight, _portion: Some(portion), bytes, answer: None });
         self.bytes += bytes;
     }
 
     /// Adds a request whose answer is known.
     pub(super) fn add_answered(&mut self, in_flight: InFlight, answer: Answer) {
         self.has_last |= answer.is_last;
-        self.requests.push_back(Begun { in_flight, bytes: 0, answer: Some(answer) });
+        self.requests.push_back(Begun { in_flight, _portion: None, bytes: 0, answer: Some(answer) });
+    }
+
+    /// Lets the requests go on, while `other` does.
+    pub(super) async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
+        let mut other = pin!(other);
+        poll_fn(|cx| {
+            self.poll(cx);
+            other.as_mut().poll(cx)
+        })
+        .await
     }
 
     /// Lets the requests go on, until a further answer is known.

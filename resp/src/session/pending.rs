@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bytes::Bytes;
+use ringfence_http::Portion;
 use ringfence_wire::Key;
 
 use super::{Asked, Done, Session};
@@ -11,7 +12,6 @@ use crate::frame::Request;
 use crate::key_name;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
-use crate::room::Share;
 use crate::verbs::Place;
 use crate::work::{self, Watched, Work};
 
@@ -26,7 +26,7 @@ pub(super) struct Pending {
     queue: Option<Queue>,
     watched: Vec<(Key, Watched)>,
     /// The memory of the queue and of the watched keys.
-    shares: Vec<Share>,
+    portions: Vec<Portion>,
     /// A command was left out, so EXEC does nothing.
     is_spoiled: bool,
 }
@@ -55,14 +55,14 @@ impl Pending {
     }
 
     /// Queues a request.
-    pub(super) fn queue(&mut self, sent: &Bytes, share: Share) -> Result<Done, Refused> {
+    pub(super) fn queue(&mut self, sent: &Bytes, portion: Option<Portion>) -> Result<Done, Refused> {
         let queue = self.queue.get_or_insert_default();
         let bytes = queue.bytes + sent.len();
         if queue.requests.len() == MAX_QUEUED || bytes > MAX_QUEUED_BYTES {
             let text = "ERR ringfence: at most 64 commands are queued behind MULTI, of 64 KiB together";
             return Err(Refused::arguments(text));
         }
-        self.shares.push(grown(share, sent.len())?);
+        self.portions.push(portion.ok_or_else(no_room)?);
         queue.bytes = bytes;
         // A slice would keep all bytes that arrived with it.
         queue.requests.push(Bytes::copy_from_slice(sent));
@@ -97,7 +97,7 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let share = grown(self.peer.node.room.share(asked.caller.name()), bytes)?;
+        let portion = self.peer.node.room.take(asked.connection, bytes).ok_or_else(no_room)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
         let done = self.peer.transact(asked.caller, asked.connection, &keys, |transaction, _| {
@@ -109,13 +109,13 @@ impl Session {
         });
         let done = done.await?;
         self.pending.watched.extend(seen);
-        self.pending.shares.push(share);
+        self.pending.portions.push(portion);
         Ok(done)
     }
 
     /// `EXEC`
     pub(super) async fn exec(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
-        let Pending { queue, watched, shares: _shares, is_spoiled } = std::mem::take(&mut self.pending);
+        let Pending { queue, watched, portions: _portions, is_spoiled } = std::mem::take(&mut self.pending);
         let queue = queue.unwrap_or_default();
         if is_spoiled {
             let text = "EXECABORT Transaction discarded because of previous errors.";
@@ -150,13 +150,7 @@ fn failed(refused: &Refused) -> Refused {
     )
 }
 
-fn grown(mut share: Share, bytes: usize) -> Result<Share, Refused> {
-    match share.grow(bytes) {
-        true => Ok(share),
-        false => {
-            let text =
-                "ERR ringfence: this node has no room for more commands behind MULTI, and keys of WATCH";
-            Err(Refused::new(Kind::Overloaded, text))
-        }
-    }
+fn no_room() -> Refused {
+    let text = "ERR ringfence: this node has no room for more commands behind MULTI, and keys of WATCH";
+    Refused::new(Kind::Overloaded, text)
 }

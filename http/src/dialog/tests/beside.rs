@@ -89,6 +89,56 @@ async fn an_answer_that_waits_for_earlier_ones_takes_memory() {
 }
 
 #[tokio::test]
+async fn requests_go_on_while_the_client_reads_nothing() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("+wait-large 20000000\n+wait-behind a\n").await;
+    until("both begin", || server.seen.begun.load(Relaxed) == 2).await;
+    server.gate.send_replace(true);
+    until("both are done", || server.seen.ended.load(Relaxed) == 2).await;
+    assert_eq!(server.seen.sent.load(Relaxed), 0);
+    client.read_exact(&mut vec![0; 20_000_000]).await.unwrap();
+    reads(&mut client, "a\n").await;
+}
+
+#[tokio::test]
+async fn requests_wait_for_those_before_them_if_there_is_no_memory() {
+    let server = Server::here(100).await;
+    let mut taken = Vec::new();
+    for host in 1..30 {
+        let other = server.connections.admit(SocketAddr::from(([192, 0, 2, host], 1))).await;
+        taken.extend(std::iter::from_fn(|| server.connections.beside.take(&other.0, 1 << 10)));
+    }
+    let mut client = server.sent("+wait a\n+echo b\n").await;
+    until("the first begins", || server.seen.begun.load(Relaxed) == 1).await;
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    assert_eq!(server.seen.begun.load(Relaxed), 1);
+    server.gate.send_replace(true);
+    reads(&mut client, "a\nb\n").await;
+}
+
+#[tokio::test]
+async fn an_answer_arrives_though_the_client_sends_on_while_the_server_stops() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("+wait a\n").await;
+    until("it begins", || server.seen.begun.load(Relaxed) == 1).await;
+    server.stop.send_replace(true);
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    client.write_all(&b"+echo b\n".repeat(10 * PER_TURN)).await.unwrap();
+    server.gate.send_replace(true);
+    assert_eq!(rest(&mut client).await, "a\n");
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    assert_eq!(server.connections.count().0, 1, "to close resets the connection, and the answer may be lost");
+    drop(client);
+    until("it closes", || server.connections.count().0 == 0).await;
+}
+
+#[tokio::test]
 async fn all_requests_go_on_without_their_client() {
     let server = Server::here(10).await;
     let client = server.sent("+wait a\nif-there b\n+wait c\n+if-there d\n").await;
