@@ -274,34 +274,6 @@ impl Connection {
         }
     }
 
-    /// The head of a request is complete, and it is its turn. Waits until all earlier responses are sent. hyper does not after a request
-    /// that expects `100 Continue` and whose body nobody read, and a client that reads nothing could ask for any number of responses.
-    /// Never returns if the connection is about to be closed for another one.
-    pub(super) async fn begin(self: &Arc<Self>) -> InFlight {
-        loop {
-            if let Some(in_flight) = self.begin_now() {
-                return in_flight;
-            }
-            self.flushed.notified().await;
-        }
-    }
-
-    /// Begins a request, beside those that are in flight. `None`: an earlier response is not sent, or the connection is about to be closed.
-    pub(super) fn begin_now(self: &Arc<Self>) -> Option<InFlight> {
-        let mut state = self.state();
-        if state.phase == Phase::Flushing || self.is_evicted.load(Relaxed) {
-            state.begins = true;
-            return None;
-        }
-        self.put(&mut state, Class::Busy);
-        if state.in_flight == 0 {
-            (state.is_body_shed, state.is_response_shed) = (false, false);
-        }
-        state.in_flight += 1;
-        state.phase = Phase::Handling;
-        Some(InFlight(Arc::clone(self)))
-    }
-
     pub(super) fn is_handling(&self) -> bool {
         self.state().phase == Phase::Handling
     }

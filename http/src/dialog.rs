@@ -220,7 +220,7 @@ impl<D: Dialog> Course<D> {
         let connection = &in_flight.0;
         let takes = if self.under_way.is_empty() { 0 } else { BESIDE + TIMES_BESIDE * request.len() };
         if request.len() <= PER_TURN
-            && let Some(portion) = connection.connections.beside.take(connection, takes)
+            && let Some(portion) = connection.portion(&connection.connections.beside, takes)
             && let Some(answer) = self.dialog.answer_beside(&request, connection)
         {
             debug_assert!(size_of_val(&answer) <= BESIDE, "{}", size_of_val(&answer));

@@ -3,7 +3,6 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use crate::connections::Connection;
 use crate::owner::Owner;
 
 /// A bound on the bytes that all owners take together. No owner gets more than is left for the others: one alone gets at most half, two get
@@ -34,12 +33,8 @@ impl Room {
         Arc::new(Self { max_bytes, taken: Mutex::default() })
     }
 
-    /// Takes `bytes` for the owner of `connection`. `None`: there is no room.
-    pub fn take(self: &Arc<Self>, connection: &Connection, bytes: usize) -> Option<Portion> {
-        self.take_for(connection.owner(), bytes)
-    }
-
-    fn take_for(self: &Arc<Self>, by: Owner, bytes: usize) -> Option<Portion> {
+    /// Takes `bytes` for an owner. `None`: there is no room.
+    pub(super) fn take(self: &Arc<Self>, by: Owner, bytes: usize) -> Option<Portion> {
         let mut taken = self.taken();
         let left = self.max_bytes.saturating_sub(taken.bytes + bytes);
         let own = taken.by.get(&by).copied().unwrap_or(0) + bytes;
@@ -77,11 +72,10 @@ mod tests {
     fn one_owner_leaves_room_for_others_and_gives_back_what_it_took() {
         let room = Room::new(120);
         let [greedy, modest] = ["greedy", "modest"].map(|name| Owner::Principal(name.into()));
-        let most =
-            |by: &Owner| -> Vec<Portion> { std::iter::from_fn(|| room.take_for(by.clone(), 1)).collect() };
+        let most = |by: &Owner| -> Vec<Portion> { std::iter::from_fn(|| room.take(by.clone(), 1)).collect() };
         let first = most(&greedy);
         assert_eq!(first.len(), 60);
-        assert!(room.take_for(greedy, 1).is_none());
+        assert!(room.take(greedy, 1).is_none());
         let second = most(&modest);
         assert_eq!(second.len(), 30);
         drop((first, second));

@@ -165,7 +165,7 @@ impl Session {
             Command::Reset => Ok(self.reset()),
             Command::Work | Command::Ping => {
                 Work::read(asked.arguments, self.peer.from(asked.caller, Place::Queued))?;
-                let portion = self.peer.node.room.take(asked.connection, asked.sent.len());
+                let portion = asked.connection.portion(&self.peer.node.room, asked.sent.len());
                 self.pending.queue(asked.sent, portion)
             }
             Command::Multi => Err(Refused::new(Kind::Order, "ERR MULTI calls can not be nested")),

@@ -14,6 +14,7 @@ use crate::budget::Share;
 use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
+use crate::room::{Portion, Room};
 use crate::turns::PER_TURN;
 
 /// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
@@ -87,6 +88,34 @@ impl State {
 }
 
 impl Connection {
+    /// The head of a request is complete, and it is its turn. Waits until all earlier responses are sent. hyper does not after a request
+    /// that expects `100 Continue` and whose body nobody read, and a client that reads nothing could ask for any number of responses.
+    /// Never returns if the connection is about to be closed for another one.
+    pub(crate) async fn begin(self: &Arc<Self>) -> InFlight {
+        loop {
+            if let Some(in_flight) = self.begin_now() {
+                return in_flight;
+            }
+            self.flushed.notified().await;
+        }
+    }
+
+    /// Begins a request, beside those that are in flight. `None`: an earlier response is not sent, or the connection is about to be closed.
+    pub(crate) fn begin_now(self: &Arc<Self>) -> Option<InFlight> {
+        let mut state = self.state();
+        if state.phase == Phase::Flushing || self.is_evicted.load(Relaxed) {
+            state.begins = true;
+            return None;
+        }
+        self.put(&mut state, Class::Busy);
+        if state.in_flight == 0 {
+            (state.is_body_shed, state.is_response_shed) = (false, false);
+        }
+        state.in_flight += 1;
+        state.phase = Phase::Handling;
+        Some(InFlight(Arc::clone(self)))
+    }
+
     /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, it may be idle for any time.
     pub(crate) fn becomes_dialog(&self) {
         self.state().is_dialog = true;
@@ -115,6 +144,11 @@ impl Connection {
             share.grow(bytes);
             share
         })
+    }
+
+    /// Takes `bytes` of `room` for the owner. `None`: there is no room.
+    pub fn portion(&self, room: &Arc<Room>, bytes: usize) -> Option<Portion> {
+        room.take(self.owner(), bytes)
     }
 
     /// Waits until there is memory for handling a request of `bytes`, all of which has arrived. Returns `false` if others were given the

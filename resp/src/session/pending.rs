@@ -97,7 +97,7 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let portion = self.peer.node.room.take(asked.connection, bytes).ok_or_else(no_room)?;
+        let portion = asked.connection.portion(&self.peer.node.room, bytes).ok_or_else(no_room)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
         let done = self.peer.transact(asked.caller, asked.connection, &keys, |transaction, _| {

@@ -106,7 +106,7 @@ async fn requests_wait_for_those_before_them_if_there_is_no_memory() {
     let mut taken = Vec::new();
     for host in 1..30 {
         let other = server.connections.admit(SocketAddr::from(([192, 0, 2, host], 1))).await;
-        taken.extend(std::iter::from_fn(|| server.connections.beside.take(&other.0, 1 << 10)));
+        taken.extend(std::iter::from_fn(|| other.0.portion(&server.connections.beside, 1 << 10)));
     }
     let mut client = server.sent("+wait a\n+echo b\n").await;
     until("the first begins", || server.seen.begun.load(Relaxed) == 1).await;
