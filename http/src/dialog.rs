@@ -56,8 +56,8 @@ pub trait Dialog: Send + 'static {
     /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request that need not wait for those that are under way, nor those behind it for it. `None` without any effect: it must be
-    /// done alone. Large requests always are.
+    /// Answers a request that need not wait for those that are under way, nor those behind it for it. `None`: it must be done alone, and
+    /// [`Self::answer_alone`] is next. Large requests always are.
     fn answer_beside(
         &mut self,
         request: &Bytes,
@@ -74,7 +74,7 @@ pub trait Dialog: Send + 'static {
 
 /// The answer to a request.
 pub struct Answer {
-    /// Whether no further request begins, and the connection closes after it.
+    /// Whether no further request begins. The connection closes when all that have begun are answered.
     pub is_last: bool,
     /// Makes the response when the answers to all earlier requests are known, and it is about to be sent.
     pub respond: Box<dyn FnOnce() -> Response + Send>,
@@ -92,7 +92,7 @@ pub struct Response {
 }
 
 impl Answer {
-    /// An answer after which the connection closes.
+    /// The answer to what is no request.
     fn last(bytes: Bytes) -> Self {
         Self { is_last: true, respond: Box::new(|| Response { bytes, ..Response::default() }) }
     }
@@ -165,18 +165,16 @@ impl<D: Dialog> Course<D> {
         // tokio reads from a new socket before it has polled the system for a close.
         yield_now().await;
         loop {
-            if self.respond().await {
-                drop(self.under_way);
-                return timeout(END_TIMEOUT, end(self.socket)).await?;
-            }
+            self.respond().await;
             if self.under_way.is_empty() {
+                if self.under_way.has_last() || self.has_unread {
+                    return timeout(END_TIMEOUT, end(self.socket)).await?;
+                }
                 if let Some((in_flight, request)) = self.alone.take() {
                     self.answer_alone(in_flight, request).await;
                     continue;
                 }
-                if self.has_unread {
-                    return timeout(END_TIMEOUT, end(self.socket)).await?;
-                } else if self.is_ended {
+                if self.is_ended {
                     return timeout(END_TIMEOUT, self.socket.shutdown()).await?;
                 }
             }
@@ -258,16 +256,13 @@ impl<D: Dialog> Course<D> {
         self.under_way.add_answered(in_flight, answer);
     }
 
-    /// Sends the responses to all requests whose answers, and those to all before them, are known. Returns whether one is the last.
-    async fn respond(&mut self) -> bool {
-        let mut is_last = false;
+    /// Sends the responses to all requests whose answers, and those to all before them, are known.
+    async fn respond(&mut self) {
         loop {
             let mut outgoing = Outgoing::default();
-            while !is_last
-                && !outgoing.is_full()
+            while !outgoing.is_full()
                 && let Some((in_flight, answer)) = self.under_way.pop()
             {
-                is_last = answer.is_last;
                 let is_gone = self.reader.is_gone().await;
                 let response = (answer.respond)();
                 self.is_mute |= is_gone && response.sent.is_some();
@@ -288,6 +283,5 @@ impl<D: Dialog> Course<D> {
         if self.is_mute {
             self.reader.connection().flushed();
         }
-        is_last
     }
 }

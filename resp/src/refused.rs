@@ -12,7 +12,7 @@ const INDETERMINATE: &str =
     "ERR ringfence: it may have been done, or may be done later. A lock that it took is taken back";
 
 /// The longest text of a refusal, in bytes.
-const MAX_TEXT: usize = 1 << 10;
+pub(crate) const MAX_TEXT: usize = 1 << 10;
 
 /// Why a command is not done. No other command of its request is done, either.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -80,7 +80,8 @@ impl Refused {
         let mut text = text.into();
         if let Some(cut) = (0..=MAX_TEXT).rev().find(|at| text.len() > MAX_TEXT && text.is_char_boundary(*at))
         {
-            text.to_mut().truncate(cut);
+            // Its own, so that nothing of a long text is kept.
+            text = text[..cut].to_owned().into();
         }
         Self { kind, text }
     }
@@ -168,5 +169,17 @@ impl From<Failure> for Refused {
             _ => (Kind::Indeterminate, INDETERMINATE.into()),
         };
         Self::new(kind, text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_text_is_cut_and_not_kept() {
+        let refused = Refused::new(Kind::Script, "é".repeat(MAX_TEXT));
+        let Cow::Owned(text) = refused.text else { panic!("it is cut") };
+        assert_eq!((text.len(), text.capacity() <= MAX_TEXT), (MAX_TEXT, true));
     }
 }

@@ -41,6 +41,8 @@ pub(crate) struct Session {
     /// The keys of the requests that are being answered beside others.
     named: NamedKeys,
     is_first: bool,
+    /// The next request was counted already.
+    is_counted: bool,
 }
 
 /// What requests use of the connection that they came on. Those beside others have a copy.
@@ -79,7 +81,7 @@ impl Session {
         let id = node.next_connection();
         let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None };
         let (pending, named) = (Pending::default(), NamedKeys::default());
-        Self { peer, id, credential: None, pending, named, is_first: true }
+        Self { peer, id, credential: None, pending, named, is_first: true, is_counted: false }
     }
 
     /// Answers a request when those before it are answered.
@@ -97,6 +99,7 @@ impl Session {
                 "ERR ringfence: lines of words are for PING, QUIT and a first AUTH: send arrays",
             ));
         }
+        let is_counted = std::mem::take(&mut self.is_counted);
         let mut open = self.peer.open(name);
         let caller = self.caller().or_else(|failure| match command.is_for_strangers() {
             true => Ok(Caller::anybody()),
@@ -106,7 +109,7 @@ impl Session {
         let asked = caller.as_ref().map_err(|failure| failure.clone().into()).and_then(|caller| {
             open.is_of(caller.principal());
             let asked = Asked { name, command, arguments: &request.arguments, sent, caller, connection };
-            self.admit(asked).map(|()| asked)
+            self.admit(asked, is_counted).map(|()| asked)
         });
         // Redis does not refuse it, so the client may not look, and what it sends next would mean something else.
         let mut must_close = asked.is_err() && command.is_of_connection();
@@ -140,11 +143,11 @@ impl Session {
     }
 
     /// Checks that the caller may send requests, and counts this one.
-    fn admit(&self, asked: Asked<'_>) -> Result<(), Refused> {
+    fn admit(&self, asked: Asked<'_>, is_counted: bool) -> Result<(), Refused> {
         let (Asked { command, sent, caller, .. }, service) = (asked, &self.peer.node.service);
         check_rights(caller, command)?;
         // Strangers cannot keep principals from showing who they are.
-        if !matches!(command, Command::Auth | Command::Hello) {
+        if !is_counted && !matches!(command, Command::Auth | Command::Hello) {
             service.count_request(caller)?;
         }
         service.count_more(caller, sent.len() / BYTES_OF_A_REQUEST, 0)?;

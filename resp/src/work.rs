@@ -11,11 +11,14 @@ use crate::calls::Calls;
 use crate::frame::integer;
 use crate::key_name;
 use crate::measure;
-use crate::refused::{Kind, Refused};
+use crate::refused::{Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
 use crate::script::{self, Budget, Halt, RunError, Script};
 use crate::scripts::{Digest, Scripts};
 use crate::verbs::{self, Answer, Place, Signals, Verb};
+
+/// Bytes of a script that takes much memory. Those of lock libraries take a few KiB.
+const LARGE: usize = 32 << 10;
 
 /// A command or a script, ready to run.
 #[derive(Debug)]
@@ -78,6 +81,11 @@ impl Work {
         }
     }
 
+    /// Whether it keeps much memory while it waits.
+    pub(crate) fn is_large(&self) -> bool {
+        matches!(self, Self::Script(run) if run.script.size() > LARGE)
+    }
+
     pub(crate) fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
         match self {
             Self::Verb(verb) => verb.run(transaction),
@@ -130,7 +138,7 @@ impl Run {
         let failed = match script::run(script, names, arguments, &mut calls, budget) {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
-                String::from_utf8_lossy(&text).into_owned()
+                String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
             }
             Ok(reply) => return Ok(reply),
             Err(RunError::Halted(Halt::Refused(refused))) => {

@@ -37,7 +37,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Transacted<R> {
     result: R,
     unsent: Option<Unsent>,
-    /// When a lease that was acquired, or whose time was set, may have ended.
+    /// When a lease may have ended that was acquired, or whose time was set or read.
     until: Option<Instant>,
 }
 
@@ -81,12 +81,14 @@ impl Service {
         let deadline = Instant::now() + TIMEOUT;
         // The door has counted one request already.
         let (mut caller, mut now_ms, mut counted) = (caller.clone(), None, 1);
+        let mut begun = Instant::now();
         for _ in 0..MOST_RUNS {
+            caller.renew()?;
             caller.allow(KeyRight::Acquire, keys.iter())?;
-            let begun = Instant::now();
             let mut transaction = self.copy(&caller, keys, now_ms);
             let result = run(&mut transaction);
             let is_timely = now_ms.is_some() || !transaction.reads_time();
+            let until = transaction.ends_in().map(|left| begun + left);
             let (result, command) = match result {
                 Ok(result) => (result, transaction.into_command(holder, || self.new_lease())),
                 Err(result) => (result, None),
@@ -96,19 +98,18 @@ impl Service {
                     let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
                     self.count_more(&caller, requests, counted)?;
                     counted = 0;
-                    let until = shortest(&command).map(|ttl| begun + ttl);
                     if let Some(unsent) = self.change(&caller, command).await? {
                         return Ok(Transacted { result, unsent, until });
                     }
                 }
-                None if now_ms.is_some() => return Ok(Transacted { result, unsent: None, until: None }),
+                None if now_ms.is_some() => return Ok(Transacted { result, unsent: None, until }),
                 _ => {}
             }
             if Instant::now() >= deadline {
                 break;
             }
+            begun = Instant::now();
             now_ms = Some(self.handle.linearize().await?);
-            caller.renew()?;
         }
         Err(Failure::Changed)
     }
@@ -165,15 +166,6 @@ impl Service {
         measure::transacted(grants.len());
         Ok(Some(unsent))
     }
-}
-
-/// The shortest time that the change gives to a lease.
-fn shortest(command: &Conditional) -> Option<Duration> {
-    let ttls = command.changes().iter().filter_map(|change| match change {
-        KeyChange::Acquire { ttl, .. } | KeyChange::Expire { ttl, .. } => Some(ttl.ms()),
-        KeyChange::Keep { .. } | KeyChange::End { .. } => None,
-    });
-    ttls.min().map(|ms| Duration::from_millis(ms.into()))
 }
 
 /// The grants of a change. `None`: a key has changed.

@@ -4,6 +4,7 @@
 //! changes of that command. So either all of it is done, on keys that are as the request found them, or nothing.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use ringfence_lease::{Attachment, Condition, Conditional, Found, KeyChange, Value};
 use ringfence_wire::{Holder, Key, LeaseId, Token, Ttl};
@@ -204,6 +205,18 @@ impl Transaction {
     /// Whether the request has read how much time is left.
     pub(crate) fn reads_time(&self) -> bool {
         self.0.values().any(|place| place.read == Read::TimeLeft)
+    }
+
+    /// How long the first lease lives of the caller's that the request acquires, or whose time it sets or has read.
+    pub(crate) fn ends_in(&self) -> Option<Duration> {
+        let left = |place: &Place| match (&place.now, &place.found) {
+            (Now::New(_, ttl) | Now::Expires(ttl), _) => Some(ttl.ms().into()),
+            (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) if place.read == Read::TimeLeft => {
+                Some(*expires_in_ms)
+            }
+            _ => None,
+        };
+        self.0.values().filter_map(left).min().map(Duration::from_millis)
     }
 
     /// The command that makes the changes, if there are any. New leases show `holder`. `new` gives each of them its id and attachment.

@@ -90,7 +90,7 @@ async fn answer(
     match word {
         "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
-        "wait" => drop(gate.wait_for(|open| *open).await),
+        "wait" | "wait-quit" => drop(gate.wait_for(|open| *open).await),
         "wait-large" => {
             let _ = gate.wait_for(|open| *open).await;
             bytes = vec![b'.'; rest.parse().unwrap()].into();
@@ -107,7 +107,7 @@ async fn answer(
     }
     let kept = connection.keep_response(bytes.len());
     seen.ended.fetch_add(1, Relaxed);
-    let (is_last, is_told) = (word == "quit", word == "tell");
+    let (is_last, is_told) = (word.ends_with("quit"), word == "tell");
     let respond = move || {
         seen.responded.fetch_add(1, Relaxed);
         let sent = move || {

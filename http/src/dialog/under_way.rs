@@ -26,7 +26,7 @@ pub(super) struct UnderWay {
     first: u64,
     /// The bytes of all of them.
     bytes: usize,
-    /// Whether the connection will close after a request whose answer is known.
+    /// An answer was one after which no request begins.
     has_last: bool,
 }
 
@@ -46,6 +46,11 @@ impl UnderWay {
     /// Whether another request may begin. All of them together are about as large as one that is not large may be.
     pub(super) fn may_grow(&self) -> bool {
         self.requests.len() < MOST_IN_FLIGHT && self.bytes < PER_TURN && !self.has_last
+    }
+
+    /// Whether the connection closes when there are no more.
+    pub(super) fn has_last(&self) -> bool {
+        self.has_last
     }
 
     /// Adds a request that is being answered.

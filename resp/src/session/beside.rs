@@ -1,7 +1,7 @@
 //! Requests that do not wait for each other: a client may share a connection among its threads.
 //!
-//! These are commands on keys, and scripts, outside MULTI, that name no key of a request which is being answered. All others, and those
-//! that are refused before they run, are done alone.
+//! These are commands on keys, and small scripts, outside MULTI, that name no key of a request which is being answered. All others are done
+//! alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -28,7 +28,7 @@ struct Named {
 }
 
 impl Session {
-    /// Answers a request beside others. `None` without any effect: it must be done alone.
+    /// Answers a request beside others. `None`: it must be done alone, and [`Session::answer`] is next.
     pub(crate) fn answer_beside(
         &mut self,
         sent: &Bytes,
@@ -44,21 +44,28 @@ impl Session {
         }
         let caller = self.caller().ok()?;
         check_rights(&caller, command).ok()?;
-        Command::check(name, arguments.len() - 1).ok()?;
-        let work = Work::read(&arguments, self.peer.from(&caller, Place::Alone)).ok()?;
-        if work.keys().is_empty() {
-            return None;
-        }
-        let named = self.named.add(work::keys_of(work.keys()).ok()?)?;
         self.peer.node.service.count_request(&caller).ok()?;
-        self.is_first = false;
+        self.is_counted = true;
+        let work = Command::check(name, arguments.len() - 1)
+            .and_then(|()| Work::read(&arguments, self.peer.from(&caller, Place::Alone)))
+            .and_then(|work| Ok((work::keys_of(work.keys())?, work)));
+        let work = match work {
+            Ok((_, work)) if work.keys().is_empty() || work.is_large() => return None,
+            Ok((keys, work)) => Ok((self.named.add(keys)?, work)),
+            Err(refused) => Err(refused),
+        };
+        (self.is_counted, self.is_first) = (false, false);
         belongs_to(connection, Some(&caller));
         let (peer, mut open, connection) = (self.peer.clone(), self.peer.open(name), Arc::clone(connection));
         open.is_of(caller.principal());
         Some(async move {
-            let run = |transaction: &mut _, budget: &mut _| work.run(transaction, budget);
-            let done = peer.transact(&caller, &connection, &named.keys, run).await;
-            drop(named);
+            let done = match work {
+                Ok((named, work)) => {
+                    let run = |transaction: &mut _, budget: &mut _| work.run(transaction, budget);
+                    peer.transact(&caller, &connection, &named.keys, run).await
+                }
+                Err(refused) => Err(refused),
+            };
             peer.conclude(done, open, Some(&caller), &connection).await
         })
     }

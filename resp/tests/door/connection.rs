@@ -116,6 +116,30 @@ async fn a_database_is_a_subtree_of_keys() {
     assert_eq!(client.call("GET a").await, "v");
 }
 
+/// A request that waits for another is counted once all the same.
+#[tokio::test]
+async fn each_request_of_a_burst_counts_once() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 36 }";
+    let node = Node::start_with(Some(rules)).await;
+    let mut client = node.client().await;
+    let lines =
+        ["SET a v NX PX 60000", "GET a", "EVAL return(7) 0", "FOO", "EXISTS a b", "DEL a", "EVALSHA 1 1 a"];
+    client.send(&lines.iter().cycle().take(35).flat_map(|sent| line(sent)).collect::<Vec<u8>>()).await;
+    let expected = [
+        "+OK",
+        "v",
+        ":7",
+        "-ERR unknown command 'FOO'",
+        ":1",
+        ":1",
+        "-NOSCRIPT No matching script. Please use EVAL.",
+    ];
+    for reply in expected.iter().cycle().take(35) {
+        assert_eq!(client.receive().await, *reply);
+    }
+}
+
 /// The threads of a program share a connection.
 #[tokio::test]
 async fn requests_of_one_connection_wait_for_the_cluster_together() {

@@ -228,4 +228,14 @@ async fn a_lock_that_may_have_ended_is_not_acknowledged() {
     let late = node.transact(&["b"], |keys| Ok(keys.expire(&key("b"), short).is_ok())).await.unwrap();
     tokio::time::sleep(pause).await;
     assert!(matches!(late.in_time(), Err(Failure::Indeterminate)));
+    // So does a lock whose time was told.
+    assert!(node.set("c", "v").await);
+    drop(
+        node.transact(&["c"], |keys| Ok(keys.expire(&key("c"), Ttl::from_ms(2_000).unwrap()).is_ok()))
+            .await
+            .unwrap(),
+    );
+    let told = node.transact(&["c"], |keys| Ok(keys.time_left_ms(&key("c")).unwrap())).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    assert!(matches!(told.in_time(), Err(Failure::Indeterminate)));
 }

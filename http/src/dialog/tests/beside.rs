@@ -63,6 +63,20 @@ async fn nothing_begins_after_the_last_answer_is_known() {
     }
 }
 
+#[tokio::test]
+async fn requests_that_have_begun_before_the_last_answer_is_known_are_answered() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("+wait-quit a\n+wait b\n+echo c\n").await;
+    until("all begin", || server.seen.begun.load(Relaxed) == 3).await;
+    client.write_all(b"echo d\n").await.unwrap();
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    server.gate.send_replace(true);
+    assert_eq!(rest(&mut client).await, "a\nb\nc\n");
+    assert_eq!(server.seen.dropped.load(Relaxed), 0);
+}
+
 /// The client may know the first answer, so it must not be taken back.
 #[tokio::test]
 async fn a_response_is_sent_whatever_follows_it() {
