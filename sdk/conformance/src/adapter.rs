@@ -17,7 +17,7 @@ use tokio::time::timeout;
 /// Bounds an answer that has to come. The longest that a client may take is 30 s, for a release in the background.
 pub const ANSWERS_WITHIN: Duration = Duration::from_secs(45);
 /// Bounds the start of an adapter, until it answers for the first time.
-pub const STARTS_WITHIN: Duration = Duration::from_secs(20);
+pub const STARTS_WITHIN: Duration = Duration::from_secs(60);
 /// How much of what an adapter logs is kept.
 const MAX_LOGGED: usize = 64 << 10;
 /// The longest line that an adapter may write: an answer with the fences of a lease is far shorter.

@@ -11,7 +11,7 @@ mod connection;
 pub mod log;
 mod message;
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use ringfence_harness::Certificates;
@@ -57,6 +57,8 @@ impl Shared {
 /// A listener before one node. It ends, with its connections, when this is dropped.
 pub struct Front {
     address: SocketAddr,
+    /// Never listens. While the front refuses connections, it keeps the port from others, who would get what is sent to the front.
+    _place: TcpSocket,
     tls: Option<TlsAcceptor>,
     inner: Inner,
     serving: Option<JoinSet<()>>,
@@ -77,13 +79,14 @@ struct Inner {
 
 impl Front {
     /// One on a free port of loopback, before `node`.
-    pub async fn start(
+    pub fn start(
         number: usize,
         node: SocketAddr,
         shared: &Arc<Shared>,
         certificates: Option<&Certificates>,
     ) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+        let place = socket(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = place.local_addr()?;
         let (vanished, hushed) = (watch::Sender::new(false), watch::Sender::new(false));
         let inner = Inner {
             number,
@@ -94,8 +97,8 @@ impl Front {
             is_encrypted: certificates.is_some(),
         };
         let tls = certificates.map(acceptor).transpose()?;
-        let mut front = Self { address: listener.local_addr()?, tls, inner, serving: None, vanished, hushed };
-        front.serve(listener);
+        let mut front = Self { address, _place: place, tls, inner, serving: None, vanished, hushed };
+        front.accept()?;
         Ok(front)
     }
 
@@ -113,14 +116,12 @@ impl Front {
 
     /// Ends [`Front::refuse`].
     pub fn accept(&mut self) -> anyhow::Result<()> {
-        let socket = TcpSocket::new_v4()?;
-        socket.set_reuseaddr(true)?;
-        socket.bind(self.address)?;
-        self.serve(socket.listen(BACKLOG)?);
+        self.serve(socket(self.address)?.listen(BACKLOG)?);
         Ok(())
     }
 
-    /// Whether it is as a machine without power: what is sent there is neither read nor answered, not even a probe.
+    /// Whether it is as a machine without power: what is sent there is neither read nor answered, not even a probe, and
+    /// is gone when it is back.
     pub fn vanish(&self, is_gone: bool) {
         self.vanished.send_replace(is_gone);
     }
@@ -149,9 +150,59 @@ impl Front {
     }
 }
 
+/// A socket that shares its port with others that are made here.
+fn socket(address: SocketAddr) -> std::io::Result<TcpSocket> {
+    let socket = TcpSocket::new_v4()?;
+    socket.set_reuseport(true)?;
+    socket.bind(address)?;
+    Ok(socket)
+}
+
 fn acceptor(certificates: &Certificates) -> anyhow::Result<TlsAcceptor> {
     let chain = CertificateDer::pem_file_iter(certificates.certificate())?.collect::<Result<Vec<_>, _>>()?;
     let key = PrivateKeyDer::from_pem_file(certificates.key())?;
     let config = ServerConfig::builder().with_no_client_auth().with_single_cert(chain, key)?;
     Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used, reason = "these are tests")]
+
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use super::*;
+
+    fn front() -> (Front, Arc<Shared>) {
+        let shared = Shared::new();
+        // Nothing is sent to this node.
+        (Front::start(0, SocketAddr::from((Ipv4Addr::LOCALHOST, 9)), &shared, None).unwrap(), shared)
+    }
+
+    #[tokio::test]
+    async fn a_front_that_refuses_connections_keeps_its_port() {
+        let (mut front, _) = front();
+        front.refuse().await;
+        assert_eq!(TcpListener::bind(front.address).unwrap_err().kind(), ErrorKind::AddrInUse);
+        assert_eq!(TcpStream::connect(front.address).unwrap_err().kind(), ErrorKind::ConnectionRefused);
+        front.accept().unwrap();
+        TcpStream::connect(front.address).unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_to_a_machine_without_power_is_not_there_when_it_is_back() {
+        let (front, shared) = front();
+        front.vanish(true);
+        let mut stream = TcpStream::connect(front.address).unwrap();
+        stream.write_all(b"PUT /v1/leases/1 HTTP/1.1\r\n\r\n").unwrap();
+        while shared.log.connections() == 0 {
+            tokio::task::yield_now().await;
+        }
+        front.vanish(false);
+        let end = tokio::task::spawn_blocking(move || stream.read(&mut [0]));
+        // The end may be a reset: what was sent was not read.
+        assert!(matches!(end.await.unwrap(), Ok(0) | Err(_)));
+        assert_eq!(shared.log.count(), 0);
+    }
 }

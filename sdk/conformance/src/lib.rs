@@ -10,6 +10,7 @@
 //!   caller is told: errors, tokens, states.
 //! - **The nodes are real.** A lost grant was granted; a front loses its answer.
 //! - **Each scenario has a process, fronts and a key of its own.** One that hangs fails alone.
+//! - **A machine that stood still is no fault of a library.** What failed [meanwhile](pulse) is played again, a few times, and listed.
 //! - **What a library does not offer is listed**, by its [abilities](scenario::Scenario::needs); it does not pass.
 //! - **Each scenario is failed by a [mutant](mutants)**: a client with one deliberate fault.
 //!
@@ -19,6 +20,8 @@ pub mod adapter;
 pub mod front;
 pub mod mutants;
 pub mod play;
+pub mod pulse;
+pub mod rival;
 pub mod scenario;
 mod scenarios;
 pub mod stage;

@@ -103,8 +103,11 @@ async fn run(run: Arguments) -> anyhow::Result<bool> {
 }
 
 fn tell(out: &mut impl Write, one: &Played, adapter: &str) -> std::io::Result<()> {
-    let Played { scenario, took, .. } = one;
+    let Played { scenario, took, earlier, .. } = one;
     let seconds = took.as_secs_f32();
+    for why in earlier {
+        writeln!(out, "played again          {scenario}  ({adapter})\n    {why}")?;
+    }
     match &one.outcome {
         Outcome::Passed => writeln!(out, "ok           {seconds:>5.1} s  {scenario}  ({adapter})"),
         Outcome::NotOffered(missing) => {
@@ -137,12 +140,16 @@ fn summarize(
                 _ => None,
             })
             .collect();
+        let again = played.iter().filter(|one| one.adapter == index && !one.earlier.is_empty()).count();
         writeln!(
             out,
             "== {adapter}: {passed} of {} passed, {failed} failed, {} not offered",
             scenarios.len(),
             missing.len()
         )?;
+        if again > 0 {
+            writeln!(out, "==   played again, because the machine was slow: {again}")?;
+        }
         for one in missing {
             writeln!(out, "==   not offered: {one}")?;
         }

@@ -120,7 +120,7 @@ impl Hunt {
         let outcome = async {
             // The folder is needed until the adapter has ended.
             let (recipe, _folder) = self.sdk.adapter(self.mutant.as_ref()).await?;
-            Ok(play(world, &self.scenario, &recipe, true).await)
+            Ok(play(world, &self.scenario, &recipe, true).await.0)
         };
         (self, outcome.await)
     }

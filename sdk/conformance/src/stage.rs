@@ -6,10 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use ringfence_harness::{Acquired, Answered, Client, Consistency, until};
-use ringfence_wire::{
-    AcquireRequest, EndReason, Holder, Key, KeyView, LeaseId, Metadata, Mode, Token, Ttl, Wait, WantedKey,
-};
+use ringfence_harness::{Answered, Client, Consistency, until};
+use ringfence_wire::{EndReason, Key, KeyView, Mode, Token};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -17,12 +15,13 @@ use crate::adapter::{Adapter, Answer, Call, Refusal};
 use crate::front::act::Act;
 use crate::front::log::Asked;
 use crate::front::{Front, Shared};
+use crate::rival::{LONG_MS, Rival, take};
 use crate::world::Live;
 
 /// Bounds what has to happen, on a busy machine too.
 pub const SOON: Duration = Duration::from_secs(40);
-/// A time-to-live that no scenario outlives.
-pub const LONG_MS: u64 = 600_000;
+/// A time-to-live that is renewed within seconds, and that a busy machine does not outlive between two renewals.
+pub const STEADY_MS: u64 = 10_000;
 
 /// What one scenario has for itself.
 pub struct Stage {
@@ -55,15 +54,6 @@ pub struct Lease {
     pub id: String,
     /// The token.
     pub token: u64,
-}
-
-/// A lease of another client, which goes to the node directly.
-#[derive(Clone, Copy, Debug)]
-pub struct Rival {
-    /// The id.
-    pub id: LeaseId,
-    /// The token.
-    pub token: Token,
 }
 
 impl Stage {
@@ -224,29 +214,6 @@ impl Stage {
         let folder = self.folder.path().join(name);
         std::fs::create_dir_all(&folder)?;
         Ok(folder)
-    }
-}
-
-/// A client that goes to a node directly takes a key.
-pub async fn take(
-    client: &Client,
-    key: &str,
-    mode: Mode,
-    ttl_ms: u64,
-    wait_ms: u32,
-) -> anyhow::Result<Rival> {
-    let id = LeaseId::random();
-    let request = AcquireRequest {
-        keys: vec![WantedKey { key: Key::new(key)?, mode }],
-        ttl_ms: ttl_ms.try_into().ok().and_then(Ttl::from_ms).context("a ttl")?,
-        wait_ms: Wait::from_ms(wait_ms).context("a wait")?,
-        keep_place: false,
-        holder: Holder::new("rival"),
-        metadata: Metadata::default(),
-    };
-    match client.patient().acquire(id, &request).await.success()? {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => Ok(Rival { id, token: grant.token }),
-        Acquired::Waiting(_) => bail!("a rival still waits"),
     }
 }
 

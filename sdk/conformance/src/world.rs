@@ -6,9 +6,13 @@ use std::sync::Arc;
 use ringfence_harness::{Client, Cluster, Error};
 use tokio::sync::{Mutex, OnceCell, OwnedMutexGuard};
 
+use crate::pulse::Pulse;
+
 /// The clusters of one run.
 pub struct World {
     program: PathBuf,
+    /// Of the single node.
+    pub pulse: Pulse,
     calm: Cluster,
     live: OnceCell<Arc<Mutex<Live>>>,
 }
@@ -23,7 +27,8 @@ impl World {
     /// Starts the single node.
     pub async fn start(program: PathBuf) -> Result<Self, Error> {
         let calm = Cluster::builder(&program).nodes(1).start().await?;
-        Ok(Self { program, calm, live: OnceCell::new() })
+        let pulse = Pulse::start(calm.node(1).client().own_connections());
+        Ok(Self { program, pulse, calm, live: OnceCell::new() })
     }
 
     /// A client of the single node.

@@ -4,9 +4,13 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::time::Duration;
 
+use ringfence_conformance::adapter::Recipe;
 use ringfence_conformance::mutants::Sdk;
+use ringfence_conformance::play::{Outcome, PLAYS, play};
 use ringfence_conformance::scenario::SCENARIOS;
+use ringfence_conformance::world::World;
 
 #[test]
 fn scenarios_and_mutants_have_names_of_their_own() {
@@ -76,4 +80,35 @@ fn what_is_not_offered_is_listed_and_does_not_pass() {
     let Some((status, text)) = judged("fork-child", &[own]) else { return };
     assert!(text.contains("0 of 1 passed, 0 failed, 1 not offered"), "{text}");
     assert!(status == 0 && text.contains("not offered: fork-child-lost-and-silent (no fork)"), "{text}");
+}
+
+#[tokio::test]
+async fn what_fails_while_the_machine_is_slow_is_played_again_and_fails_in_the_end() {
+    let Some(program) = std::env::var_os("RINGFENCE_UNDER_TEST") else {
+        eprintln!("skipped: RINGFENCE_UNDER_TEST names no program");
+        return;
+    };
+    let world = World::start(program.into()).await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("runs");
+    // It ends without an answer, once the runner has stood still.
+    let script = format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display());
+    let words = ["sh", "-c", &script].map(str::to_owned).to_vec();
+    let recipe = Recipe { words, variables: Vec::new() };
+    let stand_still = async {
+        loop {
+            if file.exists() {
+                std::thread::sleep(Duration::from_millis(900));
+                std::fs::remove_file(&file).unwrap();
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    let (outcome, earlier) = tokio::select! {
+        played = play(&world, &SCENARIOS[0], &recipe, true) => played,
+        () = stand_still => unreachable!("it goes on for ever"),
+    };
+    assert!(matches!(outcome, Outcome::Failed(_)), "{outcome:?}");
+    assert_eq!(earlier.len(), PLAYS - 1, "{earlier:?}");
+    assert!(earlier.iter().all(|why| why.contains("stood still for")), "{earlier:?}");
 }

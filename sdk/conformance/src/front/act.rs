@@ -142,6 +142,11 @@ impl Gate {
         self.0.send_replace(true);
     }
 
+    /// Whether it was.
+    pub fn is_open(&self) -> bool {
+        *self.0.borrow()
+    }
+
     pub(super) async fn opened(&self) {
         // The sender is here, so this ends only when it is open.
         let _ = self.0.subscribe().wait_for(|is_open| *is_open).await;

@@ -1,6 +1,7 @@
 //! One connection of a client.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use ringfence_wire::LEADER_HEADER;
 use tokio::net::TcpStream;
@@ -16,7 +17,9 @@ const PROBE: &str = "/livez";
 pub(super) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, number: usize, mut inner: Inner) {
     // What is late anyway is not to be delayed by the kernel.
     let _ = stream.set_nodelay(true);
-    inner.lives().await;
+    if inner.lives().await.is_none() {
+        return;
+    }
     let wire = match tls {
         None => Some(Wire::new(stream)),
         Some(tls) => tls.accept(stream).await.ok().map(Wire::new),
@@ -27,10 +30,12 @@ pub(super) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, number: u
 }
 
 impl Inner {
-    /// Waits for as long as the machine is gone.
-    async fn lives(&mut self) {
+    /// `None` if the machine is gone, once it is back: it knows no connection of before.
+    async fn lives(&mut self) -> Option<()> {
+        let was_gone = *self.vanished.borrow();
         // Without the sender all is over.
-        let _ = self.vanished.wait_for(|is_gone| !is_gone).await;
+        self.vanished.wait_for(|is_gone| !is_gone).await.ok()?;
+        (!was_gone).then_some(())
     }
 }
 
@@ -46,7 +51,7 @@ impl Connection {
     /// One request. `None` at the end of the connection.
     async fn exchange(&mut self) -> Option<()> {
         let request = self.client.message().await?;
-        self.inner.lives().await;
+        self.inner.lives().await?;
         let mut words = request.first.split(' ').map(str::to_owned);
         let (method, path) = (words.next()?, words.next()?);
         if path == PROBE {
@@ -76,14 +81,14 @@ impl Connection {
         };
         let told = self.perform(act, &request, index).await;
         match told {
-            Some(status) => shared.log.answered(index, status),
+            Some((status, at)) => shared.log.answered(index, status, at),
             None => shared.log.left(index),
         }
         told.map(drop)
     }
 
-    /// Returns the status of what the client was told in full.
-    async fn perform(&mut self, act: Act, request: &Message, index: usize) -> Option<u16> {
+    /// Returns the status of what the client was told in full, and when that began.
+    async fn perform(&mut self, act: Act, request: &Message, index: usize) -> Option<(u16, Instant)> {
         let said = match act.is_forwarded {
             true => {
                 let said = self.forward(request).await?;
@@ -98,7 +103,7 @@ impl Connection {
                 () = no_client(&mut self.client, &self.inner) => return None,
             }
         }
-        self.inner.lives().await;
+        self.inner.lives().await?;
         let reply = match (act.then, said) {
             (Then::Reply(reply), _) => reply,
             (Then::Answer, Some(said)) => Reply::of(said),
@@ -119,8 +124,9 @@ impl Connection {
             }
             (Then::Close | Then::Answer | Then::Edit(_) | Then::Half, _) => return None,
         };
+        let at = Instant::now();
         self.client.write(&reply.encode()).await.ok()?;
-        Some(reply.status)
+        Some((reply.status, at))
     }
 
     /// What the node says; `None` if it says nothing, or the client is gone before that.

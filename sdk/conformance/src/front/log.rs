@@ -31,7 +31,7 @@ pub struct Asked {
     pub body: Value,
     /// The status of the node's answer, if it got the request.
     pub node_said: Option<u16>,
-    /// The status of what the client was told in full, and when.
+    /// The status of what the client was told in full, and when: the client has not known it before.
     pub told: Option<(u16, Instant)>,
     /// Whether the connection ended without that.
     pub is_over: bool,
@@ -150,8 +150,8 @@ impl Log {
         self.change(index, |asked| asked.node_said = Some(status));
     }
 
-    pub(super) fn answered(&self, index: usize, status: u16) {
-        self.change(index, |asked| asked.told = Some((status, Instant::now())));
+    pub(super) fn answered(&self, index: usize, status: u16, at: Instant) {
+        self.change(index, |asked| asked.told = Some((status, at)));
     }
 
     pub(super) fn left(&self, index: usize) {

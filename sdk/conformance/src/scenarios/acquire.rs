@@ -67,11 +67,11 @@ pub(crate) async fn id_ended_unseen(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// An operator has ended the lease: the client does not take the key again behind his back.
 pub(crate) async fn revoked(stage: &mut Stage) -> anyhow::Result<()> {
-    let (gate, mut is_first) = (Gate::default(), true);
+    let gate = Gate::default();
     let until_revoked = gate.clone();
-    stage.play(move |asked| match asked.is_put() && std::mem::take(&mut is_first) {
+    // A client may ask several times until then.
+    stage.play(move |asked| match asked.is_put() && !until_revoked.is_open() {
         true => Act::lose_answer().after(&until_revoked),
-        false if asked.is_put() => Act::pass().after(&until_revoked),
         false => Act::pass(),
     });
     stage.open(&[0, 1]).await?;

@@ -6,7 +6,8 @@ use ringfence_wire::{Key, Mode};
 use serde_json::json;
 
 use crate::front::Front;
-use crate::stage::{LONG_MS, SOON, Stage, lease, queued, take};
+use crate::rival::{LONG_MS, take};
+use crate::stage::{SOON, Stage, lease, queued};
 
 fn cluster(stage: &Stage) -> anyhow::Result<&Cluster> {
     Ok(&stage.live.as_ref().context("the scenario is not live")?.cluster)
@@ -94,7 +95,7 @@ pub(crate) async fn outage(stage: &mut Stage) -> anyhow::Result<()> {
     let nodes: Vec<_> = cluster(stage)?.nodes().iter().map(ringfence_harness::Node::http).collect();
     let mut urls = Vec::new();
     for node in nodes {
-        let front = Front::start(stage.fronts.len(), node, &stage.shared, None).await?;
+        let front = Front::start(stage.fronts.len(), node, &stage.shared, None)?;
         urls.push(front.url());
         stage.fronts.push(front);
     }

@@ -6,6 +6,7 @@ use anyhow::{bail, ensure};
 use serde_json::json;
 
 use crate::front::act::Act;
+use crate::front::log::Asked;
 use crate::stage::Stage;
 
 /// How often a client may ask elsewhere until it has found out that the leader's URL works.
@@ -51,8 +52,8 @@ pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
     let put =
         stage.seen("a PUT waits", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000)).await?;
     stage.fronts[put.front].vanish(true);
-    let elsewhere =
-        stage.seen("the same is asked elsewhere", |again| again.is_put() && again.front != put.front).await?;
+    let is_later = |again: &Asked| again.index > put.index && again.is_put() && again.front != put.front;
+    let elsewhere = stage.seen("the same is asked elsewhere", is_later).await?;
     ensure!(
         elsewhere.lease_id() == put.lease_id(),
         "it asked elsewhere for another lease, and lost its place"

@@ -25,8 +25,8 @@ pub(crate) async fn credential(stage: &mut Stage) -> anyhow::Result<()> {
     let own = Certificates::new(&stage.subfolder("own")?, "IP:127.0.0.1")?;
     let foreign = Certificates::new(&stage.subfolder("foreign")?, "IP:127.0.0.1")?;
     let (node, shared) = (stage.node.address(), stage.shared.clone());
-    let good = Front::start(3, node, &shared, Some(&own)).await?;
-    let bad = Front::start(4, node, &shared, Some(&foreign)).await?;
+    let good = Front::start(3, node, &shared, Some(&own))?;
+    let bad = Front::start(4, node, &shared, Some(&foreign))?;
     // Responses name a plain node, then one of an authority that nobody trusts.
     let (mut turn, leaders) = (0, [stage.fronts[2].url(), bad.url()]);
     stage.play(move |_| {
@@ -62,7 +62,7 @@ pub(crate) async fn credential(stage: &mut Stage) -> anyhow::Result<()> {
 pub(crate) async fn wrong_authority(stage: &mut Stage) -> anyhow::Result<()> {
     let own = Certificates::new(&stage.subfolder("own")?, "IP:127.0.0.1")?;
     let foreign = Certificates::new(&stage.subfolder("foreign")?, "IP:127.0.0.1")?;
-    let front = Front::start(3, stage.node.address(), &stage.shared, Some(&foreign)).await?;
+    let front = Front::start(3, stage.node.address(), &stage.shared, Some(&foreign))?;
     let authority: &Path = own.authority();
     let opened = stage.open_with(json!({"urls": [front.url()], "ca": authority})).await?;
     ensure!(opened.is_ok(), "`open` failed: {opened:?}");

@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 
 use crate::front::act::{Act, Gate, Reply};
 use crate::front::log::Asked;
-use crate::stage::{LONG_MS, Stage, refused, take};
+use crate::rival::{LONG_MS, take};
+use crate::stage::{Stage, refused};
 
 /// A grant counts from when its request was sent: after a wait that is too long ago to begin.
 pub(crate) async fn waited_grant(stage: &mut Stage) -> anyhow::Result<()> {
@@ -81,7 +82,8 @@ pub(crate) async fn place_then_no_leader(stage: &mut Stage) -> anyhow::Result<()
         false => Act::pass(),
     });
     stage.open(&[0, 1]).await?;
-    refused(stage.acquire(json!({"wait_ms": 500})).await?, "Unknown")?;
+    // Long enough to learn of the place, and short enough for the wait to be over when nobody has answered for 5 s.
+    refused(stage.acquire(json!({"wait_ms": 6_000})).await?, "Unknown")?;
     let id = stage.only_put_id()?;
     stage.sees_release(&id).await?;
     stage.waiters(0).await?;
