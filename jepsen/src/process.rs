@@ -21,6 +21,8 @@ use crate::recorder::{self, Recorder};
 use crate::registers::Registers;
 use crate::sights::Leader;
 
+pub(crate) use self::resp::Connections as RespConnections;
+
 /// How long a call may take beyond its wait. A node gives up after 5 s.
 const PATIENT: Duration = Duration::from_millis(6_000);
 const IMPATIENT: Duration = Duration::from_millis(1_500);
@@ -53,6 +55,8 @@ pub struct Load {
     pub pace: Pace,
     /// Where processes can be paused.
     pub pauses: Arc<Pauses>,
+    /// Connections to where nodes speak the Redis protocol, which some processes share.
+    pub(crate) resp: RespConnections,
 }
 
 /// When a run is over.
@@ -73,8 +77,8 @@ pub struct Process {
     route: Route,
     patience: Duration,
     load: Arc<Load>,
-    /// Its own connections to where nodes speak the Redis protocol.
-    resp: resp::Connections,
+    /// Its connections to where nodes speak the Redis protocol.
+    resp: RespConnections,
 }
 
 /// Which node a call goes to.
@@ -152,7 +156,9 @@ impl Process {
             _ => Route::Leader,
         };
         let patience = if number.is_multiple_of(2) { PATIENT } else { IMPATIENT };
-        Self { number, route, patience, load, resp: resp::Connections::default() }
+        // Patient ones share their connections, as the threads of a program do.
+        let resp = if number.is_multiple_of(2) { load.resp.clone() } else { RespConnections::default() };
+        Self { number, route, patience, load, resp }
     }
 
     /// Its number.
@@ -177,7 +183,7 @@ impl Process {
         let node = (!guarded).then(|| self.route());
         let id = self.load.recorder.begin(self.number, node, invocation.clone());
         let client = self.load.client(node.unwrap_or(1)).within(self.patience);
-        let (load, resp, patience) = (&self.load, &mut self.resp, self.patience);
+        let (load, resp, patience) = (&self.load, &self.resp, self.patience);
         let answer = async {
             match node.filter(|_| invocation.is_resp()) {
                 Some(node) => resp.ask(node, &client, &invocation, patience).await,
@@ -197,7 +203,7 @@ impl Process {
     /// This process under another number, for concurrent calls.
     pub(crate) fn lane(&self, lane: u32) -> Self {
         let number = self.number + LANES * (lane + 1);
-        let resp = resp::Connections::default();
+        let resp = RespConnections::default();
         Self { number, route: self.route, patience: self.patience, load: Arc::clone(&self.load), resp }
     }
 

@@ -24,7 +24,7 @@ use crate::faults::{Carried, carry_out};
 use crate::field::{Field, FieldOptions};
 use crate::nemesis::Nemesis;
 use crate::plan::Plan;
-use crate::process::{Load, Over, Pace, Process};
+use crate::process::{Load, Over, Pace, Process, RespConnections};
 use crate::recorder::Recorder;
 use crate::registers::Registers;
 use crate::sights::{Leader, MirrorReader, watch_lags, watch_mirror, watch_nodes};
@@ -218,6 +218,7 @@ async fn exercise(
         registers,
         pace: Pace::new(options.rate, options.seed, clock),
         pauses: Arc::default(),
+        resp: RespConnections::default(),
     });
     let ended = go(options, field, &load, history, course).await;
     let settled = match ended {

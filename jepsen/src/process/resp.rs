@@ -1,6 +1,7 @@
 //! Calls over RESP, as lock libraries for Redis make them: single commands, and short scripts.
 
 use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -28,21 +29,29 @@ const EXPIRE_IF: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return re
 /// What `GET` shows of a key that is held over HTTP.
 const HELD_BY_ANOTHER: &[u8] = b"ringfence:held-by-another";
 
-/// The connections of one process, by node. Each call has one for itself.
-#[derive(Debug, Default)]
-pub(super) struct Connections(BTreeMap<u64, Connection>);
+/// Connections, by node. Their owners share them, and their calls do not wait for each other.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Connections(Arc<Mutex<BTreeMap<u64, Connection>>>);
 
-/// A connection, which is closed at once when this is dropped: the driver by itself waits for answers.
-#[derive(Debug)]
+/// A connection, and the task that drives it.
+#[derive(Clone, Debug)]
 struct Connection {
     commands: MultiplexedConnection,
     driver: AbortHandle,
 }
 
+/// Closes a connection for all its owners when it is dropped, unless an answer has come.
+struct HangsUp<'a> {
+    from: &'a Connections,
+    node: u64,
+    driver: AbortHandle,
+    is_answered: bool,
+}
+
 impl Connections {
     /// Asks a node, and hangs up if there is no answer in time.
     pub(super) async fn ask(
-        &mut self,
+        &self,
         node: u64,
         client: &Client,
         invocation: &Invocation,
@@ -51,26 +60,32 @@ impl Connections {
         let Some(command) = command(invocation) else {
             return Conclusion::NotDone { why: "not a call over RESP".into() };
         };
-        // Dropped with this future, unless there is an answer.
-        let connected = match self.0.remove(&node).filter(Connection::is_open) {
+        let known = self.all().get(&node).filter(|known| !known.driver.is_finished()).cloned();
+        let connected = match known {
             Some(connection) => Ok(connection),
             None => match timeout(patience, Connection::open(client, patience)).await {
                 Ok(opened) => opened.map_err(|error| error.to_string()),
                 Err(_) => Err("no connection in time".to_owned()),
             },
         };
-        let mut connection = match connected {
+        let Connection { mut commands, driver } = match connected {
             Ok(connection) => connection,
             Err(why) => return Conclusion::NotDone { why },
         };
-        match timeout(patience, command.query_async::<Value>(&mut connection.commands)).await {
+        let mut hangs_up = HangsUp { from: self, node, driver: driver.clone(), is_answered: false };
+        self.all().insert(node, Connection { commands: commands.clone(), driver });
+        match timeout(patience, command.query_async::<Value>(&mut commands)).await {
             Err(_) => Conclusion::Unknown { why: format!("{HUNG_UP}, as there was no answer in time") },
             Ok(Err(error)) if is_broken(&error) => Conclusion::Unknown { why: error.to_string() },
             Ok(answer) => {
-                self.0.insert(node, connection);
+                hangs_up.is_answered = true;
                 conclusion(invocation, answer)
             }
         }
+    }
+
+    fn all(&self) -> MutexGuard<'_, BTreeMap<u64, Connection>> {
+        self.0.lock().expect("no panic while the connections are locked")
     }
 }
 
@@ -83,15 +98,18 @@ impl Connection {
         let (commands, driver) = MultiplexedConnection::new_with_config(&info, stream, config).await?;
         Ok(Self { commands, driver: tokio::spawn(driver).abort_handle() })
     }
-
-    fn is_open(&self) -> bool {
-        !self.driver.is_finished()
-    }
 }
 
-impl Drop for Connection {
+impl Drop for HangsUp<'_> {
     fn drop(&mut self) {
-        self.driver.abort();
+        if !self.is_answered {
+            // The driver by itself waits for answers.
+            self.driver.abort();
+            let mut all = self.from.all();
+            if all.get(&self.node).is_some_and(|known| known.driver.id() == self.driver.id()) {
+                all.remove(&self.node);
+            }
+        }
     }
 }
 
