@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::owner::Owner;
 
-/// A bound on the bytes that all owners take together. No owner gets more than is left for the others: one alone gets at most half, two get
-/// a third each.
+/// A bound on the bytes that all owners take together. No owner gets more than is left for the others: one alone gets at most half.
 #[derive(Debug)]
 pub struct Room {
     max_bytes: usize,
@@ -38,7 +37,7 @@ impl Room {
         let mut taken = self.taken();
         let left = self.max_bytes.saturating_sub(taken.bytes + bytes);
         let own = taken.by.get(&by).copied().unwrap_or(0) + bytes;
-        if own > left {
+        if bytes > 0 && own > left {
             return None;
         }
         taken.by.insert(by.clone(), own);
@@ -75,10 +74,12 @@ mod tests {
         let most = |by: &Owner| -> Vec<Portion> { std::iter::from_fn(|| room.take(by.clone(), 1)).collect() };
         let first = most(&greedy);
         assert_eq!(first.len(), 60);
-        assert!(room.take(greedy, 1).is_none());
+        assert!(room.take(greedy.clone(), 1).is_none());
         let second = most(&modest);
         assert_eq!(second.len(), 30);
-        drop((first, second));
+        let nothing = room.take(greedy, 0);
+        assert!(nothing.is_some());
+        drop((first, second, nothing));
         let taken = room.taken();
         assert_eq!((taken.bytes, taken.by.len()), (0, 0));
     }

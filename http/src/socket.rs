@@ -22,7 +22,7 @@ use tokio_rustls::server::TlsStream;
 
 use crate::connections::{Connection, InFlight};
 use crate::paced::{MAX_AHEAD, Paced};
-use crate::turns::Turns;
+use crate::turns::{Look, Turns};
 
 /// How long a client may take to read the last response.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ impl Reader {
     }
 
     /// Asks for the turn of a request; `None` if it is one at once.
-    pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<oneshot::Receiver<Look>> {
         let turn = turns.ask(self.connection.owner());
         if turn.is_some() {
             self.connection.waits_for_turn();

@@ -27,6 +27,9 @@ const UNTIL_LOOK_OF_HANDLERS: Duration = Duration::from_millis(20);
 /// Bytes that are read, or sent, in a turn.
 pub(super) const PER_TURN: usize = 16 << 10;
 
+/// The number of the look at what is ready in which a turn was given.
+pub(super) type Look = u64;
+
 /// The turns of a thread.
 #[derive(Default)]
 pub(super) struct Turns(Mutex<Given>);
@@ -34,14 +37,15 @@ pub(super) struct Turns(Mutex<Given>);
 struct Given {
     /// When the thread last looked for tasks that are ready, as far as we know.
     looked: Instant,
+    look: Look,
     /// Whether a task gives turns.
     is_given: bool,
-    waiting: Queue<oneshot::Sender<()>>,
+    waiting: Queue<oneshot::Sender<Look>>,
 }
 
 impl Default for Given {
     fn default() -> Self {
-        Self { looked: Instant::now(), is_given: false, waiting: Queue::default() }
+        Self { looked: Instant::now(), look: 0, is_given: false, waiting: Queue::default() }
     }
 }
 
@@ -55,7 +59,7 @@ impl Turns {
     }
 
     /// Asks for a turn of `owner`; `None` if it is one at once.
-    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<()>> {
+    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<Look>> {
         let mut given = self.given();
         if given.waiting.is_empty() && given.looked.elapsed() < UNTIL_LOOK {
             return None;
@@ -70,14 +74,20 @@ impl Turns {
 
     /// The thread was idle, and has looked for what is ready.
     pub(super) fn looked(&self) {
-        self.given().looked = Instant::now();
+        let mut given = self.given();
+        (given.looked, given.look) = (Instant::now(), given.look + 1);
+    }
+
+    /// Whether the thread has looked for what is ready since then: whoever was given a turn before has not used it.
+    pub(super) fn has_looked_since(&self, look: Look) -> bool {
+        self.given().look != look
     }
 
     /// Asks for another turn of a task that may have had one long ago; `None` if the thread has looked meanwhile.
     pub(super) fn ask_again(
         self: &Arc<Self>,
         owner: impl FnOnce() -> Owner,
-    ) -> Option<oneshot::Receiver<()>> {
+    ) -> Option<oneshot::Receiver<Look>> {
         let is_look_overdue = self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS;
         is_look_overdue.then(|| self.ask(owner())).flatten()
     }
@@ -105,7 +115,7 @@ impl Turns {
                 return given.is_given;
             };
             // A connection that has closed uses no turn.
-            number += usize::from(turn.send(()).is_ok());
+            number += usize::from(turn.send(given.look).is_ok());
         }
         true
     }
@@ -156,7 +166,7 @@ pub(super) struct Pace {
     /// Bytes before the next turn.
     free: usize,
     /// The next turn, if it was asked for.
-    next: Option<oneshot::Receiver<()>>,
+    next: Option<oneshot::Receiver<Look>>,
 }
 
 impl Pace {
@@ -270,7 +280,7 @@ mod tests {
         }
         let waits = turns.ask(owner("a")).expect("others were before");
         let first = turns.given().waiting.pop().expect("one waits");
-        first.send(()).unwrap();
+        first.send(0).unwrap();
         assert!(waits.now_or_never().is_some());
     }
 

@@ -80,15 +80,17 @@ impl Service {
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
         // The door has counted one request already.
-        let (mut caller, mut now_ms, mut counted) = (caller.clone(), None, 1);
-        let mut begun = Instant::now();
+        let (mut caller, mut read_ms, mut counted) = (caller.clone(), None, 1);
+        let mut asked = Instant::now();
         for _ in 0..MOST_RUNS {
             caller.renew()?;
             caller.allow(KeyRight::Acquire, keys.iter())?;
+            let copied = Instant::now();
+            let now_ms = read_ms.map(|ms| ms + copied.duration_since(asked).as_millis() as u64);
             let mut transaction = self.copy(&caller, keys, now_ms);
             let result = run(&mut transaction);
             let is_timely = now_ms.is_some() || !transaction.reads_time();
-            let until = transaction.ends_in().map(|left| begun + left);
+            let until = transaction.ends_in().map(|left| copied + left);
             let (result, command) = match result {
                 Ok(result) => (result, transaction.into_command(holder, || self.new_lease())),
                 Err(result) => (result, None),
@@ -108,13 +110,13 @@ impl Service {
             if Instant::now() >= deadline {
                 break;
             }
-            begun = Instant::now();
-            now_ms = Some(self.handle.linearize().await?);
+            asked = Instant::now();
+            read_ms = Some(self.handle.linearize().await?);
         }
         Err(Failure::Changed)
     }
 
-    /// A copy of `keys` as this node has them. `now_ms`: the cluster time of a linearizable read before it, if there was one.
+    /// A copy of `keys` as this node has them. `now_ms`: cluster time at most, if a linearizable read has found it.
     fn copy(&self, caller: &Caller, keys: &Keys, now_ms: Option<u64>) -> Transaction {
         self.handle.view(|table| {
             let found = |key: &Key| {

@@ -207,12 +207,13 @@ impl Transaction {
         self.0.values().any(|place| place.read == Read::TimeLeft)
     }
 
-    /// How long the first lease lives of the caller's that the request acquires, or whose time it sets or has read.
+    /// How long the first lease lives of the caller's that the request acquires, or whose time it sets or has read. What is due promises
+    /// nothing.
     pub(crate) fn ends_in(&self) -> Option<Duration> {
         let left = |place: &Place| match (&place.now, &place.found) {
             (Now::New(_, ttl) | Now::Expires(ttl), _) => Some(ttl.ms().into()),
             (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) if place.read == Read::TimeLeft => {
-                Some(*expires_in_ms)
+                Some(*expires_in_ms).filter(|left| *left > 0)
             }
             _ => None,
         };

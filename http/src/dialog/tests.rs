@@ -90,6 +90,7 @@ async fn answer(
     match word {
         "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
+        "toil" => std::thread::sleep(Duration::from_millis(8)),
         "wait" | "wait-quit" => drop(gate.wait_for(|open| *open).await),
         "wait-large" => {
             let _ = gate.wait_for(|open| *open).await;

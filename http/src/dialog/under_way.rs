@@ -33,7 +33,8 @@ pub(super) struct UnderWay {
 /// A request that has begun.
 struct Begun {
     in_flight: InFlight,
-    _portion: Option<Portion>,
+    /// Given back once the answer is known.
+    portion: Option<Portion>,
     bytes: usize,
     answer: Option<Answer>,
 }
@@ -68,22 +69,25 @@ impl UnderWay {
         let answer = Box::pin(answer);
         self.running
             .push(Box::pin(async move { (number, in_turns(&turns, || connection.owner(), answer).await) }));
-        self.requests.push_back(Begun { in_flight, _portion: Some(portion), bytes, answer: None });
+        self.requests.push_back(Begun { in_flight, portion: Some(portion), bytes, answer: None });
         self.bytes += bytes;
     }
 
     /// Adds a request whose answer is known.
     pub(super) fn add_answered(&mut self, in_flight: InFlight, answer: Answer) {
         self.has_last |= answer.is_last;
-        self.requests.push_back(Begun { in_flight, _portion: None, bytes: 0, answer: Some(answer) });
+        self.requests.push_back(Begun { in_flight, portion: None, bytes: 0, answer: Some(answer) });
     }
 
     /// Lets the requests go on, while `other` does.
     pub(super) async fn beside<T>(&mut self, other: impl Future<Output = T>) -> T {
         let mut other = pin!(other);
         poll_fn(|cx| {
-            self.poll(cx);
-            other.as_mut().poll(cx)
+            let polled = other.as_mut().poll(cx);
+            if polled.is_pending() {
+                self.poll(cx);
+            }
+            polled
         })
         .await
     }
@@ -98,7 +102,8 @@ impl UnderWay {
         let mut is_any = false;
         while let Poll::Ready(Some((number, answer))) = self.running.poll_next_unpin(cx) {
             self.has_last |= answer.is_last;
-            self.requests[(number - self.first) as usize].answer = Some(answer);
+            let request = &mut self.requests[(number - self.first) as usize];
+            (request.answer, request.portion) = (Some(answer), None);
             is_any = true;
         }
         is_any

@@ -239,3 +239,17 @@ async fn a_lock_that_may_have_ended_is_not_acknowledged() {
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert!(matches!(told.in_time(), Err(Failure::Indeterminate)));
 }
+
+#[tokio::test]
+async fn the_time_of_a_lock_that_is_due_is_told() {
+    let node = Node::start().await;
+    let (a, short) = (key("a"), Ttl::from_ms(100).unwrap());
+    let left = || node.transact(&["a"], |keys| Ok(keys.time_left_ms(&key("a")).unwrap()));
+    let mut due = 0;
+    while due < 5 {
+        sent(node.transact(&["a"], |keys| Ok(keys.acquire(&a, value("v"), short).is_ok())).await);
+        while let Some(left_ms) = sent(left().await) {
+            due += usize::from(left_ms == 0);
+        }
+    }
+}

@@ -29,6 +29,29 @@ async fn owners_take_turns_however_much_each_has_sent() {
     assert!(done() - before < CROWD * EACH / 5, "{} of the others", done() - before);
 }
 
+#[tokio::test]
+async fn the_turn_of_an_owner_comes_however_long_those_of_others_take() {
+    let server = Server::here(10).await;
+    let mut clients = Vec::new();
+    for owner in ["a", "b", "c", "few"] {
+        let mut client = server.sent(format!("as {owner}\n")).await;
+        reads(&mut client, &format!("{owner}\n")).await;
+        clients.push(client);
+    }
+    let mut few = clients.pop().unwrap();
+    for client in &mut clients {
+        client.write_all("toil\n".repeat(1_000).as_bytes()).await.unwrap();
+    }
+    until("they toil", || server.seen.ended.load(Relaxed) > 10).await;
+    let before = server.seen.ended.load(Relaxed);
+    for _ in 0..3 {
+        few.write_all(b"echo a\n").await.unwrap();
+        reads(&mut few, "a\n").await;
+    }
+    let others = server.seen.ended.load(Relaxed) - before;
+    assert!(others < 100, "{others} of the others");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_cannot_ask_for_ever_more_responses() {
     const REQUESTS: usize = 2_000;
