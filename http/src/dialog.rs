@@ -240,7 +240,8 @@ impl<D: Dialog> Course<D> {
                 },
                 // There was no memory for it in time.
                 () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
-                    (self.is_mute, _) = (true, in_flight);
+                    drop(in_flight);
+                    self.is_mute = true;
                     return;
                 }
             }
