@@ -1,7 +1,8 @@
 //! A process of the load: a client that makes one call at a time, and pauses where real clients do.
 //!
 //! Some processes stay with one node, some follow the leader, and some change nodes with every call, so that repeats arrive
-//! at other nodes. Half of them wait long enough for a node's own 504; the others hang up before.
+//! at other nodes. Half of them wait long enough for a node's own 504, and share their connections over the Redis protocol, as the threads
+//! of a program do; the others hang up before.
 
 mod library;
 mod resp;
@@ -156,7 +157,6 @@ impl Process {
             _ => Route::Leader,
         };
         let patience = if number.is_multiple_of(2) { PATIENT } else { IMPATIENT };
-        // Patient ones share their connections, as the threads of a program do.
         let resp = if number.is_multiple_of(2) { load.resp.clone() } else { RespConnections::default() };
         Self { number, route, patience, load, resp }
     }
