@@ -19,8 +19,10 @@ type Running = Pin<Box<dyn Future<Output = (u64, Answer)> + Send>>;
 /// The requests in their order.
 #[derive(Default)]
 pub(super) struct UnderWay {
-    /// Those whose answer is not known.
-    running: FuturesUnordered<Running>,
+    /// One whose answer is not known, if there are any. Most clients have no other, and a set costs more.
+    one: Option<Running>,
+    /// The others.
+    others: FuturesUnordered<Running>,
     requests: VecDeque<Begun>,
     /// The number of the first request.
     first: u64,
@@ -67,8 +69,12 @@ impl UnderWay {
         let (turns, connection) = (Arc::clone(turns), Arc::clone(&in_flight.0));
         // In a box, as each future that is made of it would have two copies.
         let answer = Box::pin(answer);
-        self.running
-            .push(Box::pin(async move { (number, in_turns(&turns, || connection.owner(), answer).await) }));
+        let running: Running =
+            Box::pin(async move { (number, in_turns(&turns, || connection.owner(), answer).await) });
+        match self.one {
+            None => self.one = Some(running),
+            Some(_) => self.others.push(running),
+        }
         self.requests.push_back(Begun { in_flight, portion: Some(portion), bytes, answer: None });
         self.bytes += bytes;
     }
@@ -100,13 +106,24 @@ impl UnderWay {
     /// Returns whether a further answer is known.
     fn poll(&mut self, cx: &mut Context<'_>) -> bool {
         let mut is_any = false;
-        while let Poll::Ready(Some((number, answer))) = self.running.poll_next_unpin(cx) {
-            self.has_last |= answer.is_last;
-            let request = &mut self.requests[(number - self.first) as usize];
-            (request.answer, request.portion) = (Some(answer), None);
+        if let Some(one) = &mut self.one
+            && let Poll::Ready((number, answer)) = one.as_mut().poll(cx)
+        {
+            self.one = None;
+            self.know(number, answer);
+            is_any = true;
+        }
+        while let Poll::Ready(Some((number, answer))) = self.others.poll_next_unpin(cx) {
+            self.know(number, answer);
             is_any = true;
         }
         is_any
+    }
+
+    fn know(&mut self, number: u64, answer: Answer) {
+        self.has_last |= answer.is_last;
+        let request = &mut self.requests[(number - self.first) as usize];
+        (request.answer, request.portion) = (Some(answer), None);
     }
 
     /// Removes the first request, if its answer is known.
