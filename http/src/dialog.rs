@@ -216,9 +216,12 @@ impl<D: Dialog> Course<D> {
     /// Answers a request beside others if it may be, and there is memory for that. Otherwise it waits until it is alone.
     fn answer_beside(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = &in_flight.0;
-        let takes = if self.under_way.is_empty() { 0 } else { BESIDE + TIMES_BESIDE * request.len() };
+        let is_first = self.under_way.is_empty();
+        let takes = BESIDE + TIMES_BESIDE * request.len();
+        // The first one is part of what each connection takes.
+        let portion = if is_first { None } else { connection.portion(&connection.connections.beside, takes) };
         if request.len() <= PER_TURN
-            && let Some(portion) = connection.portion(&connection.connections.beside, takes)
+            && (is_first || portion.is_some())
             && let Some(answer) = self.dialog.answer_beside(&request, connection)
         {
             debug_assert!(size_of_val(&answer) <= BESIDE, "{}", size_of_val(&answer));

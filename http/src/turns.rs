@@ -78,7 +78,7 @@ impl Turns {
         (given.looked, given.look) = (Instant::now(), given.look + 1);
     }
 
-    /// Whether the thread has looked for what is ready since then: whoever was given a turn before has not used it.
+    /// Whether the thread has looked for what is ready since then. A turn of that look is over.
     pub(super) fn has_looked_since(&self, look: Look) -> bool {
         self.given().look != look
     }

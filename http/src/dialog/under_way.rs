@@ -61,7 +61,7 @@ impl UnderWay {
         &mut self,
         bytes: usize,
         in_flight: InFlight,
-        portion: Portion,
+        portion: Option<Portion>,
         turns: &Arc<Turns>,
         answer: impl Future<Output = Answer> + Send + 'static,
     ) {
@@ -75,7 +75,7 @@ impl UnderWay {
             None => self.one = Some(running),
             Some(_) => self.others.push(running),
         }
-        self.requests.push_back(Begun { in_flight, portion: Some(portion), bytes, answer: None });
+        self.requests.push_back(Begun { in_flight, portion, bytes, answer: None });
         self.bytes += bytes;
     }
 

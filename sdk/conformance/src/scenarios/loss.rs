@@ -12,7 +12,7 @@ use crate::front::log::Asked;
 use crate::rival::LONG_MS;
 use crate::stage::{SOON, STEADY_MS, Stage, reason, refused};
 
-/// After so many answers of the adapter, in 2 s or more, a loss must have been told.
+/// A loss must have been told after this many answers of the adapter, which take 2 s or more.
 const ANSWERS: usize = 40;
 
 /// What was told as lost stays so, whatever arrives later.
