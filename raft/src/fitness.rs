@@ -3,9 +3,9 @@
 //! A leader leads only while it gets on: what it takes is soon on its disk, committed and applied. Others follow it for its
 //! heartbeats, which are small, have connections of their own, and need no disk of the leader. So a leader can keep its
 //! followers and commit nothing: what it sends them is lost beyond some size, or a connection is stuck. If its own disk hangs,
-//! the others commit without it, and each entry that they commit waits in its memory. In all these cases it hands over, and is
-//! silent from then on, so that the others elect a leader also if its successor lacks what is stuck, and was not acknowledged
-//! to anybody.
+//! the others commit without it, and each entry that they commit waits in its memory. Or no majority can open
+//! a connection to it: then it commits, and gets no request. In all these cases it hands over, and is silent from then on, so that the
+//! others elect a leader also if its successor lacks what is stuck, and was not acknowledged to anybody.
 //!
 //! It does so only if the others can do without it. They are a majority by themselves: its log may be longer than theirs, so
 //! it might not vote for any of them. And they run: they acknowledged heartbeats all the while. Whether they could commit more, it
@@ -35,6 +35,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use crate::consensus::{ELECTION_MS, LogId, NodeId};
+use crate::peer::UNANSWERED;
 use crate::replica::{HEARD, Replica, is_majority};
 use crate::storage::log_store::HANGS;
 
@@ -58,8 +59,13 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
     let mut ticks = interval(LOOK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (mut hangs, mut campaigns) = (false, true);
-    let mut leadership =
-        Leadership { idleness: Idleness::default(), patience: PATIENCE, given_up: None, asked: None };
+    let mut leadership = Leadership {
+        idleness: Idleness::default(),
+        uncallable: Idleness::default(),
+        patience: PATIENCE,
+        given_up: None,
+        asked: None,
+    };
     let mut pace = Pace { kept_at: Instant::now(), committed: None };
     loop {
         ticks.tick().await;
@@ -90,7 +96,8 @@ pub(crate) async fn watch(shared: Arc<Replica>, fault: watch::Sender<Option<Stri
 /// How this node leads, and when it gave that up.
 struct Leadership {
     idleness: Idleness,
-    /// How long it may be idle.
+    uncallable: Idleness,
+    /// How long it may be idle, or uncallable.
     patience: Duration,
     given_up: Option<Instant>,
     /// When it last asked another node to take over.
@@ -101,20 +108,29 @@ impl Leadership {
     /// Gives the leadership up if that is due, and goes on to hand it over until another node leads. `None` when Raft has
     /// stopped.
     async fn look(&mut self, shared: &Replica) -> Option<()> {
-        let idle = self.idleness.look(shared.waits_for_itself(), Instant::now());
+        let now = Instant::now();
+        let idle = self.idleness.look(shared.waits_for_itself(), now);
+        let is_uncallable = shared.is_uncallable();
+        let said = self.uncallable.look(is_uncallable.then_some(None), now);
+        // They say it after that.
+        let uncallable = if is_uncallable { UNANSWERED + said } else { Duration::ZERO };
         let Some(term) = shared.leads_in() else { return Some(()) };
         let Some(to) = shared.successor().or(shared.handed_to()) else { return Some(()) };
         if !shared.given_up.is(term) {
             if !is_within(self.given_up, FORGIVEN) {
                 self.patience = PATIENCE;
             }
-            if idle < self.patience {
+            if idle.max(uncallable) < self.patience {
                 return Some(());
             }
-            tracing::warn!(
-                to,
-                "this leader gives up: it has written or applied nothing for {idle:?}, and the others work"
-            );
+            let why = match idle < uncallable {
+                false => format!("it has written or applied nothing for {idle:?}, and the others work"),
+                true => format!(
+                    "for {uncallable:?} so many have said that they cannot open or use a connection to it that the rest is no \
+                     majority, and the others work. Look at the firewall for its peer port"
+                ),
+            };
+            tracing::warn!(to, "this leader gives up: {why}");
             self.given_up = Some(Instant::now());
             self.patience = MOST_PATIENCE.min(2 * self.patience);
         } else if is_within(self.asked, HAND_OVER) {
@@ -138,7 +154,7 @@ fn is_within(at: Option<Instant>, time: Duration) -> bool {
     at.is_some_and(|at| at.elapsed() < time)
 }
 
-/// Since when this node has led, and got on with nothing, for no reason but itself.
+/// Since when this node has led, and got on with nothing, for no reason but itself; or could not be called, with nothing reached.
 #[derive(Default)]
 struct Idleness {
     reached: Option<LogId>,
@@ -198,6 +214,25 @@ impl Replica {
                 && waits
                 && membership.get_joint_config().iter().all(can_replace);
             blames_itself.then_some(reached)
+        })
+    }
+
+    /// Whether this node leads, so many followers say that they cannot call it that the rest is no majority, and the other voters
+    /// work and are a majority by themselves. If they are none, they can do nothing better without it.
+    pub(crate) fn is_uncallable(&self) -> bool {
+        let mut heard = self.heard(HEARD);
+        self.metrics(|metrics| {
+            let membership = metrics.membership_config.membership();
+            let calls = |id: &NodeId| {
+                let incarnation = membership.get_node(id).map(|member| member.incarnation);
+                incarnation.is_none_or(|it| !self.peers.directory.callable.is_uncallable_for((*id, it)))
+            };
+            let callers: BTreeSet<_> = heard.iter().copied().filter(calls).collect();
+            heard.remove(&self.id);
+            let sets = membership.get_joint_config();
+            metrics.state == ServerState::Leader
+                && sets.iter().all(|voters| is_majority(&heard, voters))
+                && !sets.iter().all(|voters| is_majority(&callers, voters))
         })
     }
 }

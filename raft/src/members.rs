@@ -16,6 +16,7 @@
 //! incarnation is a new one, so nobody takes it for the member that it was.
 
 pub(crate) mod founding;
+mod moves;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upgrade;
@@ -53,7 +54,8 @@ const HEAR_WITHIN: Duration = Duration::from_secs(2);
 const NEAR_ENTRIES: u64 = 1_000;
 
 impl Handle {
-    /// Makes the node `id`, which waits at `peer` (`host:port`) to join, a member. It votes once it has caught up.
+    /// Makes the node `id`, which waits at `peer` (`host:port`) to join, a member. It votes once it has caught up. A member that
+    /// has moved to `peer` is one there from now on.
     pub async fn add_member(&self, id: NodeId, peer: String) -> Result<(), MembersError> {
         self.order(Order::Add { id, peer }).await
     }
@@ -115,9 +117,7 @@ impl Replica {
         let members = self.members();
         match members.get(&id) {
             Some(member) if member.peer == peer => return self.check_incarnation(id, member).await,
-            Some(member) => {
-                return Err(Refused(format!("node {id} is a member at {}: remove it first", member.peer)));
-            }
+            Some(member) => return self.move_member(&guard, id, member.clone(), peer).await,
             None => {}
         }
         if let Some((other, _)) = members.iter().find(|(_, member)| member.peer == peer) {

@@ -259,6 +259,8 @@ impl Node {
         tasks.start("the comparison with the other nodes", comparing);
         let condemned = condemned::watch(directory, Arc::clone(&dir), tasks.fault.clone());
         tasks.start("refusals by the other nodes", condemned);
+        tasks.start("calls to the leader", Arc::clone(&peers).call_leader());
+        tasks.start("members that move", Arc::clone(&replica).record_moves());
         tasks.start("new members", replica.promote_learners());
         if server.service.founding.is_founder() && !matches!(raft.is_initialized().await, Ok(true)) {
             tasks.start_once(

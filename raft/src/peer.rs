@@ -11,8 +11,10 @@
 //! Nodes meet the network in [`transport`] alone. [`server::Service`] is what a node answers beyond Raft's own messages; the
 //! node provides it, so nothing here knows the rooms above.
 
+mod addresses;
 mod append;
 mod call;
+mod callable;
 mod campaign;
 mod certificate;
 mod copies;
@@ -35,6 +37,7 @@ mod tls;
 mod transport;
 
 pub(crate) use self::call::CallError;
+pub(crate) use self::callable::UNANSWERED;
 pub use self::certificate::{Certificate, is_of_node};
 pub(crate) use self::directory::Directory;
 pub(crate) use self::handshake::Program;

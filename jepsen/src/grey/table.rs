@@ -2,6 +2,8 @@
 //!
 //! Where a number has no reason beside it: elections take 0.5 to 2 s on an idle machine, and this one is busy.
 
+mod links;
+
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -12,7 +14,6 @@ use super::fault::clocks::Slewed;
 use super::fault::copies::{Copied, Use};
 use super::fault::flapping::Flapping;
 use super::fault::flushes::{Disks, SlowFlushes};
-use super::fault::links::{FarApart, NarrowLink};
 use super::fault::logs::{Full, Unread};
 use super::fault::memory::{self, LittleMemory};
 use super::fault::names::{Named, Names};
@@ -129,7 +130,8 @@ impl Row {
 pub(super) fn rows() -> Vec<Row> {
     let mut rows = vec![Row::new("nothing", "nothing: the control", "nothing is done", Nothing)];
     rows.extend(disks());
-    rows.extend(links());
+    rows.extend(links::links());
+    rows.extend(links::firewalls());
     rows.extend(machines());
     rows.extend(surroundings());
     rows.extend(directories());
@@ -168,65 +170,6 @@ fn disks() -> Vec<Row> {
             "a flush of the leader's disk never ends",
             made,
             slow(Disks::One, 3_600_000, false),
-        ),
-    ]
-}
-
-fn links() -> Vec<Row> {
-    let far = |round_trip_ms, elect| FarApart { round_trip_ms, elect };
-    let relays = "relays between the nodes hold each byte for half of it";
-    let network = "nftables drops packets between network namespaces";
-    vec![
-        Row::new(
-            "rtt-120",
-            "round trips between nodes take 120 ms, and nothing is asked of the cluster",
-            relays,
-            far(120, false),
-        )
-        .idle()
-        .ttl(12),
-        Row::new("rtt-250", "round trips between nodes take 250 ms", relays, far(250, false)),
-        Row::new(
-            "rtt-500",
-            "round trips between nodes take 500 ms, and the leader dies",
-            "the same; the leader is killed",
-            far(500, true),
-        )
-        .lasts(25)
-        // Cluster time is promised for up to 250 ms.
-        .but([Figure::NextHolder, Figure::Overlap])
-        .and(Figure::NoGrant, 10.0)
-        .and(Figure::NoRenewal, 10.0),
-        Row::new(
-            "slow-link",
-            "the link to a follower carries 1.2 MB/s, and clients write more",
-            "a relay before it; four clients acquire leases of 32 KB",
-            NarrowLink::of(1_200_000),
-        )
-        .at(Aim::Follower)
-        .lasts(45)
-        .and(Figure::Healed, 25.0),
-        Row::new(
-            "large-lost",
-            "large packets that the leader sends to others are lost; small ones arrive",
-            network,
-            Losing { lost: Lost::Large },
-        )
-        // It gives up leading after 3 s, and then another is elected.
-        .and(Figure::NoGrant, 3.0 + ELECTED_S)
-        .and(Figure::NoRenewal, 3.0 + ELECTED_S)
-        .and(Figure::NextHolder, 3.0 + ELECTED_S),
-        Row::new(
-            "mute",
-            "nothing that the leader sends to others arrives",
-            network,
-            Losing { lost: Lost::Sent },
-        ),
-        Row::new(
-            "deaf",
-            "nothing that others send to the leader arrives",
-            network,
-            Losing { lost: Lost::Received },
         ),
     ]
 }

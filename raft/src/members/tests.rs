@@ -1,4 +1,5 @@
 mod cluster;
+mod moves;
 
 use futures_util::future::BoxFuture;
 use openraft::RaftMetrics;

@@ -113,6 +113,13 @@ impl AppendLink {
         Ok(())
     }
 
+    /// Notes what the node says behind an answer, of which it has something to say only on the channel for heartbeats.
+    fn note_said(&self, said: Bytes) {
+        if let Some(follower) = self.follower().filter(|_| self.target.channel == Channel::Heartbeats) {
+            self.directory.callable.note_said(follower, said);
+        }
+    }
+
     fn follower(&self) -> Option<Process> {
         self.target.incarnation.map(|incarnation| (self.target.to, incarnation))
     }
@@ -170,11 +177,12 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
             tokio::select! {
                 biased;
                 answer = open.answer(), if open.owed > 0 => {
-                    let answer = answer?;
+                    let (answer, rest) = answer?;
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }
                     let is_stale = open.is_stale(&answer)?;
+                    self.link.note_said(rest);
                     self.link.check_kept(&answer)?;
                     if !is_stale {
                         if let (Some(lacks), Ok(Some(matching))) = (&mut self.lacks, &answer) {
@@ -270,10 +278,14 @@ async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
 }
 
 impl Open {
-    async fn answer(&mut self) -> io::Result<StreamAppendResult<Consensus>> {
+    /// The next answer, and what follows it.
+    async fn answer(&mut self) -> io::Result<(StreamAppendResult<Consensus>, Bytes)> {
         let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append");
         let result = match timeout(STALLED, self.link.reader.next()).await.map_err(no_answer)?? {
-            Some((APPENDED, body)) => read_appended(body).map_err(|error| invalid(error.to_string()))?,
+            Some((APPENDED, mut body)) => {
+                let result = read_appended(&mut body).map_err(|error| invalid(error.to_string()))?;
+                (result, body)
+            }
             Some((kind, _)) => return Err(unexpected(kind, "an answer to an append")),
             None => return Err(closed("the connection was closed")),
         };

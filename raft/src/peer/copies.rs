@@ -4,8 +4,9 @@
 //! the member voted and acknowledged since. Three rules keep it out, as far as anybody is left who knows better:
 //!
 //! 1. A process is refused if it does not come after the newest [`Start`] of its directory that this node has met.
-//! 2. A process that this node has not met is refused if another one answers at the member's address: the directory of a
-//!    running node was copied. If nobody answers there, it has to wait until the one that was met is silent.
+//! 2. A process that this node has not met is refused unless it answers at the member's address. If another one answers there, the
+//!    directory of a running node was copied. If nobody does, the member may stand still for as long as it likes: who calls from
+//!    elsewhere is no member ([`addresses`](super::addresses)). Nobody is let in who cannot be called.
 //! 3. A follower that lacks an entry which it acknowledged to this leader is refused: see `append`.
 //!
 //! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
@@ -25,20 +26,20 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::addresses::Found;
 use super::directory::{Directory, Target, refusal};
-use super::handshake::Channel;
+use super::handshake::{Channel, Processes};
 use super::known::{Process, Sent};
 use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::{Start, Starts};
 
 /// How long a member's address may take to answer.
 const ASK: Duration = Duration::from_secs(2);
-/// A process that was not heard for so long has ended: it would have compared itself with this node.
-const SILENT: Duration = Duration::from_secs(15);
 
 /// The reason why a process must not go on, as an error.
 #[derive(Debug, thiserror::Error)]
@@ -79,7 +80,9 @@ impl Directory {
         }
         let (to, incarnation) = by;
         let target = Target { to, incarnation: Some(incarnation), channel: Channel::Votes };
-        let _ = timeout(ASK, self.greet(target)).await;
+        if let Some(address) = self.address(to) {
+            let _ = timeout(ASK, self.greet_at(target, &address)).await;
+        }
         Err(refusal(format!("node {} runs with a copy of its data directory", self.identity.node_id)))
     }
 
@@ -107,30 +110,41 @@ impl Directory {
         Ok(())
     }
 
-    /// As [`check_starts`](Self::check_starts) for a caller; and an error if another process answers at the member's address.
-    /// Afterwards the caller was met.
-    pub(super) async fn check_alone(&self, caller: Process, starts: &Starts) -> io::Result<()> {
+    /// As [`check_starts`](Self::check_starts) for a caller; and an error unless it answers at an address of the member, and no
+    /// other process does. Afterwards the caller was met.
+    pub(super) async fn check_alone(&self, caller: Process, processes: &Processes) -> io::Result<()> {
+        let starts = &processes.starts;
         self.check_starts(caller, starts)?;
         let Some(newest) = starts.newest().filter(|newest| !self.has_met(caller, *newest)) else {
             return Ok(());
         };
-        let (to, incarnation) = caller;
-        let target = Target { to, incarnation: Some(incarnation), channel: Channel::Founding };
-        match timeout(ASK, self.greet(target)).await {
-            Ok(Ok((_, _, found))) if found.newest().is_some_and(|found| found != newest) => {
-                return Err(self.copied(format!(
-                    "another process with the data directory of node {to} answers at its address: this one is a copy. Remove \
-                     the node from the cluster, empty both data directories, and add it again"
-                )));
+        let (to, elsewhere) = (caller.0, &processes.places.own);
+        let mut addresses = self.addresses(to);
+        if addresses.is_empty() && !elsewhere.is_empty() {
+            // A node that joins learns the addresses from the members.
+            addresses.push(elsewhere.clone());
+        }
+        let (mut answers, mut why) = (addresses.is_empty(), String::new());
+        for found in join_all(addresses.iter().map(|address| self.ask(caller, address))).await {
+            match found {
+                Found::Member(Some(other)) if other != newest => {
+                    return Err(self.copied(format!(
+                        "another process with the data directory of node {to} answers at its address: this one is a copy. Remove \
+                         the node from the cluster, empty both data directories, and add it again"
+                    )));
+                }
+                Found::Member(_) => answers = true,
+                Found::Gone(error) | Found::Silent(error) => why = error.to_string(),
             }
-            Ok(Ok(_)) => {}
-            _ if self.has_heard_before(caller) => {
-                let reason = format!(
-                    "an earlier start of node {to} was heard just now, and its address does not answer"
-                );
-                return Err(io::Error::new(io::ErrorKind::NotConnected, reason));
-            }
-            _ => {}
+        }
+        if !answers {
+            self.note_claim(caller, newest, &processes.places);
+            let own = self.identity.node_id;
+            return Err(refusal(format!(
+                "node {own} cannot call node {to} where the cluster has it, so it does not let it in: {why}. If it has moved, and the \
+                 cluster does not find that out by itself, run `ringfence cluster add {to} {}`",
+                if elsewhere.is_empty() { "HOST:PORT" } else { elsewhere }
+            )));
         }
         // Another process may have been met meanwhile.
         self.check_starts(caller, starts)?;
@@ -145,14 +159,6 @@ impl Directory {
                 (known.met, known.heard) = (Some((incarnation, newest)), Some(Instant::now()))
             });
         }
-    }
-
-    /// Whether the start of this data directory that this node met last may still run.
-    fn has_heard_before(&self, (id, incarnation): Process) -> bool {
-        self.with_known(id, |known| {
-            known.met.is_some_and(|(it, _)| it == incarnation)
-                && known.heard.is_some_and(|heard| heard.elapsed() < SILENT)
-        })
     }
 
     fn copied(&self, reason: String) -> io::Error {

@@ -14,6 +14,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use super::callable::Callable;
 use super::campaign::Campaign;
 use super::handshake::{Channel, Hello, Processes, Program, Welcome};
 use super::known::{Known, Process};
@@ -45,8 +46,8 @@ pub(crate) struct Directory {
     pub(crate) program: Program,
     /// The server owns it: a stopped node neither listens nor connects, even if a handle outlives it.
     transport: Weak<dyn Transport>,
-    /// The addresses given by the operator; they override those of the membership.
-    addresses: BTreeMap<NodeId, String>,
+    /// The addresses given by the operator.
+    pub(super) addresses: BTreeMap<NodeId, String>,
     cluster: OnceLock<Uuid>,
     /// Absent until Raft runs.
     raft_metrics: OnceLock<WatchReceiverOf<Consensus, RaftServerMetrics<Consensus>>>,
@@ -59,6 +60,7 @@ pub(crate) struct Directory {
     pub(super) condemned: watch::Sender<Option<String>>,
     pub(super) copies_refused: Counter,
     pub(super) campaign: Campaign,
+    pub(crate) callable: Callable,
 }
 
 /// A term that this node had, and since when others are compared with it.
@@ -69,8 +71,6 @@ struct Baseline {
 
 #[derive(Default)]
 struct Peer {
-    /// The address given by an operator who adds this node.
-    address: Option<String>,
     url: Option<String>,
     /// What an incarnation said of its program when this node last connected to it.
     program: Option<(Uuid, Program)>,
@@ -104,6 +104,7 @@ impl Directory {
             condemned: watch::Sender::new(None),
             copies_refused: COPIES_REFUSED.get(),
             campaign: Campaign::default(),
+            callable: Callable::default(),
         }
     }
 
@@ -151,30 +152,13 @@ impl Directory {
         if own.incarnation == self.identity.incarnation { as_of(&membership) } else { None }
     }
 
-    pub(super) fn address(&self, id: NodeId) -> Option<String> {
-        let listed = self.addresses.get(&id).cloned();
-        let recorded = || self.member(id).map(|member| member.peer);
-        listed.or_else(recorded).or_else(|| self.peers().get(&id)?.address.clone())
-    }
-
     pub(super) fn transport(&self) -> io::Result<Arc<dyn Transport>> {
         self.transport.upgrade().ok_or_else(|| io::Error::other("this node has stopped"))
     }
 
-    /// The address of `id` given by the operator, or nothing.
-    pub(crate) fn listed(&self, id: NodeId) -> String {
-        self.addresses.get(&id).cloned().unwrap_or_default()
-    }
-
-    /// Notes that `id`, which is to become a member, listens at `address`; an error if the operator of this node gave
-    /// another address.
-    pub(super) fn introduce(&self, id: NodeId, address: &str) -> Result<(), String> {
-        if let Some(listed) = self.addresses.get(&id).filter(|listed| *listed != address) {
-            let own = self.identity.node_id;
-            return Err(format!("--peers of node {own}, which leads, lists node {id} at {listed}"));
-        }
-        self.peers().entry(id).or_default().address = Some(address.to_owned());
-        Ok(())
+    /// Notes the address of a node that is to become a member.
+    pub(super) fn note_given(&self, id: NodeId, address: &str) {
+        self.peers().entry(id).or_default().known.whereabouts.given = Some(address.to_owned());
     }
 
     /// Forgets everything about `id`, which did not become a member.
@@ -218,9 +202,11 @@ impl Directory {
             return;
         }
         self.peers().retain(|id, peer| {
-            let Some(member) = membership.get_node(id) else { return peer.address.is_some() };
+            let Some(member) = membership.get_node(id) else {
+                return peer.known.whereabouts.given.is_some();
+            };
             // The membership has it now.
-            peer.address = None;
+            peer.known.whereabouts.given = None;
             peer.program.take_if(|(incarnation, _)| member.incarnation != *incarnation);
             true
         });
@@ -248,7 +234,7 @@ impl Directory {
         self.leader_within(within).is_some()
     }
 
-    fn leader_within(&self, within: Duration) -> Option<Process> {
+    pub(super) fn leader_within(&self, within: Duration) -> Option<Process> {
         let followed = *self.followed.lock().expect(UNPOISONED);
         followed.filter(|(_, at)| at.elapsed() < within).map(|(leader, _)| leader)
     }
@@ -273,8 +259,9 @@ impl Directory {
         self.check_hello(hello)?;
         if hello.channel != Channel::Founding {
             let caller = (hello.from, hello.incarnation);
-            self.check_alone(caller, &processes.starts).await?;
+            self.check_alone(caller, processes).await?;
             self.check_own(caller, processes.met).await?;
+            self.note_called(hello.from, &processes.places);
         }
         if let Some(caller) = self.peers().get_mut(&hello.from) {
             caller.url = Some(hello.url.clone());
@@ -376,6 +363,14 @@ impl Directory {
     /// Why this node refused `id` when it called last; `None` if it was welcome.
     pub(crate) fn refused(&self, id: NodeId) -> Option<String> {
         self.peers().get(&id)?.refused.clone()
+    }
+
+    /// Where the members were found that were heard within the last while.
+    pub(super) fn called_by_heard(&self, within: Duration) -> Vec<String> {
+        let peers = self.peers();
+        let known = peers.values().map(|peer| &peer.known);
+        let heard = known.filter(|known| known.heard.is_some_and(|heard| heard.elapsed() < within));
+        heard.filter_map(|known| known.whereabouts.called.clone()).collect()
     }
 
     /// Works on what is known of the processes of `id`, or on nothing if no member has that id.

@@ -215,10 +215,10 @@ proptest! {
             put_append(&mut out, &append);
             prop_assert_eq!(format!("{:?}", read_append(out.freeze()).expect("it was written")), format!("{append:?}"));
         }
-        if let Ok(appended) = read_appended(body.clone()) {
+        if let Ok(appended) = read_appended(&mut body.clone()) {
             let mut out = BytesMut::new();
             put_appended(&mut out, &appended);
-            prop_assert_eq!(read_appended(out.freeze()).expect("it was written"), appended);
+            prop_assert_eq!(read_appended(&mut out.freeze()).expect("it was written"), appended);
         }
         if let Ok(meta) = read_meta(&mut body.clone()) {
             let mut out = BytesMut::new();

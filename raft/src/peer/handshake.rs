@@ -21,7 +21,7 @@
 use std::{fmt, io};
 
 use bytes::{Bytes, BytesMut};
-use ringfence_wire::RulesRange;
+use ringfence_wire::{RulesRange, check_peer_address};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use uuid::Uuid;
 
@@ -138,18 +138,48 @@ pub(super) struct Processes {
     pub(super) starts: Starts,
     /// The newest start of the other side that the caller has met.
     pub(super) met: Option<Start>,
+    /// Behind the rest: builds that say the rest did not all say it.
+    #[serde(skip)]
+    pub(super) places: Places,
+}
+
+/// What a caller says of addresses. Empty: it has nothing to say.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Places {
+    /// Where the caller's operator has it listen.
+    pub(super) own: String,
+    /// Where it called the other side.
+    pub(super) called: String,
+}
+
+impl Places {
+    /// Without what is no address. It is shown to operators.
+    fn checked(mut self) -> Self {
+        for address in [&mut self.own, &mut self.called] {
+            if check_peer_address(address).is_err() {
+                address.clear();
+            }
+        }
+        self
+    }
 }
 
 /// Queues the preface and a hello.
 pub(super) fn put_hello(writer: &mut FrameWriter, hello: &Hello, processes: &Processes) {
-    put_first(writer, HELLO, &(hello, STARTS, processes));
+    put_first(writer, HELLO, &(hello, STARTS, processes, &processes.places));
 }
 
 /// Reads a hello, and what follows it.
 pub(super) fn get_hello(body: &Bytes) -> io::Result<(Hello, Processes)> {
     let (hello, rest) = take(body)?;
     match rest.split_first() {
-        Some((&STARTS, rest)) => Ok((hello, take(rest)?.0)),
+        Some((&STARTS, rest)) => {
+            let (mut processes, rest): (Processes, _) = take(rest)?;
+            if !rest.is_empty() {
+                processes.places = take::<Places>(rest)?.0.checked();
+            }
+            Ok((hello, processes))
+        }
         _ => Ok((hello, Processes::default())),
     }
 }
@@ -253,7 +283,7 @@ mod tests {
         let mut starts = Starts::default();
         starts.add(5);
         starts.add(300);
-        let processes = Processes { met: starts.newest(), starts };
+        let processes = Processes { met: starts.newest(), starts, places: Places::default() };
         out.clear();
         put(&mut out, &(&hello, STARTS, &processes));
         golden.extend([0, 2, 2, 5, 0xac, 2, 1, 2, 0xac, 2]);

@@ -3,7 +3,7 @@
 //! openraft answers a heartbeat when all that the node has accepted before is on disk. A leader that waits for that takes a slow
 //! disk for a lost follower: it believes that it has lost its quorum, and falls silent. But a heartbeat has nothing to be written.
 //! So it is answered as soon as Raft has taken it. From then on the node does not vote for others for a while, and the answer says
-//! no more.
+//! no more than that, and whether this node can call the leader ([`callable`](super::callable)).
 
 use std::future::pending;
 use std::io;
@@ -41,7 +41,10 @@ pub(super) async fn receive(
         if answer.is_ok() {
             directory.note_followed(leader);
         }
-        writer.put(APPENDED, |out| put_appended(out, &answer));
+        writer.put(APPENDED, |out| {
+            put_appended(out, &answer);
+            directory.callable.put(out, leader);
+        });
         writer.flush().await?;
     }
     Ok(())

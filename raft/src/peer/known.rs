@@ -17,9 +17,33 @@ pub(super) struct Known {
     /// The newest start of a data directory, and when it was heard.
     pub(super) met: Option<(Uuid, Start)>,
     pub(super) heard: Option<Instant>,
+    pub(super) whereabouts: Whereabouts,
     pub(super) sent: Option<Sent>,
     /// A data directory that has lost something, and what.
     pub(super) lost: Option<(Uuid, String)>,
+}
+
+/// Where a member is found.
+#[derive(Debug, Default)]
+pub(super) struct Whereabouts {
+    /// The address given by an operator who adds it.
+    pub(super) given: Option<String>,
+    /// Which of its addresses is called.
+    pub(super) turn: usize,
+    /// Where it answered last.
+    pub(super) answered_at: Option<String>,
+    /// What it says of that while it does not answer where it is called.
+    pub(super) claim: Option<Claim>,
+    /// Where it called this node last.
+    pub(super) called: Option<String>,
+}
+
+/// A process says that it is a member, and where it listens.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    pub(super) by: Uuid,
+    pub(super) start: Start,
+    pub(super) address: String,
 }
 
 /// What this node, as the leader of a term, has sent to a data directory.

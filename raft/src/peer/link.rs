@@ -44,32 +44,36 @@ impl Directory {
         let connecting = timeout(CONNECT_TIMEOUT, self.try_connect(target, max));
         let result = connecting.await.unwrap_or_else(|_| Err(timed_out("no answer in time")));
         self.note_reachable(target.to, result.as_ref().map(drop));
+        if result.is_err() {
+            self.turn(target.to);
+        }
         result
     }
 
     async fn try_connect(&self, target: Target, max: usize) -> io::Result<Link> {
-        let (mut link, incarnation, starts) = self.greet(target).await?;
+        let no_address =
+            || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {} is known", target.to));
+        let address = self.address(target.to).ok_or_else(no_address)?;
+        let (mut link, incarnation, starts) = self.greet_at(target, &address).await?;
         let process = (target.to, incarnation);
         self.check_starts(process, &starts).map_err(|error| self.note_refused(target.to, error))?;
         // While a cluster is founded, nobody is known to be a member.
         if let Some(newest) = starts.newest().filter(|_| target.channel != Channel::Founding) {
             self.meet(process, newest);
         }
+        self.note_answered(target.to, address);
         link.reader.set_max(max);
         Ok(link)
     }
 
-    /// Connects to `target`, and says hello. Which process answers is not checked.
-    pub(super) async fn greet(&self, target: Target) -> io::Result<(Link, Uuid, Starts)> {
+    /// Connects to `target` at `address`, and says hello. Which process answers is not checked.
+    pub(super) async fn greet_at(&self, target: Target, address: &str) -> io::Result<(Link, Uuid, Starts)> {
         let Target { to, incarnation, channel } = target;
-        let no_address =
-            || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
-        let address = self.address(to).ok_or_else(no_address)?;
         let at_address = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
         // The transport itself is not kept while this waits: it is this node's port.
-        let connecting = self.transport()?.connect(&address);
+        let connecting = self.transport()?.connect(address);
         let connection = connecting.await.map_err(at_address)?;
-        if connection.certificate.as_ref().is_some_and(|it| !it.is_of(to, Some(&address))) {
+        if connection.certificate.as_ref().is_some_and(|it| !it.is_of(to, Some(address))) {
             return Err(refusal(format!("{address}: its certificate is not of node {to}")));
         }
         let hello = Hello {
@@ -85,7 +89,11 @@ impl Directory {
         };
         let mut link = Link::new(connection);
         let starts = self.identity.starts.clone();
-        put_hello(&mut link.writer, &hello, &Processes { starts, met: self.met(to, incarnation) });
+        put_hello(
+            &mut link.writer,
+            &hello,
+            &Processes { starts, met: self.met(to, incarnation), places: self.places(address) },
+        );
         link.writer.flush().await?;
         let (welcome, program, starts) = match link.welcome().await {
             Ok(Answered::Welcome(welcome, program, starts)) => (welcome, program, starts),
@@ -165,7 +173,7 @@ impl Incoming {
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
-        let is_shown = |id| certificate.is_none_or(|it| it.is_of(id, directory.address(id).as_deref()));
+        let is_shown = |id| certificate.is_none_or(|it| directory.is_shown(&it, id));
         let admitted = match hello {
             Err(error) => Err((error, false)),
             // Not as a reason that the node is refused for: it may be another that said so.

@@ -358,15 +358,15 @@ pub(super) fn put_appended(out: &mut BytesMut, result: &StreamAppendResult<Conse
     }
 }
 
-/// Reads the body of the answer to an append.
-pub(super) fn read_appended(mut body: Bytes) -> Result<StreamAppendResult<Consensus>, RecordError> {
+/// Reads the answer to an append from the front of a body.
+pub(super) fn read_appended(body: &mut Bytes) -> Result<StreamAppendResult<Consensus>, RecordError> {
     match body.try_get_u8().map_err(|_| RecordError::Short)? {
-        0 => Ok(Ok(read_option_log_id(&mut body)?)),
+        0 => Ok(Ok(read_option_log_id(body)?)),
         1 => {
-            let id = read_option_log_id(&mut body)?.ok_or(RecordError::Short)?;
+            let id = read_option_log_id(body)?.ok_or(RecordError::Short)?;
             Ok(Err(StreamAppendError::Conflict(id)))
         }
-        2 => Ok(Err(StreamAppendError::HigherVote(read_vote(&mut body)?))),
+        2 => Ok(Err(StreamAppendError::HigherVote(read_vote(body)?))),
         kind => Err(RecordError::Kind(kind)),
     }
 }

@@ -10,20 +10,26 @@ use ringfence_lease::{Outcome, Request};
 use ringfence_wire::{Key, Revision, Upgraded};
 use tokio::runtime::Handle;
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
 use uuid::Uuid;
 
 use super::call::{CallError, CallLink};
 use super::directory::{Directory, Target};
+use super::known::Process;
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
 use crate::applied::witness::Difference;
-use crate::consensus::{NodeId, Vote};
+use crate::consensus::{ELECTION_MS, NodeId, Vote};
 use crate::gate::{Since, Withheld};
 use crate::unanswered::{MembersError, Unanswered};
 
 /// How long a node may take to tell a [`Difference`].
 const DIFFERENCE: Duration = Duration::from_secs(1);
+
+/// How often a follower calls its leader.
+const CALL_EVERY: Duration = Duration::from_millis(500);
+/// How long that call may take, its connection included.
+const CALL_WITHIN: Duration = Duration::from_secs(2);
 
 /// This node's connections for calls to the others.
 pub(crate) struct Peers {
@@ -239,6 +245,39 @@ impl Peers {
     pub(crate) async fn confirm(&self, voter: NodeId, incarnation: Uuid, vote: Vote) -> bool {
         let call = Call::Confirm { vote: vote.into() };
         matches!(self.call_incarnation(voter, Some(incarnation), call).await, Ok(Answer::Confirmed(true)))
+    }
+
+    /// Calls the leader that this node follows, again and again: see [`callable`](super::callable). Never returns.
+    pub(crate) async fn call_leader(self: Arc<Self>) {
+        let mut ticks = interval(CALL_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let (directory, mut turn) = (&self.directory, 0_usize);
+        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
+        let nobodys = Vote::new(0, directory.identity.node_id);
+        loop {
+            ticks.tick().await;
+            let followed = directory.leader_within(Duration::from_millis(ELECTION_MS.end));
+            if let Some(leader) = followed {
+                directory.callable.calls(leader);
+            }
+            // A learner that has moved, and is not called, has no other reason to call anybody.
+            let Some(process) = followed.or_else(|| self.next_member(&mut turn)) else { continue };
+            let (id, incarnation) = process;
+            let answer = self.call_incarnation(id, Some(incarnation), Call::Confirm { vote: nobodys.into() });
+            if matches!(timeout(CALL_WITHIN, answer).await, Ok(Ok(_))) && followed.is_some() {
+                directory.callable.answered(process);
+            }
+        }
+    }
+
+    /// If this node has moved: another member, each in its turn.
+    fn next_member(&self, turn: &mut usize) -> Option<Process> {
+        let membership = self.directory.membership().filter(|_| self.directory.has_moved())?;
+        let own = self.directory.identity.node_id;
+        let others: Vec<_> = membership.nodes().filter(|(id, _)| **id != own).collect();
+        *turn = turn.wrapping_add(1);
+        let (id, member) = others.get(turn.checked_rem(others.len())?)?;
+        Some((**id, member.incarnation))
     }
 
     /// Whether `leader` says that its mirror shows `keys` at `revision` or later. The caller bounds the time.

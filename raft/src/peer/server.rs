@@ -267,8 +267,11 @@ impl<S: Service> Server<S> {
             }
             (Call::Confirm { vote }, Some(raft)) => {
                 let vote = Vote::from(vote);
+                if !vote.committed {
+                    return Answer::Confirmed(false);
+                }
                 // Raft's own state, in turn with the votes that it grants: its metrics may lag behind a granted vote.
-                let is_own = raft.with_raft_state(move |state| vote.committed && *state.vote_ref() == vote);
+                let is_own = raft.with_raft_state(move |state| *state.vote_ref() == vote);
                 Answer::Confirmed(is_own.await.unwrap_or(false))
             }
             (call, _) => self.service.answer(call).await,

@@ -11,7 +11,7 @@ use ringfence_lease::Command;
 use ringfence_raft::{Handle, Node, Random, Settings, Unanswered};
 use tempfile::TempDir;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::support::network::{APPENDS, Network, Way};
 use crate::support::{Cluster, SOON, Stored, acquire, address, grant, id, lead, settings, simulate, until};
@@ -40,6 +40,46 @@ async fn start(disks: &[MemoryDisk; 3], snapshot_after_bytes: u64) -> Cluster {
     lead(&first, 1).await;
     until("it takes commands", || first.leads().borrow().is_some()).await;
     cluster
+}
+
+/// The true member was condemned, and the copy ran on, where nobody could call it.
+#[tokio::test(start_paused = true)]
+async fn a_copy_that_starts_while_its_member_stands_still_does_no_harm() {
+    let disks: [MemoryDisk; 4] = array::from_fn(|_| MemoryDisk::default());
+    let [first, second, third, copied] = disks.clone();
+    simulate(&disks, async {
+        let cluster = start(&[first, second.clone(), third], ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        grant(&cluster.handle(2), 1, "a").await;
+        for other in ["node-1", "node-3"] {
+            cluster.network.cut(other, "node-2");
+            cluster.network.cut("node-2", other);
+        }
+        sleep(Duration::from_secs(17)).await;
+        copied.turn_back(&second.copy());
+        let port = cluster.network.port("elsewhere:7500");
+        let mut given = settings(2, cluster.dir.path().join("2"), port, 3);
+        given.peers.insert(2, "elsewhere:7500".to_owned());
+        let copy = Node::start(Settings { storage: Arc::new(Stored(copied)), ..given }).await.unwrap();
+        for _ in 0..30 {
+            sleep(Duration::from_secs(1)).await;
+            assert!(!copy.handle().is_ready().await, "the copy was let in");
+            assert_eq!(cluster.handle(1).status().members[&2].peer, "node-2");
+        }
+        cluster.network.heal();
+        let why = timeout(SOON, copy.failed()).await.expect("the copy goes on");
+        assert!(why.contains("this one is a copy"), "{why}");
+        let member = cluster.handle(2);
+        let begun = Instant::now();
+        while !member.is_ready().await {
+            assert!(begun.elapsed() < SOON, "the member does not go on");
+            sleep(LATENCY).await;
+        }
+        grant(&member, 2, "b").await;
+        for node in cluster.nodes.values() {
+            assert!(timeout(Duration::ZERO, node.failed()).await.is_err());
+        }
+    })
+    .await;
 }
 
 /// About 5 KB in one entry.
@@ -92,6 +132,60 @@ async fn a_leader_whose_large_entries_are_lost_gives_up_the_leadership_and_does_
         assert!(status.term <= term + 3, "{} terms", status.term - term);
         sleep(Duration::from_secs(30)).await;
         assert_eq!((other.status().term, other.status().leader), (status.term, status.leader));
+    })
+    .await;
+}
+
+/// It led for ever: its own connections worked, and nobody told it that none could be opened to it. All that was asked of the
+/// others failed, while the leader said that it was ready.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_no_majority_can_call_gives_up_the_leadership() {
+    let disks = disks();
+    simulate(&disks, async {
+        let cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let (old, second, third) = (cluster.handle(1), cluster.handle(2), cluster.handle(3));
+        let term = old.status().term;
+        // One that cannot call it is no reason: the others are a majority.
+        cluster.network.cut("node-2", "node-1");
+        sleep(Duration::from_secs(20)).await;
+        assert!(old.is_ready().await && third.is_ready().await && !second.is_ready().await);
+        assert_eq!(old.status().term, term);
+
+        cluster.network.cut("node-3", "node-1");
+        let begun = Instant::now();
+        until_not_ready(&old).await;
+        until("another leads", || matches!(second.status().leader, Some(2 | 3))).await;
+        assert!(begun.elapsed() < Duration::from_secs(5), "another leads after {:?}", begun.elapsed());
+        grant(&second, 1, "a").await;
+        grant(&third, 2, "b").await;
+        assert!(second.is_ready().await && third.is_ready().await);
+        let term = second.status().term;
+        sleep(Duration::from_secs(30)).await;
+        assert!(!old.is_ready().await, "it hears no leader");
+        assert_eq!(second.status().term, term);
+
+        cluster.network.heal();
+        until("the old leader has caught up", || old.view(|table| table.lease(None, id(2), None).is_ok()))
+            .await;
+        assert!(old.is_ready().await);
+    })
+    .await;
+}
+
+/// It serves whoever asks it, and without it nobody leads.
+#[tokio::test(start_paused = true)]
+async fn a_leader_that_nobody_can_call_goes_on_if_the_others_are_no_majority() {
+    let disks = disks();
+    simulate(&disks, async {
+        let mut cluster = start(&disks, ringfence_raft::SNAPSHOT_AFTER_BYTES).await;
+        let leader = cluster.handle(1);
+        cluster.network.cut("node-2", "node-1");
+        cluster.nodes.remove(&3).unwrap().stop().await;
+        let term = leader.status().term;
+        sleep(Duration::from_secs(30)).await;
+        assert_eq!(leader.status().term, term);
+        assert!(leader.is_ready().await);
+        grant(&leader, 1, "a").await;
     })
     .await;
 }

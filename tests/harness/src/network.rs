@@ -30,6 +30,7 @@ const RULES: &str = "
         set narrow { type ifname . ifname; }
         set short { type ifname . ifname; }
         set gone { type ifname; }
+        set shut { type ifname . inet_service; }
         chain forward {
             type filter hook forward priority filter;
             ether type ip iifname . oifname @cut counter drop
@@ -38,6 +39,7 @@ const RULES: &str = "
             ether type ip iifname . oifname @short ip length > 1300 counter drop
             ether type ip iifname @gone counter drop
             ether type ip oifname @gone counter drop
+            ether type ip oifname . tcp dport @shut counter drop
         }
         chain from_node {
             type filter hook input priority filter;
@@ -46,6 +48,7 @@ const RULES: &str = "
         chain to_node {
             type filter hook output priority filter;
             ether type ip oifname @gone counter drop
+            ether type ip oifname . tcp dport @shut counter drop
         }
     }";
 
@@ -102,6 +105,14 @@ impl Network {
         self.nft(&format!("add element bridge faults gone {{ n{id} }}"))
     }
 
+    /// Drops what is sent to these TCP ports of node `id`, also by clients, from now on, as a firewall that lets in replies only. What the
+    /// node itself opens works.
+    pub fn shut(&self, id: u64, ports: &[u16]) -> Result<(), Error> {
+        self.node(id)?;
+        let elements: Vec<String> = ports.iter().map(|port| format!("n{id} . {port}")).collect();
+        self.nft(&format!("add element bridge faults shut {{ {} }}", elements.join(", ")))
+    }
+
     /// A command that runs `program` where clients are, outside of all nodes.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         self.bridge.command(program)
@@ -126,7 +137,8 @@ impl Network {
     /// Undoes all of the above.
     pub fn heal(&self) -> Result<(), Error> {
         self.mend()?;
-        let sets = ["lossy", "narrow", "short", "gone"].map(|set| format!("flush set bridge faults {set}"));
+        let sets =
+            ["lossy", "narrow", "short", "gone", "shut"].map(|set| format!("flush set bridge faults {set}"));
         self.nft(&sets.join("; "))
     }
 
@@ -315,6 +327,28 @@ mod tests {
             network.vanish(1).unwrap();
             assert_eq!(arrives(&network, from, to, b"first"), arrive, "{from:?} to {to:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_port_that_is_shut_takes_no_connection_and_what_its_node_opens_works() {
+        let Some(network) = network(2) else { return };
+        let listen = |id| {
+            network
+                .node(id)
+                .unwrap()
+                .inside(|| std::net::TcpListener::bind(SocketAddr::from((ip(id), 0))))
+                .unwrap()
+        };
+        let (one, two) = (listen(1), listen(2));
+        let (to_one, to_two) = (one.local_addr().unwrap(), two.local_addr().unwrap());
+        network.connect_from(2, to_one).await.unwrap();
+        network.shut(1, &[to_one.port()]).unwrap();
+        let connecting =
+            tokio::time::timeout(Duration::from_millis(500), network.connect_from(2, to_one)).await;
+        assert!(connecting.is_err(), "{connecting:?}");
+        network.connect_from(1, to_two).await.unwrap();
+        network.heal().unwrap();
+        network.connect_from(2, to_one).await.unwrap();
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Packets that are lost: in one direction, by their size, or all of one machine's.
+//! Packets that are lost: in one direction, by their size, to some ports, or all of one machine's.
 
 use anyhow::{Context, ensure};
 use ringfence_harness::{Network, try_once};
@@ -19,6 +19,8 @@ pub(in crate::grey) enum Lost {
     Large,
     /// All to and from the target, also of clients, as if its machine had lost its power: nothing is refused.
     All,
+    /// What is sent to ports that the target listens on: for its peers, for clients, or both. What it opens itself works.
+    Opened { peer: bool, http: bool },
 }
 
 /// The loss, and a request that is on its way meanwhile.
@@ -42,6 +44,12 @@ impl Fault for Losing {
             Lost::Sent => network.cut(&sent)?,
             Lost::Received => network.cut(&received)?,
             Lost::All => network.vanish(target)?,
+            Lost::Opened { peer, http } => {
+                let node = stage.node(target);
+                let ports = [(peer, node.peer()), (http, node.http())];
+                let shut = ports.iter().filter(|(is_shut, _)| *is_shut).map(|(_, address)| address.port());
+                network.shut(target, &shut.collect::<Vec<_>>())?;
+            }
             Lost::Large => {
                 network.shorten(&sent)?;
                 let client = stage.node(target).client();

@@ -58,7 +58,7 @@ fn answers_to_appends_read_back() {
     ] {
         let mut out = BytesMut::new();
         put_appended(&mut out, &result);
-        assert_eq!(read_appended(out.freeze()).unwrap(), result);
+        assert_eq!(read_appended(&mut out.freeze()).unwrap(), result);
     }
 }
 
