@@ -202,7 +202,7 @@ impl Client {
         self.cluster.read(&Request::get("/v1/cluster/backup")).await
     }
 
-    /// Adds a node that was started to join, and that its peers reach at `peer` (`host:port`).
+    /// Adds a node that was started to join, and that its peers reach at `peer` (`host:port`); or says that a member has moved there.
     pub async fn add_member(&self, id: u64, peer: impl Into<String>) -> Result<(), Error> {
         let body = AddMemberRequest { id, peer: peer.into() };
         body.check()?;

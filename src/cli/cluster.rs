@@ -14,7 +14,7 @@ use crate::cli::output::{Table, or_dash};
 pub(crate) enum Command {
     /// Show the members and their state as the node that answers sees them, and the lags as the leader does
     Status(Call),
-    /// Add a node that was started with --join
+    /// Add a node that was started with --join, or say where a member has moved
     Add(Add),
     /// Remove a member
     Remove(Remove),
