@@ -117,7 +117,7 @@ impl Replica {
         let members = self.members();
         match members.get(&id) {
             Some(member) if member.peer == peer => return self.check_incarnation(id, member).await,
-            Some(member) => return self.move_member(&guard, id, member.clone(), peer).await,
+            Some(_) => return self.move_member(&guard, id, peer).await,
             None => {}
         }
         if let Some((other, _)) = members.iter().find(|(_, member)| member.peer == peer) {
@@ -372,7 +372,10 @@ fn list(ids: &BTreeSet<NodeId>) -> String {
 
 fn refusal(error: RaftError<Consensus, ClientWriteError<Consensus>>) -> MembersError {
     match error {
-        RaftError::APIError(ClientWriteError::ForwardToLeader(_)) => Unanswered::Unavailable.into(),
+        // Nothing is written; the membership may be another by now.
+        RaftError::APIError(
+            ClientWriteError::ForwardToLeader(_) | ClientWriteError::PreconditionFailed(_),
+        ) => Unanswered::Unavailable.into(),
         RaftError::APIError(ClientWriteError::ChangeMembershipError(error)) => match error {
             // Another change is in progress; this one is tried again.
             ChangeMembershipError::InProgress(_) => Unanswered::Unavailable.into(),

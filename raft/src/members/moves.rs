@@ -7,14 +7,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use openraft::ChangeMembers;
+use openraft::{ChangeMembers, Precondition};
 use tokio::sync::MutexGuard;
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::sleep;
 
-use super::check_reach;
-use crate::consensus::{Member, NodeId};
+use super::{check_reach, refusal};
+use crate::consensus::{LogId, Member, NodeId};
 use crate::replica::Replica;
 use crate::unanswered::MembersError::{self, Refused};
+use crate::unanswered::Unanswered;
 
 /// How often the leader looks.
 const LOOK: Duration = Duration::from_secs(1);
@@ -22,60 +23,59 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Replica {
     /// Records where the members are, while this node leads. Never returns.
     pub(crate) async fn record_moves(self: Arc<Self>) {
-        let mut ticks = interval(LOOK);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
-            if !self.raft.is_leader() || self.handed_to().is_some() {
+            sleep(LOOK).await;
+            if !self.raft.is_leader() || self.handed_to().is_some() || self.is_joint() {
                 continue;
             }
-            for (id, member) in self.members() {
-                if id != self.id && !self.peers.directory.may_have_moved(id, &member.peer) {
-                    continue;
-                }
-                // Another change of the members is under way. The next look may find none.
-                let Ok(guard) = self.changing.try_lock() else { break };
-                if let Some(peer) = self.moved_to(id, &member).await
-                    && let Err(error) = self.record(&guard, id, member, peer).await
-                {
+            let known = self.metrics(|metrics| metrics.membership_config.clone());
+            for (id, member) in known.nodes().map(|(id, member)| (*id, member.clone())) {
+                let moved = match id == self.id {
+                    true => self.peers.directory.own_move(&self.voters()),
+                    false => self.peers.directory.moved(id, &member).await,
+                };
+                // If another change of the members is under way, the next look finds it as well.
+                let Some((peer, _guard)) = moved.zip(self.changing.try_lock().ok()) else { continue };
+                if let Err(error) = self.record(*known.log_id(), id, member, peer).await {
                     tracing::warn!(id, %error, "the address of a member that has moved is not recorded yet");
                 }
+                // The membership is another now.
+                break;
             }
-        }
-    }
-
-    async fn moved_to(&self, id: NodeId, member: &Member) -> Option<String> {
-        match id == self.id {
-            true => self.peers.directory.own_move(&member.peer),
-            false => self.peers.directory.moved(id, member).await,
         }
     }
 
     /// An operator says that a member is at `peer` now.
     pub(super) async fn move_member(
         &self,
-        guard: &MutexGuard<'_, ()>,
+        _guard: &MutexGuard<'_, ()>,
         id: NodeId,
-        member: Member,
         peer: String,
     ) -> Result<(), MembersError> {
-        let mut others = self.members();
-        others.remove(&id);
+        let known = self.metrics(|metrics| metrics.membership_config.clone());
+        let mut others: BTreeMap<_, _> = known.nodes().map(|(id, member)| (*id, member.clone())).collect();
+        // A change of the voters is finished first.
+        let Some(member) = others.remove(&id).filter(|_| !self.is_joint()) else {
+            return Err(Unanswered::Unavailable.into());
+        };
         check_reach(&others, &peer, |id| self.peers.directory.listed(id))?;
         self.peers.directory.check_moved(id, &member, &peer).await.map_err(Refused)?;
-        self.record(guard, id, member, peer).await
+        self.record(*known.log_id(), id, member, peer).await
     }
 
+    /// Records that a member is at `peer`, if the membership is still the one that it was read from, at `based_on`. A member that was removed
+    /// meanwhile would be one again.
     async fn record(
         &self,
-        guard: &MutexGuard<'_, ()>,
+        based_on: Option<LogId>,
         id: NodeId,
         member: Member,
         peer: String,
     ) -> Result<(), MembersError> {
         let before = member.peer.clone();
-        let moved = Member { peer: peer.clone(), ..member };
-        self.change(guard, ChangeMembers::SetNodes(BTreeMap::from([(id, moved)]))).await?;
+        let change = ChangeMembers::SetNodes(BTreeMap::from([(id, Member { peer: peer.clone(), ..member })]));
+        let condition = Precondition::LastMembershipLogId { last_membership_log_id: based_on };
+        self.raft.change_membership_if(change, false, [condition]).await.map_err(refusal)?;
         tracing::info!(id, from = before, to = peer, "a member has moved");
         Ok(())
     }

@@ -1,66 +1,88 @@
 //! Where the members listen.
 //!
-//! The membership records the address of each member. The operator of a node may list another, in `--peers`. Either may be out of date:
-//! a member moved and the lists did not, or all moved at once and nobody could record it. So a node calls the one and then the other
-//! until the member answers: whoever answers proves that it is the member by its incarnation and its start, and by its certificate.
+//! The membership records the address of each member, and the leader keeps that true (`members::moves`). Operators list addresses, too, in
+//! `--peers`. A list may be out of date, and an old copy of a data directory may be started where its list says that it is. So a list
+//! counts only before there is a record, and where the record leads to nobody while this node has no leader: so all nodes can move at
+//! once. Whoever answers proves that it is the member by its incarnation and its start, and by its certificate.
 //!
-//! The leader keeps the record true ([`members::moves`](crate::members)). It hears of a move by the hello of the member that
-//! moved, which says where its operator has it listen, and of its own move by the hellos of the others, which say where they called it.
+//! A caller says in its hello where its operator has it listen, and where it called. By the first, the leader hears that a member has
+//! moved; by the second, that it has moved itself.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::time::Duration;
 
 use ringfence_wire::is_unspecified;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::certificate::Certificate;
 use super::directory::{Directory, Target};
 use super::handshake::{Channel, Places};
 use super::known::{Claim, Process, Whereabouts};
 use crate::consensus::{Member, NodeId};
-use crate::storage::starts::Start;
+use crate::storage::starts::{Start, Starts};
 
-/// How long a member's address may take to answer.
-const ASK: Duration = Duration::from_secs(2);
+/// How long who is asked may take to answer: longer than connecting, so that the error says what did not answer.
+const ASK: Duration = Duration::from_millis(2_250);
 /// A process that was not heard for so long has ended, or cannot call this node: a follower calls its leader twice a second.
 const SILENT: Duration = Duration::from_secs(5);
+/// A claim counts for so long. Who makes it goes on calling.
+const CLAIMED: Duration = Duration::from_secs(10);
 
 /// Who answers at an address.
 #[derive(Debug)]
 pub(super) enum Found {
-    /// The member, in this start; `None`: its program is too old to say in which.
-    Member(Option<Start>),
-    /// Certainly not the member: nothing listens there, or somebody else does.
+    /// The member, in the newest of these starts.
+    Member(Starts),
+    /// Nobody: nothing listens there.
     Gone(io::Error),
     /// It cannot be known.
     Silent(io::Error),
 }
 
 impl Directory {
-    /// The addresses of `id`: what the membership records, what the operator lists, and what was given by an operator who adds it.
-    pub(super) fn addresses(&self, id: NodeId) -> Vec<String> {
-        let recorded = self.member(id).map(|member| member.peer);
-        let given = self.whereabouts(id, |at| at.given.clone());
-        let mut addresses = Vec::with_capacity(3);
-        for address in [recorded, self.addresses.get(&id).cloned(), given].into_iter().flatten() {
-            if !is_unspecified(&address) && !addresses.contains(&address) {
-                addresses.push(address);
-            }
-        }
-        addresses
+    /// Where the membership has `id`, if another machine could use that.
+    pub(super) fn recorded(&self, id: NodeId) -> Option<String> {
+        self.member(id).map(|member| member.peer).filter(|peer| !is_unspecified(peer))
     }
 
-    /// Where `id` is called next.
+    /// Where operators say that `id` is: the list of this node, and who adds it.
+    pub(super) fn told(&self, id: NodeId) -> Vec<String> {
+        let given = self.whereabouts(id, |known| known.given.clone());
+        let listed = self.addresses.get(&id).filter(|listed| !is_unspecified(listed)).cloned();
+        listed.into_iter().chain(given).collect()
+    }
+
+    /// Where `id` is called next: where it answered last, unless it was recorded elsewhere since; otherwise each address that counts in
+    /// its turn.
     pub(super) fn address(&self, id: NodeId) -> Option<String> {
-        let mut addresses = self.addresses(id);
-        let turn = self.whereabouts(id, |at| at.turn);
-        let at = turn.checked_rem(addresses.len())?;
-        Some(addresses.swap_remove(at))
+        let recorded = self.recorded(id);
+        let (answered_at, failed_at) =
+            self.whereabouts(id, |known| (known.answered_at.clone(), known.failed_at.clone()));
+        if let Some((at, _)) = answered_at.filter(|(_, then)| *then == recorded) {
+            return Some(at);
+        }
+        let member = self.member(id).filter(|_| recorded.is_some());
+        let has_leader = member.is_some_and(|member| self.has_leader_besides((id, member.incarnation)));
+        let told = if has_leader { Vec::new() } else { self.told(id) };
+        let known: Vec<_> = recorded.into_iter().chain(told).collect();
+        let failed = known.iter().position(|known| Some(known) == failed_at.as_ref());
+        let after = known.iter().skip(failed.map_or(0, |failed| failed + 1));
+        after.chain(&known).next().cloned()
     }
 
-    /// `id` did not answer where it was called: it is called elsewhere next.
-    pub(super) fn turn(&self, id: NodeId) {
-        self.whereabouts(id, |at| at.turn = at.turn.wrapping_add(1));
+    /// Notes that `id` answered at this address.
+    pub(super) fn note_answered(&self, id: NodeId, at: String) {
+        let recorded = self.recorded(id);
+        self.whereabouts(id, |known| known.answered_at = Some((at, recorded)));
+    }
+
+    /// Notes that `id` did not answer at this address.
+    pub(super) fn note_failed(&self, id: NodeId, at: String) {
+        self.whereabouts(id, |known| {
+            known.answered_at.take_if(|(answered_at, _)| *answered_at == at);
+            known.failed_at = Some(at);
+        });
     }
 
     /// The address of `id` given by the operator, or nothing.
@@ -81,8 +103,8 @@ impl Directory {
 
     /// Whether this certificate is of `id`, or of a host that `id` may be at.
     pub(super) fn is_shown(&self, certificate: &Certificate, id: NodeId) -> bool {
-        certificate.is_of(id, None)
-            || self.addresses(id).iter().any(|address| certificate.is_of(id, Some(address)))
+        let addresses = self.recorded(id).into_iter().chain(self.told(id));
+        certificate.is_of(id, None) || addresses.into_iter().any(|at| certificate.is_of(id, Some(&at)))
     }
 
     /// What this node says of addresses to a node that it calls at `called`.
@@ -95,82 +117,101 @@ impl Directory {
         self.addresses.get(&self.identity.node_id).filter(|address| !is_unspecified(address)).cloned()
     }
 
-    /// Whether this node listens elsewhere than the membership, as it knows it, says.
-    pub(super) fn has_moved(&self) -> bool {
-        let recorded = self.member(self.identity.node_id).map(|member| member.peer);
-        recorded.is_some_and(|recorded| self.own_address().is_some_and(|own| own != recorded))
+    /// Where this node listens, if the membership, as it knows it, has it elsewhere.
+    pub(super) fn elsewhere(&self) -> Option<String> {
+        let recorded = self.member(self.identity.node_id)?.peer;
+        self.own_address().filter(|own| *own != recorded)
     }
 
     /// Notes where a member that was let in called this node.
     pub(super) fn note_called(&self, id: NodeId, places: &Places) {
         let called = Some(places.called.clone()).filter(|called| !called.is_empty());
-        self.whereabouts(id, |at| (at.claim, at.called) = (None, called));
+        self.whereabouts(id, |known| (known.claim, known.called) = (None, called));
     }
 
-    /// Notes where a process says that a member listens, which does not answer where it is called.
+    /// Notes where a process says that a member listens, which does not answer where the membership has it.
     pub(super) fn note_claim(&self, (id, by): Process, start: Start, places: &Places) {
-        let address = places.own.clone();
-        if !address.is_empty() && !self.addresses(id).contains(&address) {
-            self.whereabouts(id, |at| at.claim = Some(Claim { by, start, address }));
+        if !places.own.is_empty() {
+            let claim = Claim { by, start, address: places.own.clone(), at: Instant::now() };
+            self.whereabouts(id, |known| known.claim = Some(claim));
         }
     }
 
-    /// Where this node, which leads, was called by the others, if all say the same, and it is not where the membership has it.
-    pub(crate) fn own_move(&self, recorded: &str) -> Option<String> {
-        let mut called = self.called_by_heard(SILENT);
-        let first = called.pop().filter(|first| first != recorded)?;
-        called.iter().all(|other| *other == first).then_some(first)
-    }
-
-    /// Whether anything says that a member is elsewhere than where the membership has it.
-    pub(crate) fn may_have_moved(&self, id: NodeId, recorded: &str) -> bool {
-        self.whereabouts(id, |at| {
-            at.claim.is_some() || at.answered_at.as_ref().is_some_and(|at| at != recorded)
-        })
+    /// Where this node, which leads, has moved, if a majority of the voters, this node included, called it there lately.
+    pub(crate) fn own_move(&self, voters: &BTreeSet<NodeId>) -> Option<String> {
+        let at = self.elsewhere()?;
+        let calls = |id: &NodeId| {
+            *id == self.identity.node_id
+                || self.with_known(*id, |known| {
+                    let is_heard = known.heard.is_some_and(|heard| heard.elapsed() < SILENT);
+                    is_heard && known.whereabouts.called.as_ref() == Some(&at)
+                })
+        };
+        (2 * voters.iter().filter(|id| calls(id)).count() > voters.len()).then_some(at)
     }
 
     /// The address that `member` has moved to, if that is certain: it answers there, in its newest start, and does not answer any more
-    /// where the membership has it. If the operator of this node lists the new address, that is enough. If only the process there says
-    /// so, it may be a copy of one that stands still: then nothing may be left that the member could answer by.
+    /// where the membership has it. That is enough if the operator of this node lists the new address. If only the process there says
+    /// so, it may be a copy of a member that stands still: then the old address must be gone, and the member not heard.
     pub(crate) async fn moved(&self, id: NodeId, member: &Member) -> Option<String> {
         let process = (id, member.incarnation);
-        let (claim, answered_at) = self.whereabouts(id, |at| (at.claim.clone(), at.answered_at.clone()));
-        let (at, claim) = match (answered_at.filter(|at| *at != member.peer), claim) {
-            (Some(at), _) => (at, None),
-            (None, claim) => claim.map(|claim| (claim.address.clone(), Some(claim)))?,
-        };
-        let (there, before) = tokio::join!(self.ask(process, &at), self.ask(process, &member.peer));
-        match (there, before, claim) {
-            (_, Found::Member(_), _) => {
-                let found = Whereabouts { answered_at: Some(member.peer.clone()), ..Whereabouts::default() };
-                self.whereabouts(id, |at| *at = Whereabouts { called: at.called.take(), ..found });
-                None
+        let recorded = self.recorded(id);
+        let (answered_at, claim) =
+            self.whereabouts(id, |known| (known.answered_at.clone(), known.claim.clone()));
+        let is_elsewhere = |at: &String| *at != member.peer && !at.is_empty() && !is_unspecified(at);
+        // By a list, while there was no leader.
+        let found = answered_at.filter(|(_, then)| *then == recorded).map(|(at, _)| at).filter(is_elsewhere);
+        if found.is_none() && self.is_heard(process) {
+            return None;
+        }
+        let claim = claim.filter(|claim| {
+            claim.by == member.incarnation && claim.at.elapsed() < CLAIMED && is_elsewhere(&claim.address)
+        });
+        let listed = found.or_else(|| Some(self.listed(id)).filter(is_elsewhere));
+        if claim.is_none() && listed.is_none() {
+            return None;
+        }
+        let before = self.ask(process, &member.peer).await;
+        if matches!(before, Found::Member(_)) {
+            return None;
+        }
+        if let Some(at) = listed
+            && self.is_there(process, &at, None).await
+        {
+            return Some(at);
+        }
+        let claim = claim.filter(|_| matches!(before, Found::Gone(_)))?;
+        let is_there = self.is_there(process, &claim.address, Some(claim.start)).await;
+        (is_there && !self.is_heard(process)).then_some(claim.address)
+    }
+
+    /// Whether a process answers there, in this start if it is given, that may be the newest of its data directory.
+    async fn is_there(&self, process: Process, at: &str, start: Option<Start>) -> bool {
+        match self.ask(process, at).await {
+            Found::Member(starts) => {
+                (start.is_none() || starts.newest() == start) && self.check_starts(process, &starts).is_ok()
             }
-            (Found::Member(_), _, None) => Some(at),
-            (Found::Member(start), Found::Gone(_), Some(claim)) => {
-                let is_the_one = claim.by == member.incarnation && start == Some(claim.start);
-                (is_the_one && !self.is_heard(process)).then_some(at)
-            }
-            _ => None,
+            Found::Gone(_) | Found::Silent(_) => false,
         }
     }
 
-    /// As [`moved`](Self::moved), if an operator says that `member` has moved to `at`: an error is the reason why it has not.
+    /// An error says why `member` has not moved to `at`, though an operator says so.
     pub(crate) async fn check_moved(&self, id: NodeId, member: &Member, at: &str) -> Result<(), String> {
         let process = (id, member.incarnation);
         let (there, before) = tokio::join!(self.ask(process, at), self.ask(process, &member.peer));
-        let start = match there {
-            Found::Member(start) => start,
+        let starts = match there {
+            Found::Member(starts) => starts,
             Found::Gone(error) | Found::Silent(error) => {
                 return Err(format!(
-                    "node {id} is a member at {}, and does not answer at {at} ({error}): start it there, with its data directory, \
-                     or remove it first to add another",
+                    "node {id} is a member at {}, and does not answer at {at} ({error}): start it there, with its data \
+                     directory, or remove it first to add another",
                     member.peer
                 ));
             }
         };
+        self.check_starts(process, &starts).map_err(|error| error.to_string())?;
         match before {
-            Found::Member(before) if before != start => Err(format!(
+            Found::Member(before) if before.newest() != starts.newest() => Err(format!(
                 "another process with the data directory of node {id} answers at {}, where it is a member: stop one of them",
                 member.peer
             )),
@@ -182,8 +223,8 @@ impl Directory {
     pub(super) async fn ask(&self, (to, incarnation): Process, address: &str) -> Found {
         let target = Target { to, incarnation: Some(incarnation), channel: Channel::Founding };
         match timeout(ASK, self.greet_at(target, address)).await {
-            Ok(Ok((_, _, starts))) => Found::Member(starts.newest()),
-            Ok(Err(error)) if is_certain(error.kind()) => Found::Gone(error),
+            Ok(Ok(greeted)) => Found::Member(greeted.starts),
+            Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => Found::Gone(error),
             Ok(Err(error)) => Found::Silent(error),
             Err(_) => Found::Silent(io::Error::new(
                 io::ErrorKind::TimedOut,
@@ -196,11 +237,6 @@ impl Directory {
         self.with_known(id, |known| work(&mut known.whereabouts))
     }
 
-    /// Notes where `id` answered.
-    pub(super) fn note_answered(&self, id: NodeId, at: String) {
-        self.whereabouts(id, |known| known.answered_at = Some(at));
-    }
-
     /// Whether this process was heard just now.
     fn is_heard(&self, (id, incarnation): Process) -> bool {
         self.with_known(id, |known| {
@@ -208,9 +244,4 @@ impl Directory {
             is_met && known.heard.is_some_and(|heard| heard.elapsed() < SILENT)
         })
     }
-}
-
-/// Whether nothing listens there, or a node that is not who was meant.
-fn is_certain(kind: io::ErrorKind) -> bool {
-    matches!(kind, io::ErrorKind::ConnectionRefused | io::ErrorKind::PermissionDenied)
 }

@@ -26,14 +26,13 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::addresses::Found;
 use super::directory::{Directory, Target, refusal};
-use super::handshake::{Channel, Processes};
+use super::handshake::{Channel, Hello, Processes};
 use super::known::{Process, Sent};
 use crate::consensus::{LogId, NodeId};
 use crate::storage::starts::{Start, Starts};
@@ -49,6 +48,11 @@ struct Copied(String);
 /// Whether `error` says that a process runs with a copy of a data directory.
 pub(super) fn is_copy(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<Copied>())
+}
+
+/// The error that a process runs with a copy of a data directory.
+pub(super) fn copied(reason: String) -> io::Error {
+    io::Error::new(io::ErrorKind::PermissionDenied, Copied(reason))
 }
 
 impl Directory {
@@ -81,7 +85,10 @@ impl Directory {
         let (to, incarnation) = by;
         let target = Target { to, incarnation: Some(incarnation), channel: Channel::Votes };
         if let Some(address) = self.address(to) {
-            let _ = timeout(ASK, self.greet_at(target, &address)).await;
+            match timeout(ASK, self.greet_at(target, &address)).await {
+                Ok(Err(error)) if is_copy(&error) => self.condemn(to, &error.to_string()),
+                _ => {}
+            }
         }
         Err(refusal(format!("node {} runs with a copy of its data directory", self.identity.node_id)))
     }
@@ -110,44 +117,60 @@ impl Directory {
         Ok(())
     }
 
-    /// As [`check_starts`](Self::check_starts) for a caller; and an error unless it answers at an address of the member, and no
-    /// other process does. Afterwards the caller was met.
-    pub(super) async fn check_alone(&self, caller: Process, processes: &Processes) -> io::Result<()> {
-        let starts = &processes.starts;
-        self.check_starts(caller, starts)?;
-        let Some(newest) = starts.newest().filter(|newest| !self.has_met(caller, *newest)) else {
-            return Ok(());
-        };
-        let (to, elsewhere) = (caller.0, &processes.places.own);
-        let mut addresses = self.addresses(to);
-        if addresses.is_empty() && !elsewhere.is_empty() {
-            // A node that joins learns the addresses from the members.
-            addresses.push(elsewhere.clone());
-        }
-        let (mut answers, mut why) = (addresses.is_empty(), String::new());
-        for found in join_all(addresses.iter().map(|address| self.ask(caller, address))).await {
-            match found {
-                Found::Member(Some(other)) if other != newest => {
+    /// As [`check_starts`](Self::check_starts) for a caller; and an error unless it answers at the member's address. Afterwards the
+    /// caller was met.
+    pub(super) async fn check_alone(&self, hello: &Hello, processes: &Processes) -> io::Result<()> {
+        let (caller, to) = ((hello.from, hello.incarnation), hello.from);
+        self.check_starts(caller, &processes.starts)?;
+        let newest = processes.starts.newest();
+        let Some(newest) = newest.filter(|newest| !self.has_met(caller, *newest)) else { return Ok(()) };
+        let is_caller = |found: &Starts| found.newest().is_none_or(|found| found == newest);
+        let (recorded, own) = (self.recorded(to), &processes.places.own);
+        let (mut is_there, mut is_gone, mut why) = (false, true, String::new());
+        if let Some(at) = &recorded {
+            match self.ask(caller, at).await {
+                Found::Member(found) if is_caller(&found) => is_there = true,
+                Found::Member(_) => {
                     return Err(self.copied(format!(
                         "another process with the data directory of node {to} answers at its address: this one is a copy. Remove \
                          the node from the cluster, empty both data directories, and add it again"
                     )));
                 }
-                Found::Member(_) => answers = true,
-                Found::Gone(error) | Found::Silent(error) => why = error.to_string(),
+                Found::Gone(error) => why = error.to_string(),
+                Found::Silent(error) => (is_gone, why) = (false, error.to_string()),
             }
         }
-        if !answers {
+        let mut others = Vec::new();
+        if !is_there && (recorded.is_none() || !self.has_leader_besides(caller)) {
+            others = self.told(to);
+            // What the caller says counts where this node knows less than the caller: it joins, or it was away.
+            if others.is_empty() && recorded.is_none() || is_gone && hello.member_as_of > self.as_of() {
+                others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
+            }
+        }
+        let is_unknown = recorded.is_none() && others.is_empty();
+        for at in others {
+            match self.ask(caller, &at).await {
+                Found::Member(found) if is_caller(&found) => {
+                    is_there = true;
+                    break;
+                }
+                Found::Member(_) => why = format!("{at}: another process answers"),
+                Found::Gone(error) | Found::Silent(error) if why.is_empty() => why = error.to_string(),
+                Found::Gone(_) | Found::Silent(_) => {}
+            }
+        }
+        if !is_there && !is_unknown {
             self.note_claim(caller, newest, &processes.places);
-            let own = self.identity.node_id;
+            let (this, own) = (self.identity.node_id, if own.is_empty() { "HOST:PORT" } else { own });
             return Err(refusal(format!(
-                "node {own} cannot call node {to} where the cluster has it, so it does not let it in: {why}. If it has moved, and the \
-                 cluster does not find that out by itself, run `ringfence cluster add {to} {}`",
-                if elsewhere.is_empty() { "HOST:PORT" } else { elsewhere }
+                "node {this} does not let node {to} in, because it cannot call it where the cluster has it: {why}. If node {to} has \
+                 moved, and the cluster does not find that out by itself, run `ringfence cluster add {to} {own}`. If the others \
+                 have it there already, list that in --peers of node {this}, and restart it"
             )));
         }
         // Another process may have been met meanwhile.
-        self.check_starts(caller, starts)?;
+        self.check_starts(caller, &processes.starts)?;
         self.meet(caller, newest);
         Ok(())
     }
@@ -163,7 +186,7 @@ impl Directory {
 
     fn copied(&self, reason: String) -> io::Error {
         self.copies_refused.increment(1);
-        io::Error::new(io::ErrorKind::PermissionDenied, Copied(reason))
+        copied(reason)
     }
 
     fn has_met(&self, (id, incarnation): Process, start: Start) -> bool {

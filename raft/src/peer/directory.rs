@@ -145,6 +145,11 @@ impl Directory {
         self.membership()?.get_node(&id).cloned()
     }
 
+    /// The position of the newest membership.
+    pub(super) fn as_of(&self) -> Option<(u64, u64)> {
+        as_of(&*self.membership()?)
+    }
+
     /// The position of the newest membership, if it includes this node as it is now.
     pub(super) fn member_as_of(&self) -> Option<(u64, u64)> {
         let membership = self.membership()?;
@@ -259,7 +264,7 @@ impl Directory {
         self.check_hello(hello)?;
         if hello.channel != Channel::Founding {
             let caller = (hello.from, hello.incarnation);
-            self.check_alone(caller, processes).await?;
+            self.check_alone(hello, processes).await?;
             self.check_own(caller, processes.met).await?;
             self.note_called(hello.from, &processes.places);
         }
@@ -338,15 +343,15 @@ impl Directory {
         Ok(())
     }
 
-    /// Whether this node has just led a quorum, or followed a leader other than `caller`.
-    fn has_leader_besides(&self, caller: Process) -> bool {
+    /// Whether this node has just led a quorum, or followed a leader other than this process.
+    pub(super) fn has_leader_besides(&self, process: Process) -> bool {
         let lately = Duration::from_millis(ELECTION_MS.start);
         let leads = |metrics: &RaftMetrics<Consensus>| {
             let is_alone = || metrics.membership_config.membership().voter_ids().all(|id| id == metrics.id);
             let is_acknowledged = metrics.last_quorum_acked.is_some_and(|at| at.elapsed() < lately);
             metrics.state.is_leader() && (is_acknowledged || is_alone())
         };
-        self.leader_within(lately).is_some_and(|leader| leader != caller)
+        self.leader_within(lately).is_some_and(|leader| leader != process)
             || self.quorum_metrics.get().is_some_and(|metrics| leads(&metrics.borrow_watched()))
     }
 
@@ -363,14 +368,6 @@ impl Directory {
     /// Why this node refused `id` when it called last; `None` if it was welcome.
     pub(crate) fn refused(&self, id: NodeId) -> Option<String> {
         self.peers().get(&id)?.refused.clone()
-    }
-
-    /// Where the members were found that were heard within the last while.
-    pub(super) fn called_by_heard(&self, within: Duration) -> Vec<String> {
-        let peers = self.peers();
-        let known = peers.values().map(|peer| &peer.known);
-        let heard = known.filter(|known| known.heard.is_some_and(|heard| heard.elapsed() < within));
-        heard.filter_map(|known| known.whereabouts.called.clone()).collect()
     }
 
     /// Works on what is known of the processes of `id`, or on nothing if no member has that id.

@@ -28,10 +28,10 @@ pub(super) struct Known {
 pub(super) struct Whereabouts {
     /// The address given by an operator who adds it.
     pub(super) given: Option<String>,
-    /// Which of its addresses is called.
-    pub(super) turn: usize,
-    /// Where it answered last.
-    pub(super) answered_at: Option<String>,
+    /// Where it answered last, and where it was recorded then.
+    pub(super) answered_at: Option<(String, Option<String>)>,
+    /// Where it last did not answer.
+    pub(super) failed_at: Option<String>,
     /// What it says of that while it does not answer where it is called.
     pub(super) claim: Option<Claim>,
     /// Where it called this node last.
@@ -44,6 +44,7 @@ pub(super) struct Claim {
     pub(super) by: Uuid,
     pub(super) start: Start,
     pub(super) address: String,
+    pub(super) at: Instant,
 }
 
 /// What this node, as the leader of a term, has sent to a data directory.

@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use uuid::Uuid;
 
 use super::certificate::Certificate;
-use super::copies::is_copy;
+use super::copies::{copied, is_copy};
 use super::directory::{Directory, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
@@ -44,30 +43,37 @@ impl Directory {
         let connecting = timeout(CONNECT_TIMEOUT, self.try_connect(target, max));
         let result = connecting.await.unwrap_or_else(|_| Err(timed_out("no answer in time")));
         self.note_reachable(target.to, result.as_ref().map(drop));
-        if result.is_err() {
-            self.turn(target.to);
-        }
         result
     }
 
     async fn try_connect(&self, target: Target, max: usize) -> io::Result<Link> {
+        let to = target.to;
         let no_address =
-            || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {} is known", target.to));
-        let address = self.address(target.to).ok_or_else(no_address)?;
-        let (mut link, incarnation, starts) = self.greet_at(target, &address).await?;
-        let process = (target.to, incarnation);
-        self.check_starts(process, &starts).map_err(|error| self.note_refused(target.to, error))?;
+            || io::Error::new(io::ErrorKind::NotFound, format!("no address of node {to} is known"));
+        let address = self.address(to).ok_or_else(no_address)?;
+        let mut trying = Trying { directory: self, to, address: Some(address.clone()) };
+        let greeted = self.greet_at(target, &address).await.inspect_err(|error| {
+            if is_copy(error) {
+                self.condemn(to, &error.to_string());
+            }
+        })?;
+        let process = (to, greeted.welcome.incarnation);
+        self.note_welcome(to, greeted.welcome, greeted.link.program.clone());
+        self.check_starts(process, &greeted.starts).map_err(|error| self.note_refused(to, error))?;
         // While a cluster is founded, nobody is known to be a member.
-        if let Some(newest) = starts.newest().filter(|_| target.channel != Channel::Founding) {
+        if let Some(newest) = greeted.starts.newest().filter(|_| target.channel != Channel::Founding) {
             self.meet(process, newest);
         }
-        self.note_answered(target.to, address);
+        trying.address = None;
+        self.note_answered(to, address);
+        let mut link = greeted.link;
         link.reader.set_max(max);
         Ok(link)
     }
 
-    /// Connects to `target` at `address`, and says hello. Which process answers is not checked.
-    pub(super) async fn greet_at(&self, target: Target, address: &str) -> io::Result<(Link, Uuid, Starts)> {
+    /// Connects to `target` at `address`, and says hello. What answers is only looked at. An error [`is_copy`] if it says that this
+    /// process runs with a copy of a data directory.
+    pub(super) async fn greet_at(&self, target: Target, address: &str) -> io::Result<Greeted> {
         let Target { to, incarnation, channel } = target;
         let at_address = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
         // The transport itself is not kept while this waits: it is this node's port.
@@ -88,21 +94,13 @@ impl Directory {
             url: self.own_url.clone(),
         };
         let mut link = Link::new(connection);
-        let starts = self.identity.starts.clone();
-        put_hello(
-            &mut link.writer,
-            &hello,
-            &Processes { starts, met: self.met(to, incarnation), places: self.places(address) },
-        );
+        let (starts, met) = (self.identity.starts.clone(), self.met(to, incarnation));
+        put_hello(&mut link.writer, &hello, &Processes { starts, met, places: self.places(address) });
         link.writer.flush().await?;
         let (welcome, program, starts) = match link.welcome().await {
             Ok(Answered::Welcome(welcome, program, starts)) => (welcome, program, starts),
-            Ok(Answered::Refusal(reason, is_copy)) => {
-                if is_copy {
-                    self.condemn(to, &reason);
-                }
-                return Err(at_address(refusal(reason)));
-            }
+            Ok(Answered::Refusal(reason, true)) => return Err(copied(format!("{address}: {reason}"))),
+            Ok(Answered::Refusal(reason, false)) => return Err(at_address(refusal(reason))),
             Err(error) => return Err(at_address(error)),
         };
         let is_other = incarnation.is_some_and(|expected| expected != welcome.incarnation);
@@ -111,11 +109,31 @@ impl Directory {
                 "{address}: node {to} answers from another data directory than the cluster knows"
             )));
         }
-        link.program = program.clone();
-        let incarnation = welcome.incarnation;
-        self.note_welcome(to, welcome, program);
-        Ok((link, incarnation, starts))
+        link.program = program;
+        Ok(Greeted { link, welcome, starts })
     }
+}
+
+/// Notes that an address did not answer, also if nobody waits for it any more.
+struct Trying<'a> {
+    directory: &'a Directory,
+    to: NodeId,
+    address: Option<String>,
+}
+
+impl Drop for Trying<'_> {
+    fn drop(&mut self) {
+        if let Some(address) = self.address.take() {
+            self.directory.note_failed(self.to, address);
+        }
+    }
+}
+
+/// A node that was called, and has answered.
+pub(super) struct Greeted {
+    pub(super) link: Link,
+    pub(super) welcome: Welcome,
+    pub(super) starts: Starts,
 }
 
 /// The answer to a hello.

@@ -272,7 +272,7 @@ impl Peers {
 
     /// If this node has moved: another member, each in its turn.
     fn next_member(&self, turn: &mut usize) -> Option<Process> {
-        let membership = self.directory.membership().filter(|_| self.directory.has_moved())?;
+        let membership = self.directory.membership().filter(|_| self.directory.elsewhere().is_some())?;
         let own = self.directory.identity.node_id;
         let others: Vec<_> = membership.nodes().filter(|(id, _)| **id != own).collect();
         *turn = turn.wrapping_add(1);

@@ -17,12 +17,13 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use uuid::Uuid;
 
+use super::addresses::Found;
 use super::append::AppendLink;
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::directory::Target;
 use super::frame::{FrameReader, FrameWriter};
 use super::handshake::{
-    Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, read_first,
+    Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, put_refusal, read_first,
 };
 use super::message::{
     ANSWER, APPEND, APPENDED, Answer, CALL, Call, Order, get_numbered, put_appended, put_numbered,
@@ -95,6 +96,33 @@ async fn each_incarnation_has_a_link_and_answers_of_its_own() {
     assert!(!new.is_finished());
     answer(&mut new_end, Answer::NotDone).await;
     assert_eq!(new.await.unwrap().unwrap(), Answer::NotDone);
+}
+
+/// A stranger who said that a member listens with him could stop any leader: it called him, and believed what he said.
+#[tokio::test]
+async fn who_is_only_asked_condemns_nobody_and_says_nothing_of_a_program() {
+    let (peers, transport) = node().await;
+    let directory = &peers.directory;
+    let member = (2, Uuid::from_u128(2));
+    let address = directory.address(2).unwrap();
+    let refuse = async || {
+        let connection = transport.accept().await.unwrap();
+        let mut writer = FrameWriter::new(connection.writer);
+        put_refusal(&mut writer, "this is a copy".to_owned(), true);
+        writer.flush().await.unwrap();
+    };
+    let condemned = directory.condemned();
+    let (found, ()) = tokio::join!(directory.ask(member, &address), refuse());
+    assert!(matches!(found, Found::Silent(_)), "{found:?}");
+    assert_eq!(*condemned.borrow(), None);
+    let (found, _) = tokio::join!(directory.ask(member, &address), welcome(&transport));
+    assert!(matches!(found, Found::Member(_)), "{found:?}");
+    assert!(directory.program_of(2, member.1).is_none() && directory.url(2).is_none());
+    // What is called as a member is believed.
+    let target = Target { to: 2, incarnation: Some(member.1), channel: Channel::Votes };
+    let (refused, ()) = tokio::join!(directory.connect(target, MAX), refuse());
+    assert!(refused.is_err());
+    assert!(condemned.borrow().as_ref().is_some_and(|why| why.contains("this is a copy")));
 }
 
 #[tokio::test]
