@@ -1,7 +1,7 @@
 //! Members that listen elsewhere than where the membership has them.
 //!
 //! The leader finds out where they are ([`Directory::moved`](crate::peer::Directory)), or an operator says it, and records it. Until
-//! then a member that has moved is not let in.
+//! then, a node that has a leader does not let a member in that has moved.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,9 +1,10 @@
 //! Where the members listen.
 //!
 //! The membership records the address of each member, and the leader keeps that true (`members::moves`). Operators list addresses, too, in
-//! `--peers`. A list may be out of date, and an old copy of a data directory may be started where its list says that it is. So a list
-//! counts only before there is a record, and where the record leads to nobody while this node has no leader: so all nodes can move at
-//! once. Whoever answers proves that it is the member by its incarnation and its start, and by its certificate.
+//! `--peers`. A list may be out of date, and an old copy of a data directory may still be where it says. So a list counts only before there
+//! is a record; where the record leads to nobody while this node has no leader, so that all nodes can move at once; and for a leader, if
+//! nothing listens any more where the record leads. Whoever answers proves that it is the member by its incarnation and its start, and by
+//! its certificate.
 //!
 //! A caller says in its hello where its operator has it listen, and where it called. By the first, the leader hears that a member has
 //! moved; by the second, that it has moved itself.
@@ -77,11 +78,13 @@ impl Directory {
         self.whereabouts(id, |known| known.answered_at = Some((at, recorded)));
     }
 
-    /// Notes that `id` did not answer at this address.
+    /// Notes that `id` did not answer at this address. While it calls this node, it is where it answered.
     pub(super) fn note_failed(&self, id: NodeId, at: String) {
-        self.whereabouts(id, |known| {
-            known.answered_at.take_if(|(answered_at, _)| *answered_at == at);
-            known.failed_at = Some(at);
+        self.with_known(id, |known| {
+            let is_heard = known.heard.is_some_and(|heard| heard.elapsed() < SILENT);
+            let whereabouts = &mut known.whereabouts;
+            whereabouts.answered_at.take_if(|(answered_at, _)| !is_heard && *answered_at == at);
+            whereabouts.failed_at = Some(at);
         });
     }
 
@@ -137,50 +140,56 @@ impl Directory {
         }
     }
 
-    /// Where this node, which leads, has moved, if a majority of the voters, this node included, called it there lately.
+    /// Where this node, which leads, has moved, if a majority of the voters, this node included, called it lately elsewhere than where the
+    /// membership has it.
     pub(crate) fn own_move(&self, voters: &BTreeSet<NodeId>) -> Option<String> {
         let at = self.elsewhere()?;
+        let recorded = self.recorded(self.identity.node_id);
         let calls = |id: &NodeId| {
             *id == self.identity.node_id
                 || self.with_known(*id, |known| {
                     let is_heard = known.heard.is_some_and(|heard| heard.elapsed() < SILENT);
-                    is_heard && known.whereabouts.called.as_ref() == Some(&at)
+                    is_heard
+                        && known.whereabouts.called.as_ref().is_some_and(|at| Some(at) != recorded.as_ref())
                 })
         };
         (2 * voters.iter().filter(|id| calls(id)).count() > voters.len()).then_some(at)
     }
 
     /// The address that `member` has moved to, if that is certain: it answers there, in its newest start, and does not answer any more
-    /// where the membership has it. That is enough if the operator of this node lists the new address. If only the process there says
-    /// so, it may be a copy of a member that stands still: then the old address must be gone, and the member not heard.
+    /// where the membership has it. If a list led this node there while it had no leader, that is enough. Otherwise a list may be out of
+    /// date, and a process that says so itself may be a copy of a member that stands still: nothing may listen at the old address any
+    /// more, and in the second case, the member is not heard either.
     pub(crate) async fn moved(&self, id: NodeId, member: &Member) -> Option<String> {
         let process = (id, member.incarnation);
         let recorded = self.recorded(id);
         let (answered_at, claim) =
             self.whereabouts(id, |known| (known.answered_at.clone(), known.claim.clone()));
         let is_elsewhere = |at: &String| *at != member.peer && !at.is_empty() && !is_unspecified(at);
-        // By a list, while there was no leader.
         let found = answered_at.filter(|(_, then)| *then == recorded).map(|(at, _)| at).filter(is_elsewhere);
-        if found.is_none() && self.is_heard(process) {
-            return None;
-        }
+        let listed = Some(self.listed(id)).filter(is_elsewhere);
         let claim = claim.filter(|claim| {
-            claim.by == member.incarnation && claim.at.elapsed() < CLAIMED && is_elsewhere(&claim.address)
+            let is_fresh = claim.by == member.incarnation && claim.at.elapsed() < CLAIMED;
+            is_fresh && is_elsewhere(&claim.address) && !self.is_heard(process)
         });
-        let listed = found.or_else(|| Some(self.listed(id)).filter(is_elsewhere));
-        if claim.is_none() && listed.is_none() {
+        // Where it is called without trouble, it has not moved.
+        if found.is_none()
+            && claim.is_none()
+            && (listed.is_none() || self.is_heard(process) && self.is_well(id))
+        {
             return None;
         }
-        let before = self.ask(process, &member.peer).await;
-        if matches!(before, Found::Member(_)) {
-            return None;
-        }
-        if let Some(at) = listed
+        let is_gone = match self.ask(process, &member.peer).await {
+            Found::Member(_) => return None,
+            Found::Gone(_) => true,
+            Found::Silent(_) => false,
+        };
+        if let Some(at) = found.or(listed.filter(|_| is_gone))
             && self.is_there(process, &at, None).await
         {
             return Some(at);
         }
-        let claim = claim.filter(|_| matches!(before, Found::Gone(_)))?;
+        let claim = claim.filter(|_| is_gone)?;
         let is_there = self.is_there(process, &claim.address, Some(claim.start)).await;
         (is_there && !self.is_heard(process)).then_some(claim.address)
     }

@@ -20,8 +20,6 @@ use super::known::Process;
 pub(crate) const UNANSWERED: Duration = Duration::from_millis(1_500);
 /// The first answer of a new leader may take so much longer: a connection may have to be made.
 const FIRST_ANSWER: Duration = Duration::from_millis(1_500);
-/// A leader that was not called for so long was not heard meanwhile: what it did not answer before says nothing.
-const FORGOTTEN: Duration = Duration::from_secs(3);
 /// Behind an answer to a heartbeat: this node cannot call the leader.
 const CANNOT_CALL: u8 = 1;
 
@@ -31,28 +29,30 @@ pub(crate) struct Callable(Mutex<Calls>);
 
 #[derive(Default)]
 struct Calls {
-    /// The leader that this node calls, when it answered last, and when it was called last.
-    leader: Option<(Process, Instant, Instant)>,
+    /// The leader that this node hears, and when it answered last.
+    leader: Option<(Process, Instant)>,
     /// The followers that say that they cannot call this node.
     cannot_call: BTreeSet<Process>,
 }
 
 impl Callable {
-    /// This node is about to call this leader.
-    pub(super) fn calls(&self, leader: Process) {
-        let (calls, now) = (&mut *self.lock(), Instant::now());
-        let known = calls.leader.filter(|(known, _, called)| *known == leader && now - *called < FORGOTTEN);
-        calls.leader = Some((leader, known.map_or(now + FIRST_ANSWER, |(_, answered, _)| answered), now));
+    /// From now on, this node hears this leader.
+    pub(super) fn begins(&self, leader: Process) {
+        self.lock().leader = Some((leader, Instant::now() + FIRST_ANSWER));
     }
 
+    /// This leader, if it is still the one, has answered.
     pub(super) fn answered(&self, leader: Process) {
-        self.lock().leader = Some((leader, Instant::now(), Instant::now()));
+        let calls = &mut *self.lock();
+        if let Some((_, answered)) = calls.leader.as_mut().filter(|(known, _)| *known == leader) {
+            *answered = Instant::now().max(*answered);
+        }
     }
 
     /// Queues what this node has to say behind an answer to a heartbeat of this leader.
     pub(super) fn put(&self, out: &mut BytesMut, leader: Process) {
-        let known = self.lock().leader.filter(|(known, ..)| *known == leader);
-        if known.is_some_and(|(_, answered, _)| answered.elapsed() > UNANSWERED) {
+        let known = self.lock().leader.filter(|(known, _)| *known == leader);
+        if known.is_some_and(|(_, answered)| answered.elapsed() > UNANSWERED) {
             out.put_u8(CANNOT_CALL);
         }
     }

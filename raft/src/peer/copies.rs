@@ -4,9 +4,10 @@
 //! the member voted and acknowledged since. Three rules keep it out, as far as anybody is left who knows better:
 //!
 //! 1. A process is refused if it does not come after the newest [`Start`] of its directory that this node has met.
-//! 2. A process that this node has not met is refused unless it answers at the member's address. If another one answers there, the
-//!    directory of a running node was copied. If nobody does, the member may stand still for as long as it likes: who calls from
-//!    elsewhere is no member ([`addresses`](super::addresses)). Nobody is let in who cannot be called.
+//! 2. A process that this node has not met is refused unless it answers at the member's address, or, where that leads to nobody, at one
+//!    that counts then ([`addresses`](super::addresses)). If another one answers there, the directory of a running node was copied. If
+//!    nobody does, the member may stand still for as long as it likes: who calls from elsewhere is not taken for it. Builds from before
+//!    the starts are let in unasked.
 //! 3. A follower that lacks an entry which it acknowledged to this leader is refused: see `append`.
 //!
 //! A process that is refused for this where it calls a member records it in its data directory, and stops: it must not go on to
@@ -34,7 +35,7 @@ use super::addresses::Found;
 use super::directory::{Directory, Target, refusal};
 use super::handshake::{Channel, Hello, Processes};
 use super::known::{Process, Sent};
-use crate::consensus::{LogId, NodeId};
+use crate::consensus::{LogId, NodeId, as_of};
 use crate::storage::starts::{Start, Starts};
 
 /// How long a member's address may take to answer.
@@ -143,8 +144,11 @@ impl Directory {
         let mut others = Vec::new();
         if !is_there && (recorded.is_none() || !self.has_leader_besides(caller)) {
             others = self.told(to);
+            others.retain(|at| Some(at) != recorded.as_ref());
             // What the caller says counts where this node knows less than the caller: it joins, or it was away.
-            if others.is_empty() && recorded.is_none() || is_gone && hello.member_as_of > self.as_of() {
+            if recorded.is_none()
+                || is_gone && hello.member_as_of > self.membership().and_then(|it| as_of(&it))
+            {
                 others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
             }
         }
@@ -152,6 +156,7 @@ impl Directory {
         for at in others {
             match self.ask(caller, &at).await {
                 Found::Member(found) if is_caller(&found) => {
+                    self.note_answered(to, at);
                     is_there = true;
                     break;
                 }

@@ -29,6 +29,9 @@ use crate::storage::identity::Identity;
 const MAX_TERMS_AHEAD: u64 = 1 << 32;
 const BASELINE_FOR: Duration = Duration::from_secs(300);
 
+/// A leader that was not heard for so long had gone, or the way from it was cut.
+const UNHEARD: Duration = Duration::from_millis(ELECTION_MS.end);
+
 /// Whom a connection is to, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
@@ -145,11 +148,6 @@ impl Directory {
         self.membership()?.get_node(&id).cloned()
     }
 
-    /// The position of the newest membership.
-    pub(super) fn as_of(&self) -> Option<(u64, u64)> {
-        as_of(&*self.membership()?)
-    }
-
     /// The position of the newest membership, if it includes this node as it is now.
     pub(super) fn member_as_of(&self) -> Option<(u64, u64)> {
         let membership = self.membership()?;
@@ -231,7 +229,17 @@ impl Directory {
 
     /// Notes that this node accepted an entry or a heartbeat of this leader.
     pub(super) fn note_followed(&self, leader: Process) {
-        *self.followed.lock().expect(UNPOISONED) = Some((leader, Instant::now()));
+        let now = Instant::now();
+        let before = self.followed.lock().expect(UNPOISONED).replace((leader, now));
+        // What it did not answer meanwhile says nothing of the way to it.
+        if before.is_none_or(|(known, at)| known != leader || now - at > UNHEARD) {
+            self.callable.begins(leader);
+        }
+    }
+
+    /// Whether the last attempt to connect to `id` succeeded.
+    pub(super) fn is_well(&self, id: NodeId) -> bool {
+        self.peers().get(&id).is_some_and(|peer| !peer.is_failing)
     }
 
     /// Whether this node followed a leader within the last while.

@@ -257,9 +257,6 @@ impl Peers {
         loop {
             ticks.tick().await;
             let followed = directory.leader_within(Duration::from_millis(ELECTION_MS.end));
-            if let Some(leader) = followed {
-                directory.callable.calls(leader);
-            }
             // A learner that has moved, and is not called, has no other reason to call anybody.
             let Some(process) = followed.or_else(|| self.next_member(&mut turn)) else { continue };
             let (id, incarnation) = process;
