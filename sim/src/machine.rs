@@ -238,6 +238,14 @@ impl Machine {
         self.settings.join = true;
     }
 
+    /// Stops the process in order, to be started at another address. No list but its own has that.
+    pub fn move_away(&mut self) {
+        self.stop();
+        let address = format!("node-{}-{}:7500", self.place, self.starts);
+        self.settings.peers.insert(self.id, address.clone());
+        self.settings.address = address;
+    }
+
     /// The peer address of the node.
     pub fn address(&self) -> &str {
         &self.settings.address
@@ -325,5 +333,5 @@ async fn in_steps<T>(pause: Duration, work: impl Future<Output = T>) -> T {
 
 /// The peer address of the node at a place of the network.
 pub fn address(place: u64) -> String {
-    format!("node-{place}")
+    format!("node-{place}:7500")
 }

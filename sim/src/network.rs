@@ -88,7 +88,10 @@ impl Network {
     pub fn port(&self, node: NodeId, address: &str, is_on: &Arc<AtomicBool>) -> Arc<dyn Transport> {
         let (accepting, accepted) = mpsc::unbounded_channel();
         let listener = Listener { node, is_on: Arc::clone(is_on), accepting };
-        self.lock().listeners.insert(address.to_owned(), listener);
+        let listeners = &mut self.lock().listeners;
+        // It may have listened elsewhere before.
+        listeners.retain(|_, it| it.node != node);
+        listeners.insert(address.to_owned(), listener);
         Arc::new(Port {
             network: self.clone(),
             node,

@@ -41,6 +41,16 @@ pub(super) enum Found {
     Silent(io::Error),
 }
 
+impl Found {
+    /// Why it is not the member.
+    pub(super) fn error(self) -> Option<io::Error> {
+        match self {
+            Self::Member(_) => None,
+            Self::Gone(error) | Self::Silent(error) => Some(error),
+        }
+    }
+}
+
 impl Directory {
     /// Where the membership has `id`, if another machine could use that.
     pub(super) fn recorded(&self, id: NodeId) -> Option<String> {

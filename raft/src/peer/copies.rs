@@ -125,59 +125,68 @@ impl Directory {
         self.check_starts(caller, &processes.starts)?;
         let newest = processes.starts.newest();
         let Some(newest) = newest.filter(|newest| !self.has_met(caller, *newest)) else { return Ok(()) };
-        let is_caller = |found: &Starts| found.newest().is_none_or(|found| found == newest);
-        let (recorded, own) = (self.recorded(to), &processes.places.own);
-        let (mut is_there, mut is_gone, mut why) = (false, true, String::new());
-        if let Some(at) = &recorded {
-            match self.ask(caller, at).await {
-                Found::Member(found) if is_caller(&found) => is_there = true,
-                Found::Member(_) => {
-                    return Err(self.copied(format!(
-                        "another process with the data directory of node {to} answers at its address: this one is a copy. Remove \
-                         the node from the cluster, empty both data directories, and add it again"
-                    )));
-                }
-                Found::Gone(error) => why = error.to_string(),
-                Found::Silent(error) => (is_gone, why) = (false, error.to_string()),
+        let recorded = self.recorded(to);
+        let before = match &recorded {
+            Some(at) => Some(self.ask(caller, at).await),
+            None => None,
+        };
+        if let Some(Found::Member(found)) = &before {
+            if !is_start(found, newest) {
+                return Err(self.copied(format!(
+                    "another process with the data directory of node {to} answers at its address: this one is a copy. Remove the \
+                     node from the cluster, empty both data directories, and add it again"
+                )));
             }
-        }
-        let mut others = Vec::new();
-        if !is_there && (recorded.is_none() || !self.has_leader_besides(caller)) {
-            others = self.told(to);
-            others.retain(|at| Some(at) != recorded.as_ref());
-            // What the caller says counts where this node knows less than the caller: it joins, or it was away.
-            if recorded.is_none()
-                || is_gone && hello.member_as_of > self.membership().and_then(|it| as_of(&it))
-            {
-                others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
-            }
-        }
-        let is_unknown = recorded.is_none() && others.is_empty();
-        for at in others {
-            match self.ask(caller, &at).await {
-                Found::Member(found) if is_caller(&found) => {
-                    self.note_answered(to, at);
-                    is_there = true;
-                    break;
-                }
-                Found::Member(_) => why = format!("{at}: another process answers"),
-                Found::Gone(error) | Found::Silent(error) if why.is_empty() => why = error.to_string(),
-                Found::Gone(_) | Found::Silent(_) => {}
-            }
-        }
-        if !is_there && !is_unknown {
+        } else if let Err(error) = self.find(hello, processes, newest, before).await {
             self.note_claim(caller, newest, &processes.places);
-            let (this, own) = (self.identity.node_id, if own.is_empty() { "HOST:PORT" } else { own });
-            return Err(refusal(format!(
-                "node {this} does not let node {to} in, because it cannot call it where the cluster has it: {why}. If node {to} has \
-                 moved, and the cluster does not find that out by itself, run `ringfence cluster add {to} {own}`. If the others \
-                 have it there already, list that in --peers of node {this}, and restart it"
-            )));
+            return Err(error);
         }
         // Another process may have been met meanwhile.
         self.check_starts(caller, &processes.starts)?;
         self.meet(caller, newest);
         Ok(())
+    }
+
+    /// Looks for a caller that did not answer where the membership has it: `before` says what did, if it has it anywhere.
+    async fn find(
+        &self,
+        hello: &Hello,
+        processes: &Processes,
+        newest: Start,
+        before: Option<Found>,
+    ) -> io::Result<()> {
+        let (caller, to, own) = ((hello.from, hello.incarnation), hello.from, &processes.places.own);
+        let is_recorded = before.is_some();
+        let mut others = Vec::new();
+        if !is_recorded || !self.has_leader_besides(caller) {
+            others = self.told(to);
+            // What the caller says counts where this node knows less than the caller: it joins, or it was away.
+            let is_away = || hello.member_as_of > self.membership().and_then(|it| as_of(&it));
+            if !is_recorded || matches!(before, Some(Found::Gone(_))) && is_away() {
+                others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
+            }
+        }
+        if !is_recorded && others.is_empty() {
+            return Ok(());
+        }
+        let mut why = before.and_then(Found::error).map(|error| error.to_string());
+        for at in others {
+            match self.ask(caller, &at).await {
+                Found::Member(found) if is_start(&found, newest) => {
+                    self.note_answered(to, at);
+                    return Ok(());
+                }
+                Found::Member(_) => why = Some(format!("{at}: another process answers")),
+                Found::Gone(error) | Found::Silent(error) => why = why.or(Some(error.to_string())),
+            }
+        }
+        let (this, why) = (self.identity.node_id, why.unwrap_or_default());
+        let own = if own.is_empty() { "HOST:PORT" } else { own };
+        Err(refusal(format!(
+            "node {this} does not let node {to} in, because it cannot call it where the cluster has it: {why}. If node {to} has moved, \
+             and the cluster does not find that out by itself, run `ringfence cluster add {to} {own}`. If the others have it there \
+             already, list that in --peers of node {this}, and restart it"
+        )))
     }
 
     /// The process with this start is the newest.
@@ -247,6 +256,11 @@ impl Directory {
         self.with_known(id, |known| known.lost = Some((incarnation, what.clone())));
         Err(self.copied(what))
     }
+}
+
+/// Whether the process with these starts is in this one. Builds from before the starts do not say.
+fn is_start(starts: &Starts, start: Start) -> bool {
+    starts.newest().is_none_or(|newest| newest == start)
 }
 
 fn older(id: NodeId, newest: Start, met: Start) -> String {

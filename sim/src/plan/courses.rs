@@ -39,10 +39,12 @@ pub(super) enum Course {
     AllTurnedBack,
     /// A node runs twice.
     Twice,
+    /// Nodes move to other addresses, one by one, and leaders die.
+    Moved,
 }
 
 /// Of which each run draws one.
-pub(super) const COURSES: [Option<Course>; 22] = [
+pub(super) const COURSES: [Option<Course>; 23] = [
     None,
     None,
     None,
@@ -65,6 +67,7 @@ pub(super) const COURSES: [Option<Course>; 22] = [
     Some(Course::TurnedBack),
     Some(Course::AllTurnedBack),
     Some(Course::Twice),
+    Some(Course::Moved),
 ];
 
 impl Course {
@@ -78,7 +81,7 @@ impl Course {
             Self::Trickle | Self::Clogged | Self::Sluggish | Self::Flapping | Self::SlowElection => {
                 [3, 3, 3, 3, 5]
             }
-            Self::TurnedBack | Self::Twice => [3, 3, 3, 5, 5],
+            Self::TurnedBack | Self::Twice | Self::Moved => [3, 3, 3, 5, 5],
             _ => [1, 3, 3, 3, 5],
         };
         *rng.choice(&counts).unwrap_or(&3)
@@ -99,7 +102,15 @@ impl Course {
 
     /// Whether it needs a network that is no worse than it says.
     pub(super) fn is_near(self) -> bool {
-        matches!(self, Self::Trickle | Self::Clogged | Self::Sluggish | Self::Flapping | Self::SlowElection)
+        matches!(
+            self,
+            Self::Trickle
+                | Self::Clogged
+                | Self::Sluggish
+                | Self::Flapping
+                | Self::SlowElection
+                | Self::Moved
+        )
     }
 
     /// Whether it needs snapshots all the time.
@@ -109,7 +120,7 @@ impl Course {
 
     /// Whether it happens once in a run, and alone.
     pub(super) fn is_alone(self) -> bool {
-        matches!(self, Self::TurnedBack | Self::AllTurnedBack | Self::Twice)
+        matches!(self, Self::TurnedBack | Self::AllTurnedBack | Self::Twice | Self::Moved)
     }
 
     /// Whether it turns disks back.
@@ -302,6 +313,16 @@ impl Course {
                 // Soon: the copy has all of the log, and may be elected.
                 for after in [1_000, 6_000, 6_000] {
                     then(at, rng.u64(100..after), What::Isolate { node: 0, lasts: rng.u64(2_000..6_000) });
+                }
+            }
+            Self::Moved => {
+                for _ in 0..rng.u32(1..4) {
+                    let node = if rng.bool() { 0 } else { one(rng, nodes) };
+                    then(at, 0, What::Move { node, down: rng.u64(10..3_000) });
+                    // Once it is recorded.
+                    let kill = What::Kill { node: 0, power: false, down: rng.u64(10..4_000) };
+                    then(at, rng.u64(14_000..20_000), kill);
+                    *at += 8_000;
                 }
             }
         }

@@ -1,12 +1,11 @@
 //! Faults, each for itself.
 
-use std::fmt;
+mod text;
 
 use fastrand::Rng;
 use ringfence_raft::NodeId;
 use serde::{Deserialize, Serialize};
 
-use crate::messages::channel_name;
 use crate::network::Hold;
 
 /// The newest rules of any simulated program: rules that the product does not have are as the newest that it has.
@@ -81,6 +80,8 @@ pub enum What {
     Replace { asks: NodeId, node: NodeId },
     /// The process stops in order, and another program is started, which supports rules up to `newest`.
     Reinstall { node: NodeId, newest: u8, down: u64 },
+    /// The process stops in order, and is started at another address, which nobody else is told of.
+    Move { node: NodeId, down: u64 },
     /// Somebody raises the rules as far as all members support them.
     Raise { asks: NodeId },
     /// The machine loses its disk; the node is started again, empty, under its old id. `join`: to wait until it is added.
@@ -94,7 +95,7 @@ pub enum What {
 }
 
 /// The kinds of faults, each with its weight in a run.
-const KINDS: [fn(&mut Rng, u64, u64) -> What; 22] = [
+const KINDS: [fn(&mut Rng, u64, u64) -> What; 23] = [
     |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
     |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
     |rng, n, _| What::Fuse {
@@ -110,6 +111,8 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 22] = [
         What::Cut { from, to, lasts: short(rng) }
     },
     |rng, n, _| What::Isolate { node: any(rng, n), lasts: short(rng) },
+    // Often for as long as it takes to see that others serve.
+    |rng, n, _| What::Deaf { node: any(rng, n), lasts: rng.u64(1_000..30_000) },
     |rng, n, _| {
         let (from, to) = two(rng, n);
         let channel = (rng.u32(0..4) > 0).then(|| rng.u8(0..7));
@@ -153,7 +156,7 @@ pub(super) fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
     }
     // Membership is for clusters of some.
     if nodes < 3 {
-        weights[19..].fill(0);
+        weights[20..].fill(0);
     }
     let total: u32 = weights.iter().sum();
     let mean = *rng.choice(&[200, 1_000, 4_000]).unwrap_or(&1_000);
@@ -233,6 +236,7 @@ impl What {
         | Self::Replace { asks: node, .. }
         | Self::Add { asks: node, .. }
         | Self::Reinstall { node, .. }
+        | Self::Move { node, .. }
         | Self::Raise { asks: node } = &mut self
             && *node == 0
         {
@@ -262,6 +266,7 @@ impl What {
             | Self::Add { node, .. }
             | Self::Replace { node, .. }
             | Self::Reinstall { node, .. }
+            | Self::Move { node, .. }
             | Self::Wipe { node, .. } => vec![node],
             Self::Cut { from, to, .. } | Self::Hold { from, to, .. } | Self::Narrow { from, to, .. } => {
                 vec![from, to]
@@ -280,6 +285,7 @@ impl What {
             | Self::Fuse { down, .. }
             | Self::Stop { down, .. }
             | Self::TurnBack { down, .. }
+            | Self::Move { down, .. }
             | Self::Reinstall { down, .. } => down,
             Self::Freeze { lasts, .. }
             | Self::Cut { lasts, .. }
@@ -302,7 +308,7 @@ impl What {
         match self {
             Self::Kill { power: false, .. } => "kill",
             Self::Kill { .. } | Self::Fuse { .. } | Self::Blackout { .. } => "power",
-            Self::Stop { .. } => "stop",
+            Self::Stop { .. } | Self::Move { .. } => "stop",
             Self::Reinstall { .. } | Self::Raise { .. } => "upgrade",
             Self::Freeze { .. } => "pause",
             Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
@@ -313,86 +319,6 @@ impl What {
             Self::Copy | Self::TurnBack { .. } | Self::Clone { .. } => "turn-back",
             Self::Transfer { .. } => "transfer",
             Self::Remove { .. } | Self::Add { .. } | Self::Replace { .. } | Self::Wipe { .. } => "members",
-        }
-    }
-}
-
-impl fmt::Display for What {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let machine = |power: bool| if power { "loses its power" } else { "is killed" };
-        match *self {
-            Self::Kill { node, power, down } => write!(f, "node {node} {}, for {down} ms", machine(power)),
-            Self::Fuse { node, operations, power, down } => {
-                let what = machine(power);
-                write!(f, "node {node} {what} after {operations} more operations of its disk, for {down} ms")
-            }
-            Self::Stop { node, down } => write!(f, "node {node} stops in order, for {down} ms"),
-            Self::Freeze { node, lasts } => write!(f, "node {node} is frozen for {lasts} ms"),
-            Self::Cut { from, to, lasts } => {
-                write!(f, "nothing comes from node {from} to node {to} for {lasts} ms")
-            }
-            Self::Isolate { node, lasts } => write!(f, "node {node} is cut off for {lasts} ms"),
-            Self::Deaf { node, lasts } => write!(f, "nobody can call node {node} for {lasts} ms"),
-            Self::Late { node, lasts, .. } => {
-                write!(f, "node {node} is cut off for {lasts} ms, but answers to its appends arrive late")
-            }
-            Self::Hold { from, to, channel, replies, lasts } => {
-                let what = match replies {
-                    None => "messages",
-                    Some(true) => "replies",
-                    Some(false) => "calls",
-                };
-                let channel = channel.map_or_else(|| "all channels".to_owned(), channel_name);
-                write!(f, "{what} from node {from} to node {to} on {channel} are held for {lasts} ms")
-            }
-            Self::Reset { one, other } => write!(f, "the connections of nodes {one} and {other} break"),
-            Self::Clog { node, over, lasts } => {
-                write!(f, "no message of more than {over} bytes comes from node {node} for {lasts} ms")
-            }
-            Self::Narrow { from, to, rate, lasts } => {
-                write!(f, "{rate} bytes per second come from node {from} to node {to}, for {lasts} ms")
-            }
-            Self::Slow { least, most, lasts } => {
-                write!(f, "messages take {least} to {most} ms, for {lasts} ms")
-            }
-            Self::SlowDisks { least, most, lasts } => {
-                write!(f, "flushes take {least} to {most} ms, for {lasts} ms")
-            }
-            Self::Hang { node, lasts } => write!(f, "the disk of node {node} hangs for {lasts} ms"),
-            Self::LongFlush { node, after, lasts } => {
-                write!(f, "after {after} more flushes, one of node {node} takes {lasts} ms")
-            }
-            Self::Blackout { wiped: None, .. } => write!(f, "all machines lose their power"),
-            Self::Blackout { wiped: Some(node), .. } => {
-                write!(f, "all machines lose their power, and node {node} its disk")
-            }
-            Self::Error { node, operations } => {
-                write!(f, "the disk of node {node} will fail once, after {operations} more operations")
-            }
-            Self::Rot { node } => write!(f, "a bit of a snapshot of node {node} flips"),
-            Self::Transfer { asks, to } => write!(f, "node {asks} is asked to make node {to} the leader"),
-            Self::Remove { asks, node, force: false } => {
-                write!(f, "node {asks} is asked to remove node {node}")
-            }
-            Self::Remove { asks, node, .. } => {
-                write!(f, "node {asks} is asked to remove node {node} by force")
-            }
-            Self::Add { asks, node } => write!(f, "node {node} is new, and node {asks} is asked to add it"),
-            Self::Replace { asks, node } => {
-                write!(f, "another machine takes the id of node {node}, and node {asks} is asked to add it")
-            }
-            Self::Wipe { node, .. } => write!(f, "node {node} loses its disk"),
-            Self::Copy => write!(f, "all disks are copied"),
-            Self::TurnBack { ref nodes, down } => {
-                write!(f, "the disks of nodes {nodes:?} are turned back, which takes {down} ms")
-            }
-            Self::Clone { node } => {
-                write!(f, "a second process of node {node} is started with a copy of its disk")
-            }
-            Self::Reinstall { node, newest, .. } => {
-                write!(f, "node {node} gets a program that supports rules up to {newest}")
-            }
-            Self::Raise { asks } => write!(f, "node {asks} is asked to raise the rules"),
         }
     }
 }

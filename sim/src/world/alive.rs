@@ -5,12 +5,14 @@
 //! - a leader answers, confirmed by a quorum, after at most [`LEADS_WITHIN`];
 //! - no entry of the leader waits for longer than [`COMMITS_WITHIN`]; both count from when its followers last came to lack fewer
 //!   entries than before in its term;
+//! - a majority of the voters answers reads: see [`Served`];
 //! - while the leader is one of them, its clock follows real time: see [`Time`].
 //!
 //! And at any time: what is due has been done when a leader answers, but for [`OVERDUE`]; the memory of a node holds little more
 //! of the log than a snapshot makes superfluous; and no node connects again and again.
 
 mod health;
+mod served;
 mod time;
 
 use std::sync::{Arc, Mutex};
@@ -20,6 +22,8 @@ use ringfence_raft::NodeId;
 use ringfence_wire::ClusterStatus;
 
 use self::health::{Health, VoterSets};
+pub(crate) use self::served::NOBODY_SERVES;
+use self::served::Served;
 use self::time::Time;
 use super::happen::REPLACED;
 use super::{World, name};
@@ -55,6 +59,7 @@ pub(super) struct Alive {
     /// The voters as the last leader knew them, and the sets of voters in the logs of those that run.
     voters: VoterSets,
     time: Time,
+    served: Served,
     /// When a leader was last known to lead.
     led_at: u64,
     /// A leader, its term, and the fewest entries that its followers have lacked in it.
@@ -86,7 +91,9 @@ impl World {
         let leader = self.leader().map(|(leader, ..)| leader);
         self.take_pulse(leader);
         self.look_at_followers(leader);
-        if let Some(quorum) = self.alive.health.quorum(&self.alive.voters) {
+        let quorum = self.alive.health.quorum(&self.alive.voters);
+        self.look_at_served(quorum.as_ref());
+        if let Some(quorum) = quorum {
             let since = self.alive.caught_up_at.max(quorum.since);
             let is_well_for = |time| self.now.saturating_sub(since) > time;
             let without_leader = self.now.saturating_sub(self.alive.led_at.max(since));
