@@ -6,7 +6,6 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
@@ -62,7 +61,7 @@ impl Threads {
                 let _ = runtime.block_on(stopped);
                 drop((runtime, runs));
             };
-            thread::Builder::new().name(format!("http-{number}")).spawn(run)?;
+            ringfence_aside::start(format!("http-{number}"), run)?;
             stops.push(stop);
         }
         Ok(Self { all, next: AtomicUsize::new(0), stops: Mutex::new(stops), running: Mutex::new(running) })
@@ -113,6 +112,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::thread;
 
     use tokio::sync::watch;
 

@@ -361,6 +361,11 @@ impl Fanout {
         }
     }
 
+    /// One without watches, which gives no number twice.
+    pub(super) fn anew(self) -> Self {
+        Self { next: self.next, ..Self::default() }
+    }
+
     /// Ends all watches: their clients resume at another node.
     pub(super) fn end(&mut self) {
         for watch in self.watches.values_mut() {

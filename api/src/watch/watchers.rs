@@ -2,8 +2,9 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -55,6 +56,12 @@ impl State {
     fn end(&mut self) {
         self.fanout.end();
         self.runs = false;
+    }
+
+    /// Ends all watches, and forgets a fan-out that may be half changed.
+    fn start_anew(&mut self) {
+        self.end();
+        self.fanout = std::mem::take(&mut self.fanout).anew();
     }
 }
 
@@ -142,6 +149,7 @@ impl Watchers {
 
     /// Runs until there are no watches left.
     async fn run(self: Arc<Self>, mut progress: Progress) {
+        let _runs = Runs(Arc::clone(&self));
         let mut draining = self.draining.clone();
         let mut bookmarks = interval(BOOKMARKS);
         bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -221,7 +229,19 @@ impl Watchers {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while the watches are locked")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While the task runs. Should it panic, its watches end: their clients resume at another node, and the next watch here starts
+/// another task.
+struct Runs(Arc<Watchers>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.state().start_anew();
+        }
     }
 }
 

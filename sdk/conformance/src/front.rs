@@ -200,7 +200,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         front.vanish(false);
-        let end = tokio::task::spawn_blocking(move || stream.read(&mut [0]));
+        let end = ringfence_aside::run("reader", move || stream.read(&mut [0]));
         // The end may be a reset: what was sent was not read.
         assert!(matches!(end.await.unwrap(), Ok(0) | Err(_)));
         assert_eq!(shared.log.count(), 0);
