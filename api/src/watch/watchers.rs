@@ -1,7 +1,7 @@
 //! The watches of a node, and the task that drives their fan-out.
 
 use std::convert::Infallible;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::thread;
@@ -14,8 +14,9 @@ use ringfence_service::{Allowed, Caller, Counted};
 use ringfence_wire::{ProblemKind, Revision};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use super::contact::{ASK_EVERY, ASK_WITHIN, Contact};
 use super::fanout::{Fanout, Next};
 use crate::problems::Failed;
 
@@ -39,11 +40,17 @@ pub(crate) struct Watchers {
     blocked_reader: Notify,
 }
 
-#[derive(Default)]
 struct State {
     /// Whether the task runs.
     runs: bool,
     fanout: Fanout,
+    contact: Contact,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { runs: false, fanout: Fanout::default(), contact: Contact::new(Instant::now()) }
+    }
 }
 
 impl State {
@@ -129,6 +136,8 @@ impl Watchers {
             }
         })?;
         if !std::mem::replace(&mut state.runs, true) {
+            // The caller has caught up.
+            state.contact = Contact::new(Instant::now());
             tokio::spawn(Arc::clone(self).run(progress));
         }
         Ok(Stream { watchers: Arc::clone(self), number, _place: place })
@@ -154,15 +163,16 @@ impl Watchers {
         let mut bookmarks = interval(BOOKMARKS);
         bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut next_round, mut next_reads) = (Instant::now(), Instant::now());
+        let mut contact = pin!(self.keep_contact());
         loop {
             let is_due = tokio::select! {
                 biased;
                 _ = draining.wait_for(|draining| *draining) => break,
                 _ = bookmarks.tick() => {
-                    self.state().fanout.end_denied();
-                    self.fanout(|fanout, history| fanout.send_bookmarks(Instant::now(), history));
+                    self.look_at_all();
                     false
                 }
+                never = &mut contact => match never {},
                 () = self.readers_due(next_reads) => {
                     self.state().fanout.allow_reads();
                     next_reads = Instant::now() + GATHER;
@@ -180,6 +190,46 @@ impl Watchers {
             }
         }
         self.state().end();
+    }
+
+    /// Sends bookmarks, and ends watches, where that is due.
+    fn look_at_all(&self) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.fanout.end_denied();
+        self.note_position(&mut state);
+        let has_contact = state.contact.is_recent(now);
+        self.handle.history(|history| state.fanout.send_bookmarks(now, has_contact, history));
+    }
+
+    /// Asks for what the cluster has committed, again and again.
+    async fn keep_contact(&self) -> Infallible {
+        loop {
+            let asked = Instant::now();
+            // The Raft thread may hang.
+            match timeout(ASK_WITHIN, self.handle.linearize()).await {
+                Ok(Ok(_)) => {
+                    let found = self.handle.history(History::last);
+                    self.state().contact.read(asked, found);
+                    while !self.note_position(&mut self.state()) {
+                        sleep(GATHER).await;
+                    }
+                }
+                Ok(Err(_)) | Err(_) => {
+                    let mut state = self.state();
+                    if state.contact.is_lost(asked) {
+                        state.fanout.end_without_contact();
+                    }
+                }
+            }
+            sleep_until(asked + ASK_EVERY).await;
+        }
+    }
+
+    /// Whether all that was found is fanned out.
+    fn note_position(&self, state: &mut State) -> bool {
+        let position = state.fanout.position();
+        state.contact.reached(position)
     }
 
     /// Waits until a watch wants to read the history, and it is time for that.
