@@ -13,6 +13,7 @@ use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
 use metrics_exporter_prometheus::PrometheusHandle;
+use ringfence_api::Hang;
 use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
@@ -79,8 +80,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         None => Arc::new(Tcp(peer_listener)),
         Some(peer) => {
             let plain = config.peer_tls.is_some_and(|files| files.plain);
-            let handshakes = threads.runtimes().pop().context("there is no HTTP thread")?;
-            Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
+            let of_http = Arc::clone(&threads);
+            Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, move || of_http.last()))
         }
     };
     let of_clients =
@@ -133,6 +134,9 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     }
 
     let (draining, drain) = watch::channel(false);
+    let (blocks, blocked) = watch::channel(false);
+    let blocks = Arc::new(blocks);
+    threads.spawn(forever("the hangs of the Raft thread", move || loop_lag::tell(Arc::clone(&blocks))));
     tokio::spawn(forever("the free disk space", move || disk_space::measure(data.clone())));
     let upkeep = recorder.clone();
     // On an HTTP thread, as it locks the recorder for as long as there are samples.
@@ -143,6 +147,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             access,
             mirror_timeout,
             draining: drain.clone(),
+            blocked,
             first_attachment: uuid::Uuid::new_v4().as_u64_pair().0,
         },
     ));
@@ -155,7 +160,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         metrics: recorder,
         connections: Arc::clone(&connections),
         hosts: config.hosts,
-        hangs_for: loop_lag::hangs_for,
+        hangs: hangs(&threads),
         slow_request: config.slow_request,
         mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
     };
@@ -201,6 +206,18 @@ fn end(threads: &Threads) {
     if !threads.end(THREADS_END) {
         tracing::warn!("a thread that serves clients did not end in time");
     }
+}
+
+/// What tells of the thread that has hung for longest.
+fn hangs(threads: &Arc<Threads>) -> Arc<dyn Fn() -> Hang + Send + Sync> {
+    let threads = Arc::clone(threads);
+    Arc::new(move || {
+        let (number, of_http) = threads.hangs_for();
+        match loop_lag::hangs_for() {
+            time if time >= of_http => Hang { thread: "the Raft thread".to_owned(), time },
+            _ => Hang { thread: format!("the thread http-{number}"), time: of_http },
+        }
+    })
 }
 
 /// Starts publishing in Redis. Gives what tells the state of that.
