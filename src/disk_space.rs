@@ -15,7 +15,7 @@ pub(crate) async fn measure(data: PathBuf) {
     loop {
         let path = data.clone();
         // On a thread of its own: a hung disk must not block the node.
-        match tokio::task::spawn_blocking(move || statvfs(path)).await {
+        match ringfence_aside::run("disk-space", move || statvfs(path)).await {
             Ok(Ok(found)) => {
                 size.set(found.f_blocks as f64 * found.f_frsize as f64);
                 available.set(found.f_bavail as f64 * found.f_frsize as f64);

@@ -316,11 +316,13 @@ pub(crate) fn reap_orphans() {
     process_tree::reap_children_except(None);
 }
 
-/// Fails if `/proc` belongs to another pid namespace: no descendant would be found there.
+/// Fails without a `/proc`, or if it belongs to another pid namespace: no descendant would be found there.
 pub(crate) fn check_proc() -> anyhow::Result<()> {
-    let own = fs::read_link("/proc/self").ok();
+    let own = fs::read_link("/proc/self").context(
+        "cannot read /proc/self, and without /proc ringfence cannot find the processes of the command",
+    )?;
     ensure!(
-        own.is_some_and(|own| own.as_os_str() == getpid().to_string().as_str()),
+        own.as_os_str() == getpid().to_string().as_str(),
         "/proc belongs to another pid namespace, so ringfence cannot find the processes of the command: mount the /proc of \
          this namespace (mount -t proc proc /proc, or unshare --mount-proc)"
     );

@@ -12,6 +12,8 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
+use metrics_exporter_prometheus::PrometheusHandle;
+use ringfence_api::Hang;
 use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
@@ -19,11 +21,11 @@ use ringfence_service::Service;
 use ringfence_tls::{Reload, Unrelated};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
+use crate::forever::forever;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
@@ -43,7 +45,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
     measure::start();
-    tokio::spawn(loop_lag::measure());
+    tokio::spawn(forever("the lag of the event loop", loop_lag::measure));
     match config.insecure.as_deref() {
         Some([]) => tracing::warn!("--insecure is not needed"),
         Some(ports) => {
@@ -78,8 +80,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         None => Arc::new(Tcp(peer_listener)),
         Some(peer) => {
             let plain = config.peer_tls.is_some_and(|files| files.plain);
-            let handshakes = threads.runtimes().pop().context("there is no HTTP thread")?;
-            Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, handshakes))
+            let of_http = Arc::clone(&threads);
+            Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, move || of_http.last()))
         }
     };
     let of_clients =
@@ -88,7 +90,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let of_access = access.clone().map(|rules| (watched_files::ACCESS, rules as Arc<dyn Reload>));
     let files: Vec<_> = [of_clients, of_peers, of_access].into_iter().flatten().collect();
     if !files.is_empty() {
-        tokio::spawn(watched_files::watch(files, guarded, signal(SignalKind::hangup())?));
+        let watched = Arc::new(watched_files::Watched::new(files, guarded)?);
+        tokio::spawn(forever("files that may change", move || Arc::clone(&watched).watch()));
     }
     let settings = Settings {
         id: config.id,
@@ -131,22 +134,20 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     }
 
     let (draining, drain) = watch::channel(false);
-    tokio::spawn(disk_space::measure(data));
+    let (blocks, blocked) = watch::channel(false);
+    let blocks = Arc::new(blocks);
+    threads.spawn(forever("the hangs of the Raft thread", move || loop_lag::tell(Arc::clone(&blocks))));
+    tokio::spawn(forever("the free disk space", move || disk_space::measure(data.clone())));
     let upkeep = recorder.clone();
     // On an HTTP thread, as it locks the recorder for as long as there are samples.
-    threads.spawn(async move {
-        loop {
-            // Without upkeep, histogram samples pile up until the metrics are next read.
-            tokio::time::sleep(UPKEEP_INTERVAL).await;
-            upkeep.run_upkeep();
-        }
-    });
+    threads.spawn(forever("the upkeep of metrics", move || keep_up(upkeep.clone())));
     let service = Arc::new(Service::new(
         node.handle().on(&threads.runtimes()),
         ringfence_service::Options {
             access,
             mirror_timeout,
             draining: drain.clone(),
+            blocked,
             first_attachment: uuid::Uuid::new_v4().as_u64_pair().0,
         },
     ));
@@ -159,7 +160,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         metrics: recorder,
         connections: Arc::clone(&connections),
         hosts: config.hosts,
-        hangs_for: loop_lag::hangs_for,
+        hangs: hangs(&threads),
         slow_request: config.slow_request,
         mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
     };
@@ -193,16 +194,37 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Without upkeep, samples of histograms pile up until the metrics are next read.
+async fn keep_up(recorder: PrometheusHandle) {
+    loop {
+        tokio::time::sleep(UPKEEP_INTERVAL).await;
+        recorder.run_upkeep();
+    }
+}
+
 fn end(threads: &Threads) {
     if !threads.end(THREADS_END) {
         tracing::warn!("a thread that serves clients did not end in time");
     }
 }
 
+/// What tells of the thread that has hung for longest.
+fn hangs(threads: &Arc<Threads>) -> Arc<dyn Fn() -> Hang + Send + Sync> {
+    let threads = Arc::clone(threads);
+    Arc::new(move || {
+        let (number, of_http) = threads.hangs_for();
+        match loop_lag::hangs_for() {
+            time if time >= of_http => Hang { thread: "the Raft thread".to_owned(), time },
+            _ => Hang { thread: format!("the thread http-{number}"), time: of_http },
+        }
+    })
+}
+
 /// Starts publishing in Redis. Gives what tells the state of that.
 fn start_mirror(handle: Handle, mirror: Mirror) -> Arc<dyn Fn() -> serde_json::Value + Send + Sync> {
     handle.set_mirror(Box::new(mirror::Published(mirror.clone())));
-    tokio::spawn(mirror::run(handle, mirror.clone()));
+    let running = mirror.clone();
+    tokio::spawn(forever("the mirror", move || mirror::run(handle.clone(), running.clone())));
     Arc::new(move || serde_json::json!(mirror.status()))
 }
 

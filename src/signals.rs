@@ -8,6 +8,9 @@ use std::task::Poll;
 use rustix::process::Signal;
 use tokio::signal::unix::{self, SignalKind, signal};
 
+/// What signals this process ignores, by proc_pid_status(5).
+const STATUS: &str = "/proc/self/status";
+
 /// While this exists, these signals have no other effect.
 pub(crate) struct Signals(Vec<(Signal, unix::Signal)>);
 
@@ -20,7 +23,12 @@ impl Signals {
     /// `signals`, except those that this process inherited as ignored (`nohup`, `&` in a script): they stay ignored, also
     /// by its children.
     pub(crate) fn unless_ignored(signals: impl IntoIterator<Item = Signal>) -> io::Result<Self> {
-        let ignored = ignored_in(&std::fs::read_to_string("/proc/self/status")?);
+        let ignored = match std::fs::read_to_string(STATUS) {
+            Ok(status) => ignored_in(&status),
+            // A sandbox without /proc, where nothing else tells. Who needs it for more than this says so.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => 0,
+            Err(error) => return Err(io::Error::new(error.kind(), format!("cannot read {STATUS}: {error}"))),
+        };
         Self::of(signals.into_iter().filter(|signal| ignored & (1 << (signal.as_raw() - 1)) == 0))
     }
 

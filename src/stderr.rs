@@ -50,7 +50,7 @@ impl Stderr {
     pub(crate) fn start() -> io::Result<Self> {
         let queue = Arc::new(Queue::default());
         let lines = Arc::clone(&queue);
-        thread::Builder::new().name("stderr".to_owned()).spawn(move || {
+        ringfence_aside::start("stderr", move || {
             // A background job may write even if the terminal stops such jobs (`stty tostop`).
             let background: SigSet = [Signal::SIGTTOU].into_iter().collect();
             let _ = background.thread_block();

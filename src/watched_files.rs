@@ -1,11 +1,13 @@
 //! Files that may change while a node runs.
 
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_tls::{Look, Reload};
-use tokio::signal::unix::Signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Mutex;
 use tokio::time::interval;
 
 use crate::config::Config;
@@ -48,27 +50,44 @@ impl Guarded {
     }
 }
 
-/// Looks at files again and again, each for the use that is named.
-pub(crate) async fn watch(files: Vec<(&'static str, Arc<dyn Reload>)>, guarded: Guarded, mut hangup: Signal) {
-    let mut looks = interval(LOOK_EVERY);
-    loop {
-        let at_once = tokio::select! {
-            _ = hangup.recv() => true,
-            _ = looks.tick() => false,
-        };
-        for (r#use, files) in &files {
+/// Files that are looked at again and again, each for the use that is named.
+pub(crate) struct Watched {
+    files: Vec<(&'static str, Arc<dyn Reload>)>,
+    guarded: Guarded,
+    /// Of the task that runs.
+    hangup: Mutex<Signal>,
+}
+
+impl Watched {
+    pub(crate) fn new(files: Vec<(&'static str, Arc<dyn Reload>)>, guarded: Guarded) -> io::Result<Self> {
+        Ok(Self { files, guarded, hangup: Mutex::new(signal(SignalKind::hangup())?) })
+    }
+
+    pub(crate) async fn watch(self: Arc<Self>) {
+        let (mut looks, mut hangup) = (interval(LOOK_EVERY), self.hangup.lock().await);
+        loop {
+            let at_once = tokio::select! {
+                _ = hangup.recv() => true,
+                _ = looks.tick() => false,
+            };
+            self.look(at_once).await;
+        }
+    }
+
+    async fn look(&self, at_once: bool) {
+        for (r#use, files) in &self.files {
             let of_use = Arc::clone(files);
             // A file may be on a disk that hangs.
-            let looked = tokio::task::spawn_blocking(move || of_use.look(at_once)).await;
-            match looked {
-                Ok(Look::Same | Look::Changing) | Err(_) => {}
+            match ringfence_aside::run("files", move || of_use.look(at_once)).await {
+                Ok(Look::Same | Look::Changing) => {}
                 Ok(Look::Loaded) => {
                     tracing::info!(r#use, "files that changed are in use");
-                    guarded.warn(Some(r#use));
+                    self.guarded.warn(Some(r#use));
                 }
                 Ok(Look::Refused(error)) => {
                     tracing::error!(r#use, %error, "files that changed cannot be used: what they contained before stays in use");
                 }
+                Err(error) => tracing::warn!(r#use, %error, "cannot look at files that may have changed"),
             }
             let refused = files.refusal().is_some();
             FILES_REFUSED.of(r#use).set(u8::from(refused));

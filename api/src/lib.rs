@@ -53,12 +53,21 @@ pub struct Options {
     /// Host names that requests may name, besides IP addresses and the members' own names. Empty: any name, except in
     /// requests from browsers.
     pub hosts: Vec<String>,
-    /// How long the Raft thread has been stuck. `/livez` reports it, from another thread.
-    pub hangs_for: fn() -> Duration,
+    /// The thread that has hung for longest. `/livez` reports it, from another thread.
+    pub hangs: Arc<dyn Fn() -> Hang + Send + Sync>,
     /// A request that takes this long, not counting the wait it asked for, is logged.
     pub slow_request: Duration,
     /// The state of this node's mirror, for `GET /v1/cluster`, if there is one.
     pub mirror_status: Option<Arc<dyn Fn() -> serde_json::Value + Send + Sync>>,
+}
+
+/// A thread of a node that may hang.
+#[derive(Clone, Debug)]
+pub struct Hang {
+    /// Which one it is, as an error says it.
+    pub thread: String,
+    /// How long it has not run: next to nothing, if it does not hang.
+    pub time: Duration,
 }
 
 /// The routes of the API and the dashboard, over `service`.

@@ -28,8 +28,12 @@ metrics! {
     pub METRICS;
     WATCHES_CUT_OFF: Counter = Counter::new(
         "ringfence_watches_cut_off_total",
-        "Watches that this node ended because it no longer had the changes that they needed, by reason.",
-    ).by("reason", &[cut_off_reason(CutOffReason::TooSlow), cut_off_reason(CutOffReason::StateReplaced)]);
+        "Watches that this node ended because it did not have the changes that they needed, by reason.",
+    ).by("reason", &[
+        cut_off_reason(CutOffReason::TooSlow),
+        cut_off_reason(CutOffReason::StateReplaced),
+        cut_off_reason(CutOffReason::NoContact),
+    ]);
     REQUESTS: Counter = Counter::new(
         "ringfence_http_requests_total",
         "Requests to this node, by method, route and status; closed if the connection closed before the response.",
@@ -113,6 +117,7 @@ const fn cut_off_reason(reason: CutOffReason) -> &'static str {
     match reason {
         CutOffReason::TooSlow => "too-slow",
         CutOffReason::StateReplaced => "state-replaced",
+        CutOffReason::NoContact => "no-contact",
     }
 }
 

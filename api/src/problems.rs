@@ -143,6 +143,9 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::CutOff => {
             "this node may learn late of a grant: it does not keep up with a leader, or its disk hangs. Wait at another node"
         }
+        Failure::Blocked => {
+            "the Raft thread of this node is blocked: the request was not done. Ask another node"
+        }
         Failure::Indeterminate => {
             "the request may have been done, or may be done later: repeat it until the response is definite"
         }

@@ -7,7 +7,8 @@
 //! ```
 //! Changes are numbered in order, and are the same on every node. So a watch is only a number, and a client resumes at any node
 //! from the last number it got. A watch takes recent changes from its group and older ones from the history, as
-//! fast as its client reads. It is cut off only when the history has dropped its place; the last event says so.
+//! fast as its client reads. It is cut off only when the history has dropped its place, or this node has had no contact with a
+//! leader for 30 s; the last event says so.
 //!
 //! A round takes the new changes, finds the watched prefixes of each key (one lookup for each length that a watched prefix
 //! has, however many watches there are), and encodes each change once for each prefix. It waits a moment for changes to gather,
@@ -16,8 +17,10 @@
 //!
 //! A client whose prefix is quiet still needs a number that the history has not dropped. So quiet connections are kept alive
 //! by an `id` without data, not by a comment: it sets the `Last-Event-ID` and is no event
-//! ([HTML, 9.2.6](https://html.spec.whatwg.org/multipage/server-sent-events.html)). A stream begins with one, too.
+//! ([HTML, 9.2.6](https://html.spec.whatwg.org/multipage/server-sent-events.html)). A stream begins with one, too. A node sends
+//! them only while it has [contact] with a leader, because its clients take them for news.
 
+mod contact;
 mod fanout;
 mod frame;
 mod group;

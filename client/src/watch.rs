@@ -24,7 +24,7 @@ use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
 use crate::outcome::Outcome;
 use crate::transport::{Failure, Node, Request, Streaming, encode};
 
-/// A stream is broken after this silence: the cluster sends something every 15 s, if only a comment.
+/// A stream is broken after this silence: a node with contact to a leader sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
 
 /// A change of a lease, as far as it concerns the watched keys.

@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -137,7 +136,7 @@ impl Name {
         let Some(began) = began else { return };
         let name = Arc::clone(self);
         let look = move || name.found(began, (name.lookup)(&name.host));
-        if let Err(error) = thread::Builder::new().name("lookup".to_owned()).spawn(look) {
+        if let Err(error) = ringfence_aside::start("lookup", look) {
             self.found(began, Err(error));
         }
     }

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::{sleep, timeout};
 
+mod beat;
 mod bodies;
 mod budget;
 mod connections;

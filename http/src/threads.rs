@@ -6,18 +6,20 @@
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
-use std::thread;
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
+use crate::beat::Beat;
 use crate::turns::Turns;
 
 /// Polls of tasks until a thread looks for what is ready. A request takes two to four, and those between two looks share an entry
 /// of the log. How long they may take, `turns` bounds.
 const POLLS_UNTIL_LOOK: u32 = 256;
+/// A thread that has not run for so long gets no new connections.
+const HANGS: Duration = Duration::from_secs(1);
 
 /// The threads that serve connections. Dropping it stops them, and the tasks that run on them, soon.
 pub struct Threads {
@@ -35,6 +37,14 @@ struct Thread {
     /// Each connection that the thread serves holds a clone.
     load: Arc<()>,
     turns: Arc<Turns>,
+    /// `None`: of the runtime of others, which nobody looks at.
+    beat: Option<Arc<Beat>>,
+}
+
+impl Thread {
+    fn hangs_for(&self) -> Duration {
+        self.beat.as_ref().map_or(Duration::ZERO, |beat| beat.age())
+    }
 }
 
 impl Threads {
@@ -54,7 +64,11 @@ impl Threads {
                 .event_interval(POLLS_UNTIL_LOOK)
                 .on_thread_unpark(move || unparked.looked())
                 .build()?;
-            all.push(Thread { runtime: runtime.handle().clone(), load: Arc::default(), turns });
+            let beat = Arc::new(Beat::new());
+            let beats = Arc::clone(&beat);
+            runtime.spawn(async move { beats.go_on().await });
+            let handle = runtime.handle().clone();
+            all.push(Thread { runtime: handle, load: Arc::default(), turns, beat: Some(beat) });
             let (stop, stopped) = oneshot::channel::<()>();
             let runs = runs.clone();
             let run = move || {
@@ -62,7 +76,7 @@ impl Threads {
                 let _ = runtime.block_on(stopped);
                 drop((runtime, runs));
             };
-            thread::Builder::new().name(format!("http-{number}")).spawn(run)?;
+            ringfence_aside::start(format!("http-{number}"), run)?;
             stops.push(stop);
         }
         Ok(Self { all, next: AtomicUsize::new(0), stops: Mutex::new(stops), running: Mutex::new(running) })
@@ -78,7 +92,8 @@ impl Threads {
 
     /// Serves all connections on the current runtime.
     pub fn here() -> Self {
-        let all = vec![Thread { runtime: Handle::current(), load: Arc::default(), turns: Arc::default() }];
+        let (load, turns) = (Arc::default(), Arc::default());
+        let all = vec![Thread { runtime: Handle::current(), load, turns, beat: None }];
         let (_, running) = mpsc::channel();
         Self { all, next: AtomicUsize::new(0), stops: Mutex::default(), running: Mutex::new(running) }
     }
@@ -88,18 +103,33 @@ impl Threads {
         self.all.iter().map(|thread| thread.runtime.clone()).collect()
     }
 
+    /// The number of the thread that has hung for longest, and for how long.
+    pub fn hangs_for(&self) -> (usize, Duration) {
+        let times = self.all.iter().map(Thread::hangs_for).enumerate();
+        times.max_by_key(|(_, time)| *time).expect("there is at least one thread")
+    }
+
+    /// The runtime of the last thread that runs.
+    pub fn last(&self) -> Handle {
+        let running = self.all.iter().rev().find(|thread| thread.hangs_for() < HANGS);
+        running.unwrap_or(&self.all[self.all.len() - 1]).runtime.clone()
+    }
+
     /// Runs `task` on the first thread.
     pub fn spawn<T: Send + 'static>(&self, task: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
         self.all[0].runtime.spawn(task)
     }
 
-    /// Serves a connection on the thread that serves the fewest, round-robin among equals. `serve` gets the thread's turns.
+    /// Serves a connection on the thread that serves the fewest of those that run, round-robin among equals. `serve` gets the thread's turns.
     pub(super) fn serve<F>(&self, serve: impl FnOnce(Arc<Turns>) -> F)
     where
         F: Future<Output = ()> + Send + 'static,
     {
         let (before, from) = self.all.split_at(self.next.fetch_add(1, Ordering::Relaxed) % self.all.len());
-        let thread = from.iter().chain(before).min_by_key(|thread| Arc::strong_count(&thread.load));
+        let thread = from.iter().chain(before).min_by_key(|thread| {
+            // One that hangs loses none, and would get all that come.
+            (thread.hangs_for() >= HANGS, Arc::strong_count(&thread.load))
+        });
         let thread = thread.expect("there is at least one thread");
         let load = Arc::clone(&thread.load);
         let connection = serve(Arc::clone(&thread.turns));
@@ -113,6 +143,7 @@ impl Threads {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
+    use std::thread;
 
     use tokio::sync::watch;
 
@@ -163,6 +194,36 @@ mod tests {
         assert!(!threads.end(Duration::from_millis(50)));
         drop(go_on);
         assert!(threads.end(SOON));
+    }
+
+    #[test]
+    fn a_thread_that_hangs_is_known_by_the_others_and_gets_nothing_new() {
+        let threads = Threads::start(2).unwrap();
+        let (go_on, gate) = mpsc::channel::<()>();
+        let (names, named) = mpsc::channel();
+        let name = || thread::current().name().unwrap().to_owned();
+        let begun = names.clone();
+        threads.serve(|_| async move {
+            begun.send(name()).unwrap();
+            let _ = gate.recv();
+        });
+        let hung = named.recv_timeout(SOON).unwrap();
+        let number = usize::from(hung == "http-1");
+        while threads.hangs_for().0 != number || threads.hangs_for().1 < HANGS {
+            thread::yield_now();
+        }
+        for _ in 0..3 {
+            let names = names.clone();
+            threads.serve(|_| async move { names.send(name()).unwrap() });
+            assert_ne!(named.recv_timeout(SOON).unwrap(), hung);
+        }
+        let names = names.clone();
+        threads.last().spawn(async move { names.send(name()).unwrap() });
+        assert_ne!(named.recv_timeout(SOON).unwrap(), hung);
+        drop(go_on);
+        while threads.hangs_for().1 >= HANGS {
+            thread::yield_now();
+        }
     }
 
     #[test]

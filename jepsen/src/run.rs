@@ -164,7 +164,7 @@ pub async fn judge_and_store(
     let judged = Arc::clone(&history);
     let laws = workload.laws(&history.about);
     // On a thread of its own, so that a checker that panics costs no history.
-    let results = tokio::task::spawn_blocking(move || check::judge(&judged, &laws)).await;
+    let results = ringfence_aside::run("judge", move || check::judge(&judged, &laws)).await;
     let history = Arc::unwrap_or_clone(history);
     let none = || Results { verdict: Verdict::Unknown, about: history.about.clone(), laws: Vec::new() };
     let (results, panicked) = match results {

@@ -47,6 +47,7 @@ impl Service {
 
     /// The outcome of one command of `caller`.
     pub(crate) async fn propose(&self, caller: &Caller, command: Command) -> Result<Outcome, Failure> {
+        self.check_blocked()?;
         let allowed = caller.allow_commands(&self.handle, vec![command]).await?;
         let allowed = allowed.into_iter().collect::<Result<_, _>>()?;
         let mut outcomes = self.propose_all(caller, allowed).await?;

@@ -64,6 +64,8 @@ pub enum Failure {
     NoLeader,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
     CutOff,
+    /// The thread that decides hangs, at this node. It was not done.
+    Blocked,
     /// It may have been done, or may be done later.
     Indeterminate,
     /// This node stopped waiting for the lease, which may still be granted.
@@ -88,9 +90,12 @@ impl Failure {
                 ProblemKind::Overloaded
             }
             Self::NoRoom => ProblemKind::TooLarge,
-            Self::NotYet { .. } | Self::Changed | Self::NoLeader | Self::CutOff | Self::AfterUnanswered => {
-                ProblemKind::Unavailable
-            }
+            Self::NotYet { .. }
+            | Self::Changed
+            | Self::NoLeader
+            | Self::CutOff
+            | Self::Blocked
+            | Self::AfterUnanswered => ProblemKind::Unavailable,
             Self::Indeterminate | Self::StoppedWaiting | Self::NotMirrored => ProblemKind::Indeterminate,
         }
     }

@@ -63,6 +63,7 @@ impl Service {
         results: &mut impl Results,
     ) -> Result<(), Failure> {
         self.count_more(caller, operations.len().saturating_sub(1), counted)?;
+        self.check_blocked()?;
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
         let commands: Vec<_> = operations.into_iter().map(|operation| self.command(operation)).collect();
         let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands) };

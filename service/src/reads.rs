@@ -1,6 +1,5 @@
 use ringfence_access::KeyRight;
 use ringfence_lease::{LeaseState, LeaseTable};
-use ringfence_raft::Unanswered;
 use ringfence_wire::{Check, Key, KeyView, LeaseId, Revision, Verdict, VerdictName};
 
 use crate::caller::Caller;
@@ -103,14 +102,17 @@ impl Service {
     /// # Errors
     /// No leader answers.
     pub async fn catch_up(&self) -> Result<(), Failure> {
-        self.handle.linearize().await?;
+        self.now_ms(Consistency::Linearizable).await?;
         Ok(())
     }
 
     /// Waits until this node's table may be read. Returns the cluster time of the read, `None` for a local one.
-    async fn now_ms(&self, consistency: Consistency) -> Result<Option<u64>, Unanswered> {
+    async fn now_ms(&self, consistency: Consistency) -> Result<Option<u64>, Failure> {
         match consistency {
-            Consistency::Linearizable => self.handle.linearize().await.map(Some),
+            Consistency::Linearizable => {
+                self.check_blocked()?;
+                Ok(Some(self.handle.linearize().await?))
+            }
             Consistency::Local => Ok(None),
         }
     }

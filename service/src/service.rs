@@ -21,6 +21,8 @@ pub struct Options {
     /// Turns `true` when the process is about to stop. Then requests that wait are answered: with their place if they keep it,
     /// else as indeterminate. Either way the client asks again at another node, which finds the place in the queue.
     pub draining: watch::Receiver<bool>,
+    /// `true` while the thread that decides hangs. Others see that.
+    pub blocked: watch::Receiver<bool>,
     /// A number that no other start of a node draws: acquires are numbered from here, to tell those of one lease apart.
     pub first_attachment: u64,
 }
@@ -29,6 +31,7 @@ pub struct Options {
 pub struct Service {
     pub(crate) handle: Handle,
     pub(crate) draining: watch::Receiver<bool>,
+    blocked: watch::Receiver<bool>,
     pub(crate) mirror_timeout: Option<Duration>,
     access: Access,
     usages: Arc<Usages>,
@@ -42,6 +45,7 @@ impl Service {
         Self {
             handle,
             draining: options.draining,
+            blocked: options.blocked,
             mirror_timeout: options.mirror_timeout,
             access: Access::new(options.access),
             usages: Arc::default(),
@@ -58,6 +62,18 @@ impl Service {
     /// Turns `true` when the process is about to stop.
     pub fn draining(&self) -> &watch::Receiver<bool> {
         &self.draining
+    }
+
+    /// Checks that what this node is asked would be decided soon. Until then nothing of a request is sent on.
+    pub(crate) fn check_blocked(&self) -> Result<(), Failure> {
+        if *self.blocked.borrow() { Err(Failure::Blocked) } else { Ok(()) }
+    }
+
+    /// Completes once this node decides nothing.
+    pub(crate) async fn until_blocked(&self) {
+        if self.blocked.clone().wait_for(|blocked| *blocked).await.is_err() {
+            std::future::pending().await
+        }
     }
 
     /// Whether there are access rules. Without them, nobody has to show anything.

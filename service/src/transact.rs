@@ -84,6 +84,7 @@ impl Service {
         let mut asked = Instant::now();
         for _ in 0..MOST_RUNS {
             caller.renew()?;
+            self.check_blocked()?;
             caller.allow(KeyRight::Acquire, keys.iter())?;
             let copied = Instant::now();
             let now_ms = read_ms.map(|ms| ms + copied.duration_since(asked).as_millis() as u64);

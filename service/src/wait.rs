@@ -3,7 +3,7 @@
 //! The replicated table has the place in the queue and the end of the wait; applying an entry that changes either
 //! notifies the request. It stops waiting on its own only when it has to answer anyway: when this node is stopping, or long
 //! after the wait should have ended. If the place is kept, by `keep_place` or by another acquire that waits longer, it also stops
-//! after `wait_ms`, and when this node is cut off.
+//! after `wait_ms`, and when this node is cut off or its Raft thread hangs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,8 @@ impl Waiter<'_> {
             settled = lease_wait.settled() => settled,
             () = sleep_until(give_up_at) => None,
             () = handle.until_cut_off(), if self.keep_place => None,
+            // Who has the lock of the table may be what hangs.
+            () = self.service.until_blocked(), if self.keep_place => return Ok(Outcome::Waiting(self.place)),
             Ok(_) = draining.wait_for(|draining| *draining) => None,
         };
         match settled {

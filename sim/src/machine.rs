@@ -179,7 +179,8 @@ impl Machine {
                 }
             };
             let draining = lock().draining.subscribe();
-            let options = Options { access: None, mirror_timeout: None, draining, first_attachment };
+            let blocked = watch::channel(false).1;
+            let options = Options { access: None, mirror_timeout: None, draining, blocked, first_attachment };
             lock().service = Some(Arc::new(Service::new(node.handle(), options)));
             let ended = tokio::select! {
                 biased;

@@ -72,8 +72,12 @@ pub(crate) struct Task<'a> {
 /// Runs `work`, while no signal ends this process by itself. Prints its errors: their exit status differs from that of other
 /// commands.
 pub(crate) fn run(work: impl AsyncFnOnce(&mut Signals, &Stderr) -> anyhow::Result<ExitStatus>) -> ExitCode {
-    let Ok(stderr) = Stderr::start() else {
-        return ExitCode::from(FAILED);
+    let stderr = match Stderr::start() {
+        Ok(stderr) => stderr,
+        Err(error) => {
+            eprintln!("ringfence: cannot start a thread: {error}");
+            return ExitCode::from(FAILED);
+        }
     };
     let run = async {
         let mut signals = Signals::unless_ignored(PASSED_ON)?;

@@ -51,9 +51,8 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let stdin = receive(&lock).context("cannot receive the standard input of the command")?;
     // Before there is a command: no pause of this process lets one run unwatched.
     let (locks_end, until) = (lock.try_clone()?, arguments.until);
-    thread::Builder::new()
-        .spawn(move || kill_all_in_time(locks_end, until))
-        .context("cannot start a thread")?;
+    let kill = move || kill_all_in_time(locks_end, until);
+    ringfence_aside::start("deadline", kill).context("cannot start a thread")?;
     let mut exec = this_program("exec");
     exec.arg(format!("--parent={}", std::process::id())).arg(format!("--until={until}"));
     exec.arg(format!("--terminal={}", arguments.terminal)).arg("--").args(&arguments.command);

@@ -45,7 +45,7 @@ async fn added(through: &Node, id: u64, peer: &str) {
 }
 
 /// Repeats while the leader hands over, or another is elected.
-async fn remove(through: &Node, id: u64) {
+pub(crate) async fn remove(through: &Node, id: u64) {
     let look = || async {
         let answer = through.client().raw("DELETE", &format!("/v1/cluster/members/{id}"), "").await.unwrap();
         assert!([204, 503, 504].contains(&answer.status), "{answer:?}");

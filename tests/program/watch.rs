@@ -16,6 +16,7 @@ use ringfence_wire::{
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use crate::members::remove;
 use crate::support::{SOON, cluster};
 
 async fn watch(node: &Node, prefix: &str, after: Option<Revision>) -> Watch {
@@ -351,6 +352,28 @@ async fn without_a_quorum_a_watch_stays_open_and_no_new_one_starts() {
     let last = hold(node, "after").await;
     changes.extend(changes_up_to(&mut stays, Revision(last.token.0)).await);
     assert_from(Revision(first.token.0), &changes);
+}
+
+/// It does not know that it was removed. Its signs of life once went on for ever.
+#[tokio::test]
+#[ignore = "slow"]
+async fn a_watch_at_a_node_that_was_removed_ends_and_says_why() {
+    let cluster = cluster().start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let removed = cluster.others(leader.id()).next().unwrap();
+    let begun = revision(removed).await;
+    let mut unaware = watch(removed, "", Some(begun)).await;
+    remove(leader, removed.id()).await;
+    let change = hold(leader, "after").await;
+    match timeout(SOON, unaware.next()).await.expect("it ends").unwrap() {
+        Some(Watched::CutOff(cut_off)) => {
+            assert_eq!((cut_off.reason, cut_off.revision), (CutOffReason::NoContact, begun));
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(unaware.next().await.unwrap(), None);
+    let mut goes_on = watch(leader, "", Some(begun)).await;
+    assert_eq!(next(&mut goes_on).await.1.token, Some(change.token));
 }
 
 #[tokio::test]

@@ -38,7 +38,7 @@ pub use backup::Backup;
 pub use claim::{Claim, ClaimError};
 pub use cluster::{ClusterStatus, MemberStatus, Role, RulesRange, Upgraded};
 pub use event::EndReason;
-pub use header::{CLUSTER_HEADER, FENCE_HEADER, KEY_HEADER, LEADER_HEADER, TOKEN_HEADER};
+pub use header::{CLUSTER_HEADER, FENCE_HEADER, KEY_HEADER, LEADER_HEADER, TOKEN_HEADER, WITHIN_HEADER};
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};
 pub use lease_id::{LeaseId, LeaseIdError};

@@ -90,6 +90,8 @@ pub enum CutOffReason {
     TooSlow,
     /// The node had fallen behind, and installed a snapshot without the changes that led to it.
     StateReplaced,
+    /// For 30 s the node has had no contact with a leader, or was behind it. Another node may know more.
+    NoContact,
 }
 
 impl CutOff {

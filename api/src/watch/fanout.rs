@@ -320,9 +320,14 @@ impl Fanout {
         }
     }
 
-    /// Sends bookmarks where they are due, and cuts off watches whose place the history has dropped, whether or not their
-    /// clients read.
-    pub(super) fn send_bookmarks(&mut self, now: Instant, history: &History) {
+    /// Up to here, all watches are sent what concerns them, or will be.
+    pub(super) fn position(&self) -> Revision {
+        self.position
+    }
+
+    /// Sends bookmarks where they are due, if this node `has_contact`, and cuts off watches whose place the history has dropped,
+    /// whether or not their clients read.
+    pub(super) fn send_bookmarks(&mut self, now: Instant, has_contact: bool, history: &History) {
         let left = history.count_after(self.position);
         let far = ((history.count_after(history.before()) - left) / 4).clamp(LEAST_FAR, FAR);
         for (number, watch) in &mut self.watches {
@@ -330,7 +335,9 @@ impl Fanout {
                 continue;
             }
             match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.position)) {
-                Some(Available::Nothing(_)) if watch.waker.is_some() && watch.at <= self.position => {
+                Some(Available::Nothing(_))
+                    if has_contact && watch.waker.is_some() && watch.at <= self.position =>
+                {
                     let behind = history.count_after(watch.sent).saturating_sub(left);
                     if behind >= far || now.duration_since(watch.sent_at) >= QUIET {
                         watch.mark_sent(self.position);
@@ -358,6 +365,19 @@ impl Fanout {
                     watch.wake();
                 }
             }
+        }
+    }
+
+    /// One without watches, which gives no number twice.
+    pub(super) fn anew(self) -> Self {
+        Self { next: self.next, ..Self::default() }
+    }
+
+    /// Ends all watches with an event: this node does not know what has changed lately.
+    pub(super) fn end_without_contact(&mut self) {
+        for (number, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_ended) {
+            watch.end(CutOffReason::NoContact);
+            self.to_wake.push(*number);
         }
     }
 
@@ -434,6 +454,10 @@ impl Watch {
             true => CutOffReason::StateReplaced,
             false => CutOffReason::TooSlow,
         };
+        self.end(reason);
+    }
+
+    fn end(&mut self, reason: CutOffReason) {
         measure::watch_cut_off(reason);
         self.is_ended = true;
         self.own = Some(frame::cut_off(CutOff { revision: self.sent, reason }));

@@ -1,9 +1,10 @@
 //! The watches of a node, and the task that drives their fan-out.
 
 use std::convert::Infallible;
-use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
+use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -13,8 +14,9 @@ use ringfence_service::{Allowed, Caller, Counted};
 use ringfence_wire::{ProblemKind, Revision};
 use tokio::sync::{Notify, watch};
 use tokio::task::yield_now;
-use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
+use super::contact::{ASK_EVERY, ASK_WITHIN, Contact};
 use super::fanout::{Fanout, Next};
 use crate::problems::Failed;
 
@@ -38,11 +40,17 @@ pub(crate) struct Watchers {
     blocked_reader: Notify,
 }
 
-#[derive(Default)]
 struct State {
     /// Whether the task runs.
     runs: bool,
     fanout: Fanout,
+    contact: Contact,
+}
+
+impl Default for State {
+    fn default() -> Self {
+        Self { runs: false, fanout: Fanout::default(), contact: Contact::new(Instant::now()) }
+    }
 }
 
 impl State {
@@ -55,6 +63,12 @@ impl State {
     fn end(&mut self) {
         self.fanout.end();
         self.runs = false;
+    }
+
+    /// Ends all watches, and forgets a fan-out that may be half changed.
+    fn start_anew(&mut self) {
+        self.end();
+        self.fanout = std::mem::take(&mut self.fanout).anew();
     }
 }
 
@@ -122,6 +136,8 @@ impl Watchers {
             }
         })?;
         if !std::mem::replace(&mut state.runs, true) {
+            // The caller has caught up.
+            state.contact = Contact::new(Instant::now());
             tokio::spawn(Arc::clone(self).run(progress));
         }
         Ok(Stream { watchers: Arc::clone(self), number, _place: place })
@@ -142,19 +158,21 @@ impl Watchers {
 
     /// Runs until there are no watches left.
     async fn run(self: Arc<Self>, mut progress: Progress) {
+        let _runs = Runs(Arc::clone(&self));
         let mut draining = self.draining.clone();
         let mut bookmarks = interval(BOOKMARKS);
         bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut next_round, mut next_reads) = (Instant::now(), Instant::now());
+        let mut contact = pin!(self.keep_contact());
         loop {
             let is_due = tokio::select! {
                 biased;
                 _ = draining.wait_for(|draining| *draining) => break,
                 _ = bookmarks.tick() => {
-                    self.state().fanout.end_denied();
-                    self.fanout(|fanout, history| fanout.send_bookmarks(Instant::now(), history));
+                    self.look_at_all();
                     false
                 }
+                never = &mut contact => match never {},
                 () = self.readers_due(next_reads) => {
                     self.state().fanout.allow_reads();
                     next_reads = Instant::now() + GATHER;
@@ -172,6 +190,46 @@ impl Watchers {
             }
         }
         self.state().end();
+    }
+
+    /// Sends bookmarks, and ends watches, where that is due.
+    fn look_at_all(&self) {
+        let now = Instant::now();
+        let mut state = self.state();
+        state.fanout.end_denied();
+        self.note_position(&mut state);
+        let has_contact = state.contact.is_recent(now);
+        self.handle.history(|history| state.fanout.send_bookmarks(now, has_contact, history));
+    }
+
+    /// Asks for what the cluster has committed, again and again.
+    async fn keep_contact(&self) -> Infallible {
+        loop {
+            let asked = Instant::now();
+            // The Raft thread may hang.
+            match timeout(ASK_WITHIN, self.handle.linearize()).await {
+                Ok(Ok(_)) => {
+                    let found = self.handle.history(History::last);
+                    self.state().contact.read(asked, found);
+                    while !self.note_position(&mut self.state()) {
+                        sleep(GATHER).await;
+                    }
+                }
+                Ok(Err(_)) | Err(_) => {
+                    let mut state = self.state();
+                    if state.contact.is_lost(asked) {
+                        state.fanout.end_without_contact();
+                    }
+                }
+            }
+            sleep_until(asked + ASK_EVERY).await;
+        }
+    }
+
+    /// Whether all that was found is fanned out.
+    fn note_position(&self, state: &mut State) -> bool {
+        let position = state.fanout.position();
+        state.contact.reached(position)
     }
 
     /// Waits until a watch wants to read the history, and it is time for that.
@@ -221,7 +279,19 @@ impl Watchers {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().expect("no panic while the watches are locked")
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// While the task runs. Should it panic, its watches end: their clients resume at another node, and the next watch here starts
+/// another task.
+struct Runs(Arc<Watchers>);
+
+impl Drop for Runs {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.state().start_anew();
+        }
     }
 }
 

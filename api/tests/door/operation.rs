@@ -1,3 +1,5 @@
+use std::sync::atomic::Ordering::SeqCst;
+
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 
@@ -29,6 +31,42 @@ async fn a_response_repeats_the_request_id_and_makes_none() {
         assert_eq!(sent.as_deref(), Some("a-1/b:2"), "{method} {target}");
         assert_eq!(id_of(method, target, &[]).await, None, "{method} {target}");
         assert_eq!(id_of(method, target, &[("x-request-id", "two words")]).await, None, "{method} {target}");
+    }
+}
+
+/// A client that waits does not know which thread has its request.
+#[tokio::test]
+async fn a_node_lives_while_no_thread_hangs_for_longer_than_the_client_allows() {
+    let service = Service::start().await;
+    let live = async |headers: &[(&str, &str)]| service.send("GET", "/livez", headers, b"").await;
+    for (hangs_for_ms, allows, lives) in [
+        (0, None, true),
+        (900, Some("1000"), true),
+        (1_100, Some("1000"), false),
+        (1_100, Some("2000"), true),
+        (1_100, None, true),
+        (9_000, None, true),
+        (11_000, None, false),
+        (11_000, Some("18446744073709551615"), false),
+    ] {
+        service.hangs_for_ms.store(hangs_for_ms, SeqCst);
+        let headers: Vec<_> = allows.into_iter().map(|ms| ("Ringfence-Within-Ms", ms)).collect();
+        let response = live(&headers).await;
+        if lives {
+            response.expect::<Value>(200);
+        } else {
+            let problem = response.problem("unavailable");
+            assert!(problem.detail.contains("a thread has been blocked for 1"), "{}", problem.detail);
+        }
+    }
+    for (hangs_for_ms, is_ready) in [(1_900, true), (2_100, false), (0, true)] {
+        service.hangs_for_ms.store(hangs_for_ms, SeqCst);
+        let status = service.get("/readyz").await.status;
+        assert_eq!(status, if is_ready { 200 } else { 503 }, "{hangs_for_ms}");
+    }
+    for wrong in ["", "499", "-1", "1.5", "1s", "18446744073709551616"] {
+        let problem = live(&[("Ringfence-Within-Ms", wrong)]).await.problem("invalid-request");
+        assert_eq!(problem.field.as_deref(), Some("ringfence-within-ms"), "{wrong}");
     }
 }
 

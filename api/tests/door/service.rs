@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::{Options, metrics_builder, routes};
+use ringfence_api::{Hang, Options, metrics_builder, routes};
 use ringfence_http::{Connections, Threads, serve};
 use ringfence_raft::{Handle, Node, Settings, WallClock};
 use ringfence_wire::{Grant, LeaseId, Role, Waiting};
@@ -32,6 +33,8 @@ pub(crate) struct Service {
     pub(crate) handle: Handle,
     pub(crate) connections: Arc<Connections>,
     pub(crate) draining: watch::Sender<bool>,
+    /// For how long a thread seems to hang.
+    pub(crate) hangs_for_ms: Arc<AtomicU64>,
     /// Only the handlers see draining here: the tests keep using their connections.
     _serving: watch::Sender<bool>,
     _node: Node,
@@ -133,16 +136,23 @@ impl Service {
                 access: None,
                 mirror_timeout: None,
                 draining: is_draining,
+                blocked: watch::channel(false).1,
                 first_attachment: 0,
             },
         );
+        let hangs_for_ms = Arc::<AtomicU64>::default();
+        let ms = Arc::clone(&hangs_for_ms);
+        let hangs = Arc::new(move || Hang {
+            thread: "a thread".to_owned(),
+            time: Duration::from_millis(ms.load(Ordering::SeqCst)),
+        });
         let routes = routes(
             Arc::new(service),
             Options {
                 metrics,
                 connections: Arc::clone(&connections),
                 hosts: Vec::new(),
-                hangs_for: || Duration::ZERO,
+                hangs,
                 slow_request: PATIENCE,
                 mirror_status: None,
             },
@@ -156,6 +166,7 @@ impl Service {
             handle,
             connections,
             draining,
+            hangs_for_ms,
             _serving: serving,
             _node: node,
             _data: data,

@@ -19,14 +19,14 @@ use hyper::{Method, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_dial::{Target, tune};
-use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Operation, Problem};
+use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Operation, Problem, WITHIN_HEADER};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::pulse::{ANSWERS_WITHIN, Probe, Pulse};
+use super::pulse::{ANSWERS_WITHIN, Probe, Pulse, THREADS_RUN_WITHIN_MS};
 use super::tls::{Encryption, is_refusal};
 use crate::clock::Moment;
 
@@ -56,6 +56,8 @@ pub(crate) struct Request {
     pub(super) batched: Option<Batched>,
     /// Whether it must not be sent again while it may have been done.
     pub(crate) is_once: bool,
+    /// Whether it asks for a sign of life.
+    is_probe: bool,
 }
 
 /// A request as one operation of a batch.
@@ -135,7 +137,7 @@ impl Drop for Connection {
 
 impl Request {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: Bytes::new(), batched: None, is_once: false }
+        Self { method, path: path.into(), body: Bytes::new(), batched: None, is_once: false, is_probe: false }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -167,6 +169,9 @@ impl Request {
         let mut request = hyper::Request::builder().method(&self.method).uri(uri).header(HOST, authority);
         if let Some(credential) = encryption.as_ref().and_then(|encryption| encryption.credential.as_ref()) {
             request = request.header(AUTHORIZATION, credential.header());
+        }
+        if self.is_probe {
+            request = request.header(WITHIN_HEADER, THREADS_RUN_WITHIN_MS);
         }
         if !self.body.is_empty() {
             request = request.header(CONTENT_TYPE, "application/json");
@@ -248,15 +253,13 @@ impl Server {
 
     /// Sends a request and reads the head of the response.
     pub(crate) async fn open(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
-        let streaming = self.exchange(request, time).await?;
-        self.pulse.beat();
-        Ok(streaming)
+        self.exchange(request, time).await
     }
 
-    /// Asks whether it lives. Fails unless it answers within [`ANSWERS_WITHIN`] that it does, or that it has no room: then
-    /// nothing was sent of what was to follow.
+    /// Asks whether it lives, and all of its threads: this request is on another connection than those that wait. Fails unless it
+    /// answers within [`ANSWERS_WITHIN`] that it does, or that it has no room: then nothing was sent of what was to follow.
     pub(super) async fn probe(&self) -> Result<Response, Failure> {
-        let livez = Request::get("/livez");
+        let livez = Request { is_probe: true, ..Request::get("/livez") };
         let response = async {
             let streaming = self.exchange(&livez, ANSWERS_WITHIN).await?;
             self.finish(streaming, ANSWERS_WITHIN).await

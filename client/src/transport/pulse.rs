@@ -7,7 +7,8 @@
 //!  sent ── 300 ms without a response ──▶ probe ── answered ──▶ 1 s ──▶ probe ── …
 //!                                          └─ not within 1.5 s ──▶ the request is broken, and repeated elsewhere
 //! ```
-//! Any response counts as a sign of life. All requests that wait for a server share its probes. No task sends them: the first
+//! Only the answer to a probe counts as a sign of life: it says that all threads of the server run, and a response to another request
+//! says nothing of the thread that has this one. All requests that wait for a server share its probes. No task sends them: the first
 //! request to notice that a probe is due does. If that one is dropped, the next one does. If nobody polls it, the others find the
 //! server silent, which is harmless: a repeat keeps the place in the queue.
 
@@ -23,8 +24,10 @@ const PROBE_AFTER: Duration = Duration::from_millis(300);
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a sign of life may take. A slow server is not silent.
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_millis(1_500);
+/// A server of which a thread has not run for so long is silent: that thread may have the request that waits.
+pub(super) const THREADS_RUN_WITHIN_MS: u64 = 1_000;
 
-/// When a server was heard last.
+/// When a server last answered a probe.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     heard: Mutex<Option<Instant>>,
@@ -36,7 +39,7 @@ pub(super) struct Pulse {
 pub(super) type Probe<'a> = Pin<Box<dyn Future<Output = bool> + Send + 'a>>;
 
 impl Pulse {
-    /// The server has just responded.
+    /// The server has just answered a probe.
     pub(super) fn beat(&self) {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
@@ -104,10 +107,10 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_server_that_responds_is_not_probed_nor_is_a_probe_waited_for() {
+    async fn a_probe_of_another_request_is_not_waited_for_once_it_is_answered() {
         let pulse = Pulse::default();
         let _probing = pulse.probing.lock().await;
-        let responds = async {
+        let answers = async {
             loop {
                 sleep(PROBE_AFTER / 2).await;
                 pulse.beat();
@@ -115,7 +118,7 @@ mod tests {
         };
         tokio::select! {
             () = pulse.stops(|| Box::pin(ready(false))) => panic!("it was probed"),
-            () = responds => unreachable!("it has no end"),
+            () = answers => unreachable!("it has no end"),
             () = sleep(Duration::from_secs(60)) => {}
         }
     }

@@ -118,16 +118,17 @@ impl Encryption {
         };
         if is_due {
             let files = Arc::clone(&self.files);
-            // A panic there shows in the handshake, if at all.
-            let _ = tokio::task::spawn_blocking(move || {
+            let looked = ringfence_aside::run("tls-files", move || {
                 let before = files.refusal();
                 if let Look::Refused(error) = files.look(true)
                     && before.as_ref() != Some(&error)
                 {
                     tracing::warn!(%error, "TLS files that changed cannot be used: the old ones stay in use");
                 }
-            })
-            .await;
+            });
+            if let Err(error) = looked.await {
+                tracing::debug!(%error, "cannot look at the TLS files: the old ones stay in use");
+            }
         }
     }
 }

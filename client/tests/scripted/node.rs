@@ -31,6 +31,7 @@ struct Connections {
 
 struct Shared {
     hangs: AtomicBool,
+    one_thread_hangs: AtomicBool,
     /// More headers of its answers to probes.
     headers: String,
 }
@@ -41,6 +42,8 @@ pub(crate) struct Received {
     pub(crate) method: String,
     pub(crate) path: String,
     pub(crate) body: Vec<u8>,
+    /// Of a probe: whether it says for how long a thread may hang.
+    has_bound: bool,
     stream: TcpStream,
 }
 
@@ -53,7 +56,11 @@ impl ScriptedNode {
     pub(crate) async fn with_headers(headers: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let shared = Arc::new(Shared { hangs: AtomicBool::new(false), headers: headers.to_owned() });
+        let shared = Arc::new(Shared {
+            hangs: AtomicBool::new(false),
+            one_thread_hangs: AtomicBool::new(false),
+            headers: headers.to_owned(),
+        });
         let (sender, next) = mpsc::unbounded_channel();
         let (count, accepted) = watch::channel(0);
         let of_task = Arc::clone(&shared);
@@ -86,6 +93,11 @@ impl ScriptedNode {
     /// From now on it answers no probe.
     pub(crate) fn hang(&self) {
         self.shared.hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// From now on a thread of it does not run, which it tells who asks for that.
+    pub(crate) fn hang_in_part(&self) {
+        self.shared.one_thread_hangs.store(true, Ordering::SeqCst);
     }
 
     /// Waits until this many connections were made.
@@ -139,8 +151,12 @@ impl Shared {
             });
             return;
         }
-        let head =
-            format!("HTTP/1.1 200 OK\r\nconnection: close\r\n{}content-length: 2\r\n\r\n{{}}", self.headers);
+        let is_unfit = probe.has_bound && self.one_thread_hangs.load(Ordering::SeqCst);
+        let status = if is_unfit { "503 Service Unavailable" } else { "200 OK" };
+        let head = format!(
+            "HTTP/1.1 {status}\r\nconnection: close\r\n{}content-length: 2\r\n\r\n{{}}",
+            self.headers
+        );
         // The client may be gone.
         let _ = probe.stream.write_all(head.as_bytes()).await;
     }
@@ -155,8 +171,9 @@ impl Received {
         let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
         let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
         stream.read_exact(&mut body).await.ok()?;
+        let has_bound = head.contains("\r\nringfence-within-ms: 1000\r\n");
         let mut words = head.split(' ').map(str::to_owned);
-        Some(Self { method: words.next()?, path: words.next()?, body, stream })
+        Some(Self { method: words.next()?, path: words.next()?, body, has_bound, stream })
     }
 
     pub(crate) async fn write(&mut self, text: &str) {

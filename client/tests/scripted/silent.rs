@@ -1,9 +1,16 @@
 //! Nodes that hang: they take connections and requests, and answer nothing.
 
-use ringfence_client::{Client, Error, LeaseId};
+use std::time::Duration;
+
+use ringfence_client::{Client, Consistency, Error, LeaseId};
 use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
+
+/// Time is the subject: a waiter that notices nothing asks again after 30 s. Some two seconds are usual.
+const UNNOTICED: Duration = Duration::from_secs(20);
+/// The state of a key that is free.
+const KEY: &str = r#"{"key":"b","fence":1,"holders":[],"waiters":[],"revision":1}"#;
 
 /// Two nodes, and a client of them.
 async fn two() -> ([ScriptedNode; 2], Client) {
@@ -41,6 +48,39 @@ async fn a_waiter_leaves_a_node_that_hangs_and_asks_for_the_same_lease_elsewhere
     nodes[first].hang();
     let again = nodes[1 - first].receive().await;
     assert_eq!((&again.method, &again.path), (&put.method, &put.path));
+    let body = grant(&again.path);
+    again.respond("201 Created", &body).await;
+    timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
+}
+
+/// It once waited for 26 s at one thread that hung, as long as another one answered whatever was asked beside.
+#[tokio::test]
+async fn a_waiter_leaves_a_node_of_which_one_thread_hangs_although_others_answer() {
+    let (nodes, client) = two().await;
+    let waiter = tokio::spawn(client.lock("a").no_renew().acquire());
+    let (first, put) = receive(&nodes).await;
+    let place = put.path.replace("/v1/leases/", r#"{"lease_id":""#) + r#"","state":"waiting","ahead":0}"#;
+    put.respond("202 Accepted", &place).await;
+    let put = nodes[first].receive().await;
+    nodes[first].hang_in_part();
+    let reads = tokio::spawn(async move {
+        loop {
+            // The node that the waiter has left answers these no more.
+            let _ = client.key("b", Consistency::Linearizable).await;
+        }
+    });
+    let put_again = async {
+        loop {
+            let (which, request) = receive(&nodes).await;
+            match request.method.as_str() {
+                "PUT" => return (which, request),
+                _ => request.respond("200 OK", KEY).await,
+            }
+        }
+    };
+    let (which, again) = timeout(UNNOTICED, put_again).await.expect("it notices");
+    reads.abort();
+    assert_eq!((which, &again.path), (1 - first, &put.path));
     let body = grant(&again.path);
     again.respond("201 Created", &body).await;
     timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();

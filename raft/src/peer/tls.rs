@@ -48,7 +48,7 @@ pub struct Tls {
     listener: TcpListener,
     peer: Arc<Peer>,
     plain: bool,
-    handshakes: Handle,
+    handshakes: Arc<dyn Fn() -> Handle + Send + Sync>,
     accepting: Mutex<Accepting>,
     /// Lines about handshakes that failed.
     lines: Arc<Lines>,
@@ -80,9 +80,15 @@ impl Accepting {
 }
 
 impl Tls {
-    /// Uses the certificates of `peer`. Handshakes run on `handshakes`. With `plain`, it takes connections without TLS, too, and
+    /// Uses the certificates of `peer`. Each handshake runs on the runtime that `handshakes` gives then. With `plain`, it takes connections without TLS, too, and
     /// falls back to them, so that a cluster can change to TLS node by node.
-    pub fn new(listener: TcpListener, peer: Arc<Peer>, plain: bool, handshakes: Handle) -> Self {
+    pub fn new(
+        listener: TcpListener,
+        peer: Arc<Peer>,
+        plain: bool,
+        handshakes: impl Fn() -> Handle + Send + Sync + 'static,
+    ) -> Self {
+        let handshakes = Arc::new(handshakes);
         Self { listener, peer, plain, handshakes, accepting: Mutex::default(), lines: Arc::default() }
     }
 }
@@ -90,7 +96,7 @@ impl Tls {
 impl Transport for Tls {
     fn connect(&self, address: &str) -> BoxFuture<'static, io::Result<Connection>> {
         let (address, peer, plain) = (address.to_owned(), Arc::clone(&self.peer), self.plain);
-        let handshakes = self.handshakes.clone();
+        let handshakes = (self.handshakes)();
         Box::pin(async move {
             let stream = connected(&address).await?;
             // Aborted when this is dropped.
@@ -130,7 +136,7 @@ impl Transport for Tls {
                             let answered = answered.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into()));
                             answered.inspect_err(|error| warn_closed(&lines, &from, error))
                         };
-                        let task = accepting.tasks.spawn_on(answer, &self.handshakes);
+                        let task = accepting.tasks.spawn_on(answer, &(self.handshakes)());
                         accepting.running.push_back((host, task));
                     }
                 }

@@ -75,7 +75,7 @@ impl Way {
             Self::Both(peer) => (peer, true),
             Self::Tls(peer) => (peer, false),
         };
-        Arc::new(Tls::new(listener, Arc::clone(peer), plain, Handle::current()))
+        Arc::new(Tls::new(listener, Arc::clone(peer), plain, Handle::current))
     }
 }
 

@@ -69,6 +69,7 @@ impl Node {
             access: access.clone(),
             mirror_timeout: None,
             draining: is_draining.clone(),
+            blocked: watch::channel(false).1,
             first_attachment: 0,
         };
         let service = Arc::new(Service::new(node.handle(), options));

@@ -64,6 +64,7 @@ pub struct Front {
     serving: Option<JoinSet<()>>,
     vanished: watch::Sender<bool>,
     hushed: watch::Sender<bool>,
+    blocked: watch::Sender<bool>,
 }
 
 /// What connections know of their front.
@@ -74,6 +75,7 @@ struct Inner {
     shared: Arc<Shared>,
     vanished: watch::Receiver<bool>,
     hushed: watch::Receiver<bool>,
+    blocked: watch::Receiver<bool>,
     is_encrypted: bool,
 }
 
@@ -87,17 +89,18 @@ impl Front {
     ) -> anyhow::Result<Self> {
         let place = socket(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let address = place.local_addr()?;
-        let (vanished, hushed) = (watch::Sender::new(false), watch::Sender::new(false));
+        let [vanished, hushed, blocked] = [(); 3].map(|()| watch::Sender::new(false));
         let inner = Inner {
             number,
             node,
             shared: Arc::clone(shared),
             vanished: vanished.subscribe(),
             hushed: hushed.subscribe(),
+            blocked: blocked.subscribe(),
             is_encrypted: certificates.is_some(),
         };
         let tls = certificates.map(acceptor).transpose()?;
-        let mut front = Self { address, _place: place, tls, inner, serving: None, vanished, hushed };
+        let mut front = Self { address, _place: place, tls, inner, serving: None, vanished, hushed, blocked };
         front.accept()?;
         Ok(front)
     }
@@ -129,6 +132,11 @@ impl Front {
     /// Whether probes there get no answer. All else does.
     pub fn hush(&self, is_hushed: bool) {
         self.hushed.send_replace(is_hushed);
+    }
+
+    /// Whether it is as a node of which one thread hangs: it says so to probes that ask. All else is answered.
+    pub fn block(&self, is_blocked: bool) {
+        self.blocked.send_replace(is_blocked);
     }
 
     fn serve(&mut self, listener: TcpListener) {
@@ -200,7 +208,7 @@ mod tests {
             tokio::task::yield_now().await;
         }
         front.vanish(false);
-        let end = tokio::task::spawn_blocking(move || stream.read(&mut [0]));
+        let end = ringfence_aside::run("reader", move || stream.read(&mut [0]));
         // The end may be a reset: what was sent was not read.
         assert!(matches!(end.await.unwrap(), Ok(0) | Err(_)));
         assert_eq!(shared.log.count(), 0);

@@ -74,6 +74,7 @@ scenarios! {
     "leader-hint-followed" Quick [] played nodes::leader_hint;
     "failed-hint-passed-over" Quick [] played nodes::failed_hint;
     "vanished-node-is-left" Quick [] played nodes::vanished;
+    "node-with-a-hung-thread-is-left" Quick [] played nodes::thread_hangs;
     "invalid-key-sends-nothing" Quick [] played acquire::invalid;
     "many-leases-one-renewal" Quick [] played holding::many_leases;
     "renew-answered-past-deadline-stays-lost" Standard [] played loss::late_renewal;

@@ -7,7 +7,8 @@
  *     sent -- 300 ms without a response --> probe -- answered --> 1 s --> probe -- ...
  *                                             '-- not within 1.5 s --> the requests are broken, and repeated elsewhere
  *
- * Any response counts as a sign of life. All requests that wait for a server share its probes.
+ * Only the answer to a probe says that all threads of the server run: a response to another request says nothing of the thread that
+ * has this one. All requests that wait for a server share its probes.
  */
 
 /** How long a request waits before the server is asked. Most responses take less. */
@@ -22,16 +23,18 @@ interface Waits {
 }
 
 export class Pulse {
-  readonly #probe: () => Promise<unknown>;
+  readonly #probe: () => Promise<boolean>;
   readonly #waits = new Set<Waits>();
   #heard = Number.NEGATIVE_INFINITY;
+  /** When a probe was answered last. */
+  #lived = Number.NEGATIVE_INFINITY;
   #asked = Number.NEGATIVE_INFINITY;
   #isProbing = false;
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
-  /** `probe` resolves if the server answers, and rejects within a bound if not. */
-  constructor(probe: () => Promise<unknown>) {
+  /** `probe` gives whether the server works, as it says itself, and rejects within a bound if it does not answer. */
+  constructor(probe: () => Promise<boolean>) {
     this.#probe = probe;
   }
 
@@ -54,7 +57,7 @@ export class Pulse {
   }
 
   #dueAt({ begun }: Waits): number {
-    const due = this.#heard > begun ? this.#heard + PROBE_INTERVAL_MS : begun + PROBE_AFTER_MS;
+    const due = this.#lived > begun ? this.#lived + PROBE_INTERVAL_MS : begun + PROBE_AFTER_MS;
     return Math.max(due, this.#asked + PROBE_INTERVAL_MS);
   }
 
@@ -92,19 +95,28 @@ export class Pulse {
     this.#asked = asked;
     this.#isProbing = true;
     try {
-      await this.#probe();
-      this.beat();
+      if (await this.#probe()) {
+        this.beat();
+        this.#lived = performance.now();
+      } else {
+        this.#silence(asked);
+      }
     } catch {
-      // A response to another request meanwhile is a sign of life, too.
+      // If another request was answered meanwhile, the server is slow, or this event loop.
       if (this.#heard < asked) {
-        for (const waits of [...this.#waits]) {
-          if (waits.begun <= asked) {
-            waits.silent();
-          }
-        }
+        this.#silence(asked);
       }
     }
     this.#isProbing = false;
     this.#look();
+  }
+
+  /** Tells the requests that have waited since then. */
+  #silence(asked: number): void {
+    for (const waits of [...this.#waits]) {
+      if (waits.begun <= asked) {
+        waits.silent();
+      }
+    }
   }
 }

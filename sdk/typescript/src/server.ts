@@ -17,6 +17,8 @@ import { limit } from "./timers.js";
 const CONNECT_MS = 1_000;
 /** How long a sign of life may take. */
 const ANSWERS_WITHIN_MS = 1_500;
+/** A node of which a thread has not run for so long does not live: that thread may have the request that waits. */
+const THREADS_RUN = { "ringfence-within-ms": "1000" };
 /** The longest body that is read: the results of 1,000 renewals take 8 MiB at most. */
 const MAX_BODY = 16 * 2 ** 20;
 const MAX_IDLE = 64;
@@ -26,6 +28,7 @@ export interface Request {
   readonly method: "GET" | "PUT" | "POST" | "DELETE";
   readonly path: string;
   readonly body?: unknown;
+  readonly headers?: Readonly<Record<string, string>>;
 }
 
 /** A whole response. */
@@ -49,6 +52,9 @@ export class Failure extends Error {
     this.wasSent = wasSent;
   }
 }
+
+/** It has answered a probe, and says itself that it does not work. */
+class Unfit extends Failure {}
 
 /** How to encrypt connections. */
 export interface Encryption {
@@ -82,7 +88,7 @@ export class Server {
     this.#encryption = encryption;
     this.#clock = clock;
     this.#agent = new Connections(this.target, encryption);
-    this.pulse = new Pulse(() => this.probe());
+    this.pulse = new Pulse(() => this.#works());
   }
 
   /** Its name in errors. */
@@ -100,15 +106,29 @@ export class Server {
   /** Asks whether it lives. Fails unless it answers that it does, or that it has no room; nothing that matters was sent. */
   async probe(): Promise<Response> {
     const failure = (why: string) => new Failure(false, `${this}: ${why}`);
-    const response = await this.#exchange({ method: "GET", path: "/livez" }, ANSWERS_WITHIN_MS).catch(() => {
+    const probe: Request = { method: "GET", path: "/livez", headers: THREADS_RUN };
+    const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch(() => {
       throw failure("it does not answer");
     });
     // A node without room for another connection does not say of which cluster it is. One that hangs does.
     const hasNoRoom = response.cluster === undefined && response.body.includes("urn:ringfence:problem:");
     if (response.status >= 500 && !hasNoRoom) {
-      throw failure(`${response.status} of a probe`);
+      throw new Unfit(false, `${this}: ${response.status} of a probe`);
     }
     return response;
+  }
+
+  /** Whether it works, as it says itself. Fails if it does not answer. */
+  async #works(): Promise<boolean> {
+    try {
+      await this.probe();
+      return true;
+    } catch (error) {
+      if (error instanceof Unfit) {
+        return false;
+      }
+      throw error;
+    }
   }
 
   /** Closes connections that are not in use. */
@@ -132,6 +152,7 @@ export class Server {
         path: request.path,
         headers: {
           host: this.#authority,
+          ...request.headers,
           ...(body === undefined
             ? {}
             : { "content-type": "application/json", "content-length": Buffer.byteLength(body) }),

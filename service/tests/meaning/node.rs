@@ -26,6 +26,8 @@ pub(crate) struct Node {
     pub(crate) service: Arc<Service>,
     pub(crate) caller: Caller,
     access: Option<Arc<Watched>>,
+    /// Whether its Raft thread seems to hang.
+    pub(crate) blocked: watch::Sender<bool>,
     _draining: watch::Sender<bool>,
     _node: RaftNode,
     data: TempDir,
@@ -60,6 +62,7 @@ impl Node {
         };
         let node = RaftNode::start(settings).await.unwrap();
         let (draining, is_draining) = watch::channel(false);
+        let (blocked, is_blocked) = watch::channel(false);
         let access = rules.map(|rules| {
             let file = data.path().join(RULES);
             std::fs::write(&file, rules).unwrap();
@@ -69,12 +72,13 @@ impl Node {
             access: access.clone(),
             mirror_timeout: None,
             draining: is_draining,
+            blocked: is_blocked,
             first_attachment: 0,
         };
         let service = Arc::new(Service::new(node.handle(), options));
         eventually("the table is started", || service.handle().view(|table| table.started())).await;
         let caller = service.caller(Proof::default()).unwrap();
-        Self { service, caller, access, _draining: draining, _node: node, data }
+        Self { service, caller, access, blocked, _draining: draining, _node: node, data }
     }
 
     /// Replaces the access rules, and uses the new ones at once.

@@ -4,7 +4,7 @@ use ringfence_service::{Acquired, Consistency, Failure, LeaseState};
 use ringfence_wire::{AcquireRequest, EndReason, LeaseId};
 use tokio::time::Instant;
 
-use crate::node::{Node, granted, waiting, waits};
+use crate::node::{Node, granted, request, waiting, waits};
 
 /// Whether the lease has a place in a queue, and how many are ahead.
 async fn ahead(node: &Node, id: LeaseId) -> Option<u64> {
@@ -98,4 +98,35 @@ async fn a_repeat_with_a_shorter_wait_or_none_leaves_the_place() {
         assert!(matches!(node.acquire(kept, waiting("a", wait_ms)).await, Ok(Acquired::Waiting(_))));
     }
     assert_eq!(ahead(&node, kept).await, Some(0));
+}
+
+/// It would learn late of a grant, or never.
+#[tokio::test]
+async fn who_keeps_a_place_does_not_wait_at_a_node_that_decides_nothing_and_nobody_begins_to() {
+    let node = Node::start().await;
+    let holder = node.hold("a").await;
+    let id = LeaseId::random();
+    let patient = AcquireRequest { keep_place: true, ..waiting("a", 30_000) };
+    let waiter = node.acquire_later(id, patient.clone());
+    let stays = node.acquire_later(LeaseId::random(), waiting("a", 30_000));
+    node.until_waiters(2).await;
+    node.blocked.send_replace(true);
+    assert_eq!(waits(waiter.await.unwrap()).lease_id, id);
+    let before = node.service.handle().view(|table| table.revision());
+    for (request, what) in [(patient.clone(), "a wait"), (request("b"), "a try")] {
+        let refused = node.acquire(LeaseId::random(), request).await.unwrap_err();
+        assert_eq!((refused.is_certain(), refused), (true, Failure::Blocked), "{what}");
+    }
+    let (caller, held) = (&node.caller, holder.lease_id);
+    assert_eq!(node.service.renew(caller, held, None).await.unwrap_err(), Failure::Blocked);
+    assert_eq!(node.service.release(caller, held).await.unwrap_err(), Failure::Blocked);
+    let read = node.service.lease(caller, held, Consistency::Linearizable).await;
+    assert_eq!(read.unwrap_err(), Failure::Blocked);
+    assert!(node.service.lease(caller, held, Consistency::Local).await.is_ok());
+    assert_eq!(node.service.handle().view(|table| table.revision()), before);
+    assert!(!stays.is_finished(), "its place is not kept");
+
+    node.blocked.send_replace(false);
+    node.release(held).await;
+    assert_eq!(granted(node.acquire(id, patient).await).lease_id, id, "it is the first");
 }

@@ -272,6 +272,30 @@ async fn nothing_is_started_where_proc_shows_other_pids() {
     assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
 }
 
+/// A sandbox may have none. It once said only "No such file or directory".
+#[tokio::test]
+async fn without_proc_a_command_is_not_started_and_a_lease_is_handed_out() {
+    if !is_root() {
+        return;
+    }
+    let cluster = cluster().await;
+    let own = std::fs::read_link("/proc/self/ns/mnt").unwrap();
+    // Only in a mount namespace of its own: this machine keeps its /proc.
+    let script = format!(
+        r#"test "$(readlink /proc/self/ns/mnt)" != '{}' && umount -l /proc && exec "$@""#,
+        own.display()
+    );
+    let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", &script, "sh"];
+    let without = |lock| by(&words, lock, None);
+    let (status, out, err) = run(without(lock(&cluster, "a", "echo ran"))).await;
+    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    assert!(err.contains("/proc"), "{err}");
+    let mut detached = Command::new(PROGRAM);
+    detached.env("RINGFENCE_URLS", urls(&cluster)).args(["lock", "a", "--detach"]);
+    let (status, out, err) = run(without(piped(detached))).await;
+    assert_eq!((status.code(), out.is_empty()), (Some(0), false), "{err}");
+}
+
 #[tokio::test]
 async fn an_earlier_process_is_not_a_descendant() {
     let cluster = cluster().await;

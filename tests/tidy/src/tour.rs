@@ -5,9 +5,10 @@ use crate::tree::Tree;
 const TOUR: &str = "docs/tour.md";
 const CALLS: &str = "raft/src/peer/message.rs";
 /// The crates of a node.
-const NODE: [&str; 12] = [
+const NODE: [&str; 13] = [
     "access/",
     "api/",
+    "aside/",
     "dial/",
     "http/",
     "lease/",

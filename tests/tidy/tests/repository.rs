@@ -28,7 +28,7 @@ const LONG_FUNCTIONS: &[Exception] = &[
     ("mirror/tests/real/writers.rs foreign_writes_are_noticed_and_replaced", STORY),
     ("raft/src/node.rs start", STARTS),
     ("sim/src/plan/courses.rs draw", CASES),
-    ("sim/src/plan/faults.rs fmt", CASES),
+    ("sim/src/plan/faults/text.rs fmt", CASES),
     ("sim/src/world/happen.rs happen", CASES),
     ("src/config.rs from_options", "one line for each setting"),
     ("src/server.rs run", STARTS),

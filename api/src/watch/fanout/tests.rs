@@ -263,7 +263,7 @@ fn a_watch_whose_place_the_history_dropped_is_cut_off_when_it_reads_or_is_checke
         let new = fanout.enter(Caller::anybody(), "a", Revision(90_000), &history);
         round(&mut fanout, &history);
         if !reads {
-            fanout.send_bookmarks(Instant::now(), &history);
+            fanout.send_bookmarks(Instant::now(), true, &history);
             assert!(fanout.watches[&numbers[0]].is_ended && !fanout.watches[&new].is_ended);
         }
         let (text, is_ended) = sent(&mut fanout, numbers[0], &history);
@@ -286,7 +286,7 @@ async fn a_watch_without_events_gets_bookmarks_by_time_and_by_number_of_changes(
     let mut bookmark = |seconds, position, history: &mut History| {
         keep(history, history.last().0 + 1..=position, &["a"]);
         round(&mut fanout, history);
-        fanout.send_bookmarks(Instant::now() + Duration::from_secs(seconds), history);
+        fanout.send_bookmarks(Instant::now() + Duration::from_secs(seconds), true, history);
         while fanout.has_any_to_wake() {
             fanout.wake_some();
         }
@@ -305,6 +305,38 @@ async fn a_watch_without_events_gets_bookmarks_by_time_and_by_number_of_changes(
     assert_eq!(bookmark(0, 54_000, &mut history), "id: 54000\n\n");
 }
 
+/// A removed node once sent bookmarks for ever, which clients took for "nothing has changed".
+#[test]
+fn without_contact_a_watch_gets_no_bookmark_and_ends_with_the_reason() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter(Caller::anybody(), "x", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    keep(&mut history, 1..=1_000, &["a"]);
+    round(&mut fanout, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, false, &history);
+    assert_eq!(sent(&mut fanout, number, &history), (String::new(), false));
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    assert_eq!(sent(&mut fanout, number, &history), ("id: 1000\n\n".to_owned(), false));
+    fanout.end_without_contact();
+    fanout.end_without_contact();
+    let end = "event: cut-off\ndata: {\"revision\":1000,\"reason\":\"no-contact\"}\n\n";
+    assert_eq!(sent(&mut fanout, number, &history), (end.to_owned(), true));
+}
+
+/// After a panic of the task that drives it.
+#[test]
+fn a_fan_out_that_begins_anew_knows_no_earlier_watch() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let early = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
+    let mut fanout = fanout.anew();
+    let late = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
+    keep(&mut history, 1..=1, &["a"]);
+    round(&mut fanout, &history);
+    assert_eq!(fanout.next(early, &Context::from_waker(Waker::noop()), &history), Next::End);
+    fanout.leave(early);
+    assert_eq!(revisions(&mut fanout, late, &history), [1]);
+}
+
 #[test]
 fn a_watch_with_events_to_send_gets_no_bookmark() {
     let (mut fanout, mut history) = (Fanout::default(), History::default());
@@ -312,7 +344,7 @@ fn a_watch_with_events_to_send_gets_no_bookmark() {
     sent(&mut fanout, number, &history);
     keep(&mut history, 1..=1, &["a"]);
     round(&mut fanout, &history);
-    fanout.send_bookmarks(Instant::now() + 2 * QUIET, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
     let (text, _) = sent(&mut fanout, number, &history);
     assert!(text.starts_with("event: granted\nid: 1\n") && text.matches("id: ").count() == 1, "{text}");
 }

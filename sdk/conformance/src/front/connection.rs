@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use ringfence_wire::LEADER_HEADER;
+use ringfence_wire::{LEADER_HEADER, WITHIN_HEADER};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 
@@ -60,8 +60,11 @@ impl Connection {
                 no_client(&mut self.client, &self.inner).await;
                 return None;
             }
-            let answer = self.forward(&request).await?;
-            return self.client.write(&Reply::of(answer).encode()).await.ok();
+            let mut reply = Reply::of(self.forward(&request).await?);
+            if *self.inner.blocked.borrow() && request.headers.iter().any(|(name, _)| name == WITHIN_HEADER) {
+                reply.status = 503;
+            }
+            return self.client.write(&reply.encode()).await.ok();
         }
         let shared = self.inner.shared.clone();
         let (index, act) = {

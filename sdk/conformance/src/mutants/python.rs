@@ -83,6 +83,10 @@ mutants! {
         "_ANSWERS_WITHIN = 1.5"
         => "_ANSWERS_WITHIN = 600.0"
         fails ["vanished-node-is-left"];
+    "no-thread-may-hang-is-not-asked" "_server.py"
+        "_THREADS_RUN = {\"ringfence-within-ms\": \"1000\"}"
+        => "_THREADS_RUN: dict[str, str] = {}"
+        fails ["node-with-a-hung-thread-is-left"];
     "checks-no-key" "_wire.py"
         "        check_key(claim.key, field)\n"
         => ""

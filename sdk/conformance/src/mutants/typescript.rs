@@ -83,6 +83,10 @@ mutants! {
         "const ANSWERS_WITHIN_MS = 1_500;"
         => "const ANSWERS_WITHIN_MS = 600_000;"
         fails ["vanished-node-is-left"];
+    "no-thread-may-hang-is-not-asked" "server.ts"
+        "const THREADS_RUN = { \"ringfence-within-ms\": \"1000\" };"
+        => "const THREADS_RUN = {};"
+        fails ["node-with-a-hung-thread-is-left"];
     "checks-no-key" "options.ts"
         "  const checked = text(key, field, 512);\n"
         => "  return key;\n  const checked = text(key, field, 512);\n"

@@ -5,6 +5,7 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use serde_json::json;
 
+use crate::front::Front;
 use crate::front::act::Act;
 use crate::front::log::Asked;
 use crate::stage::Stage;
@@ -46,12 +47,22 @@ pub(crate) async fn failed_hint(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// A machine without power closes no connection.
 pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
+    is_left(stage, Front::vanish).await
+}
+
+/// The thread that has the request may be the one that hangs, and another answers all else.
+pub(crate) async fn thread_hangs(stage: &mut Stage) -> anyhow::Result<()> {
+    is_left(stage, Front::block).await
+}
+
+/// A wait goes on elsewhere when `fall_ill` has come over its node.
+async fn is_left(stage: &mut Stage, fall_ill: impl Fn(&Front, bool)) -> anyhow::Result<()> {
     let rival = stage.rival().await?;
     stage.open(&[0, 1]).await?;
     let acquiring = stage.begin_acquire(json!({})).await?;
     let put =
         stage.seen("a PUT waits", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000)).await?;
-    stage.fronts[put.front].vanish(true);
+    fall_ill(&stage.fronts[put.front], true);
     let is_later = |again: &Asked| again.index > put.index && again.is_put() && again.front != put.front;
     let elsewhere = stage.seen("the same is asked elsewhere", is_later).await?;
     ensure!(
@@ -64,7 +75,7 @@ pub(crate) async fn vanished(stage: &mut Stage) -> anyhow::Result<()> {
     let lease = crate::stage::lease(acquiring.answer().await?)?;
     stage.is_held_by(lease.token).await?;
     stage.release("L").await?;
-    stage.fronts[put.front].vanish(false);
+    fall_ill(&stage.fronts[put.front], false);
     stage.is_free().await
 }
 

@@ -30,10 +30,12 @@ class Request:
     method: str
     path: str
     body: Mapping[str, Any] | None = None
+    headers: Mapping[str, str] = field(default_factory=dict)
 
     def encode(self, authority: str, credential: str | None) -> bytes:
         """Its bytes. `authority` and `credential` were checked when they were set."""
         head = [f"{self.method} {self.path} HTTP/1.1", f"host: {authority}"]
+        head.extend(f"{name}: {value}" for name, value in self.headers.items())
         if credential is not None:
             head.append(f"authorization: Bearer {credential}")
         body = b"" if self.body is None else json.dumps(self.body, separators=(",", ":")).encode()

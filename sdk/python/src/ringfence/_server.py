@@ -8,6 +8,8 @@ that waits, be it for 30 s in the cluster's queue, has the node asked for a sign
 
      sent ── 300 ms without a response ──▶ GET /livez ── answered ──▶ 1 s ──▶ GET /livez ── …
                                             └─ not within 1.5 s ──▶ the request is broken, and repeated elsewhere
+
+Its answer says that all threads of the node run. A response to another request says nothing of the thread that has this one.
 """
 
 from __future__ import annotations
@@ -29,6 +31,8 @@ CONNECT_TIMEOUT = 1.0
 _PROBE_AFTER = 0.3
 _PROBE_INTERVAL = 1.0
 _ANSWERS_WITHIN = 1.5
+# A node of which a thread has not run for so long does not live: that thread may have the request that waits.
+_THREADS_RUN = {"ringfence-within-ms": "1000"}
 _BODY_TIMEOUT = 5.0
 _MAX_IDLE = 64
 # Nodes close idle connections after 75 s.
@@ -64,6 +68,7 @@ class Server:
         # Over a plain connection anybody could read it.
         self._credential = credential if url.is_https else None
         self._idle: list[_Connection] = []
+        # When a probe was answered last.
         self._heard = 0.0
         self._probing: asyncio.Task[Response] | None = None
 
@@ -131,13 +136,15 @@ class Server:
 
     async def _probe(self) -> Response:
         try:
-            response = await bounded(self._carry(Request("GET", "/livez"), _Call()), _ANSWERS_WITHIN)
+            probe = Request("GET", "/livez", headers=_THREADS_RUN)
+            response = await bounded(self._carry(probe, _Call()), _ANSWERS_WITHIN)
         except (asyncio.TimeoutError, Broken):
             raise NotSent(f"{self.url}: it does not answer") from None
         # A node without room for another connection does not say of which cluster it is. One that hangs does.
         has_no_room = response.cluster is None and response.problem() is not None
         if response.status >= 500 and not has_no_room:
             raise NotSent(f"{self.url}: {response.status} of a probe")
+        self._heard = time.monotonic()
         return response
 
     async def _carry(self, request: Request, call: _Call) -> Response:
@@ -165,10 +172,9 @@ class Server:
             data = await connection.reader.read(64 << 10)
             if not data:
                 raise Broken(f"{self.url}: the connection was closed before the end of the response")
-            self._heard = time.monotonic()
             is_complete = reader.feed(data)
             if reader.status is not None and call.head_at is None:
-                call.head_at = self._heard
+                call.head_at = time.monotonic()
             if is_complete:
                 return reader.response(sent)
 
