@@ -43,7 +43,7 @@ pub(crate) use self::directory::Directory;
 pub(crate) use self::handshake::Program;
 pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
-pub(crate) use self::peers::Peers;
+pub(crate) use self::peers::{Peers, passed};
 pub(crate) use self::server::{Server, Service};
 pub use self::tls::Tls;
 pub use self::transport::{ByteReader, ByteWriter, Connection, Tcp, Transport};
