@@ -30,6 +30,7 @@ mod message;
 mod network;
 mod peers;
 mod server;
+mod silence;
 mod snapshot;
 #[cfg(test)]
 mod tests;

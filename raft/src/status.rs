@@ -4,14 +4,13 @@ use openraft::ServerState;
 use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_wire::{ClusterStatus, MemberStatus, Role};
 
-use crate::consensus::NodeId;
+use crate::consensus::{Member, NodeId};
 use crate::replica::Replica;
 
 /// The answer to `GET /v1/cluster`, without the mirror.
 pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
-    let has_handed_over = shared.handed_to().is_some();
     let rules_supported = shared.rules_supported();
     let (last_applied, rules, revision, at_ms, live, waiters) = {
         let applied = shared.applied.lock();
@@ -29,6 +28,10 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         let matched = metrics.replication.as_ref()?.get(id)?;
         Some(last.saturating_sub(matched.as_ref().map_or(0, |id| id.index())))
     };
+    let silent_ms = |id: &NodeId, member: &Member| {
+        let silent_for = shared.peers.directory.silent_for((*id, member.incarnation))?;
+        Some(u64::try_from(silent_for.as_millis()).unwrap_or(u64::MAX))
+    };
     let members = membership.nodes().map(|(id, member)| {
         let program = shared.peers.directory.program_of(*id, member.incarnation);
         let status = MemberStatus {
@@ -37,6 +40,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
             url: shared.peers.directory.url(*id),
             lag_entries: lag(id),
             rules: program.as_ref().map(|program| program.rules),
+            silent_ms: silent_ms(id, member),
             refused: shared.peers.directory.refused(*id),
             version: program.map(|program| program.version).filter(|version| !version.is_empty()),
         };
@@ -45,7 +49,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     ClusterStatus {
         cluster_id: shared.peers.directory.cluster_id(),
         node_id: shared.id,
-        role: role(metrics.state, has_handed_over),
+        role: role(metrics.state, leader == Some(shared.id)),
         term: metrics.current_term,
         leader,
         last_log_index: metrics.last_log_index,
@@ -63,11 +67,12 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     }
 }
 
-/// A leader that has handed its leadership over is a follower already.
-fn role(state: ServerState, has_handed_over: bool) -> Role {
+/// A leader that has handed its leadership over, or that no quorum has acknowledged lately, is a follower already: it waits for a
+/// leader.
+fn role(state: ServerState, leads: bool) -> Role {
     match state {
-        ServerState::Leader if has_handed_over => Role::Follower,
-        ServerState::Leader => Role::Leader,
+        ServerState::Leader if leads => Role::Leader,
+        ServerState::Leader => Role::Follower,
         ServerState::Follower => Role::Follower,
         ServerState::Candidate => Role::Candidate,
         ServerState::Learner => Role::Learner,

@@ -178,6 +178,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                 biased;
                 answer = open.answer(), if open.owed > 0 => {
                     let (answer, rest) = answer?;
+                    self.link.directory.note_answer(self.link.target);
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }

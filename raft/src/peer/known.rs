@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) heard: Option<Instant>,
     pub(super) whereabouts: Whereabouts,
     pub(super) sent: Option<Sent>,
+    /// The data directory that answered last, or was asked first, and when.
+    pub(super) answered: Option<(Uuid, Instant)>,
     /// A data directory that has lost something, and what.
     pub(super) lost: Option<(Uuid, String)>,
 }
