@@ -135,6 +135,8 @@ function row(view, id, member) {
       el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
       member.silent_ms >= SILENT_MS
         ? el("p", { class: "bad", text: `has not answered node ${view.node_id} for ${time(member.silent_ms)}` }) : null,
+      member.snapshot_failure
+        ? el("p", { class: "bad", text: `a snapshot could not be delivered: ${member.snapshot_failure}` }) : null,
       member.refused ? el("p", { text: `refused: ${member.refused}` }) : null),
     url ? el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: url.replace(/^https?:\/\//, "") }) : "not told yet",
     member.peer,

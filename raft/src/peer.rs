@@ -18,6 +18,7 @@ mod callable;
 mod campaign;
 mod certificate;
 mod copies;
+mod deliveries;
 mod directory;
 mod frame;
 #[cfg(test)]

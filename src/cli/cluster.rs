@@ -3,11 +3,13 @@
 mod troubles;
 
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use ringfence_client::{ClusterStatus, Error, Upgraded};
+use ringfence_client::{Client, ClusterStatus, Error, Upgraded};
 use ringfence_wire::{ProblemKind, Revision};
+use tokio::time::{Instant, sleep};
 
 use self::troubles::Troubles;
 use crate::cli::client::Call;
@@ -15,6 +17,10 @@ use crate::cli::output::{self, Output, Table, or_dash};
 
 /// Exit status: not all is well with the cluster.
 const NOT_WELL: u8 = 3;
+/// How long `add` waits for the new member to vote. With little to send it takes a second.
+const JOINS_WITHIN: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -33,7 +39,8 @@ pub(crate) enum Command {
 
 const STATUS_HELP: &str = "\
 Exit status:
-  0    all is well: there is a leader, all members answer it and the node that was asked, and none is refused
+  0    all is well: there is a leader, all members answer it and the node that was asked, none is refused,
+       and all snapshots were delivered
   1    no node answers, or not in order
   2    invalid options
   3    not all is well: the last lines say what is not, on standard error with --output json";
@@ -121,10 +128,30 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         {
             eprintln!("ringfence: node {} did not know node {id} as a member", status.node_id);
         }
-        let (status, troubles) = as_the_leader_sees(client.cluster().await?, call).await;
+        let (status, troubles) = match command {
+            Command::Add(Add { id, .. }) => joined(&client, *id, call).await?,
+            _ => as_the_leader_sees(client.cluster().await?, call).await,
+        };
         print(&status, &troubles, call.output)?;
         Ok(ExitCode::SUCCESS)
     })
+}
+
+/// The status once the new member votes, or something is wrong with it; or else after a while.
+async fn joined(client: &Client, id: u64, call: &Call) -> anyhow::Result<(ClusterStatus, Troubles)> {
+    let until = Instant::now() + JOINS_WITHIN;
+    loop {
+        let (status, troubles) = as_the_leader_sees(client.cluster().await?, call).await;
+        let votes = status.members.get(&id).is_some_and(|member| member.voter);
+        if votes || troubles.are_about(id) {
+            return Ok((status, troubles));
+        }
+        if Instant::now() >= until {
+            eprintln!("ringfence: node {id} does not vote yet: cluster status tells how it gets on");
+            return Ok((status, troubles));
+        }
+        sleep(LOOK).await;
+    }
 }
 
 /// Prints a status and what is not well.
@@ -150,6 +177,7 @@ async fn as_the_leader_sees(mut status: ClusterStatus, call: &Call) -> (ClusterS
                 for (id, member) in &mut status.members {
                     let seen = of_leader.members.get(id);
                     member.lag_entries = seen.and_then(|seen| seen.lag_entries);
+                    member.snapshot_failure = seen.and_then(|seen| seen.snapshot_failure.clone());
                     // Of itself the leader says nothing.
                     member.silent_ms = seen.and_then(|seen| seen.silent_ms).or(member.silent_ms);
                 }

@@ -106,6 +106,10 @@ pub struct MemberStatus {
     /// itself, or if that is not known.
     #[serde(default)]
     pub silent_ms: Option<u64>,
+    /// Why the last snapshot for it was not delivered, while it lacks that; `None` unless the answering node leads. It is tried
+    /// again.
+    #[serde(default)]
+    pub snapshot_failure: Option<String>,
     /// Why the answering node refuses it, for example because it runs with a copy of its data directory; `None` if it does not.
     #[serde(default)]
     pub refused: Option<String>,

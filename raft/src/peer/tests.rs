@@ -1,5 +1,7 @@
 //! The caller's end of a connection, with a test at the other end.
 
+mod deliveries;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;

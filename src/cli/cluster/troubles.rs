@@ -15,6 +15,7 @@ pub(super) struct Troubles {
 enum Kind {
     Silent,
     Refused,
+    Snapshot,
 }
 
 impl Troubles {
@@ -38,6 +39,10 @@ impl Troubles {
                 let told = format!("node {by} refuses node {id}: {refused}");
                 self.members.insert((*id, Kind::Refused), told);
             }
+            if let Some(failure) = &member.snapshot_failure {
+                let told = format!("node {by} could not deliver a snapshot to node {id}: {failure}");
+                self.members.insert((*id, Kind::Snapshot), told);
+            }
         }
     }
 
@@ -47,6 +52,11 @@ impl Troubles {
             self.members.entry(about).or_insert(told);
         }
         self.others.extend(others.others);
+    }
+
+    /// Whether there is something about this member.
+    pub(super) fn are_about(&self, id: u64) -> bool {
+        self.members.keys().any(|(about, _)| *about == id)
     }
 
     /// In the order of the members.
