@@ -242,7 +242,7 @@ impl Node {
         let _ = server.service.handle.set(handle.clone());
         // From here on members are let in.
         peers.attach(&raft);
-        tasks.start("signs of life", Arc::clone(&peers).ask_the_silent(raft.clone()));
+        tasks.start("signs of life", Arc::clone(&peers).ask_the_silent());
 
         let start = Arc::new(Start { first_revision, elders, clock: wall_clock });
         tasks.start("the leadership", lead(Arc::clone(&replica), start));

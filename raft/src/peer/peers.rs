@@ -266,16 +266,12 @@ impl Peers {
         let mut ticks = interval(CALL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (directory, mut turn) = (&self.directory, 0_usize);
-        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
-        let nobodys = Vote::new(0, directory.identity.node_id);
         loop {
             ticks.tick().await;
             let followed = directory.leader_within(Duration::from_millis(ELECTION_MS.end));
             // A learner that has moved, and is not called, has no other reason to call anybody.
             let Some(process) = followed.or_else(|| self.next_member(&mut turn)) else { continue };
-            let (id, incarnation) = process;
-            let answer = self.call_incarnation(id, Some(incarnation), Call::Confirm { vote: nobodys.into() });
-            if matches!(timeout(CALL_WITHIN, answer).await, Ok(Ok(_))) && followed.is_some() {
+            if matches!(timeout(CALL_WITHIN, self.answers(process)).await, Ok(true)) && followed.is_some() {
                 directory.callable.answered(process);
             }
         }

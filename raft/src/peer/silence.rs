@@ -10,15 +10,14 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use openraft::async_runtime::watch::WatchReceiver;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 use uuid::Uuid;
 
 use super::directory::{Directory, Target};
 use super::known::Process;
+use super::message::Call;
 use super::peers::Peers;
-use crate::applied::state_machine::Raft;
-use crate::consensus::NodeId;
+use crate::consensus::{NodeId, Vote};
 
 /// A member that has not answered for so long is asked, and how often this is looked at.
 const ASK: Duration = Duration::from_secs(1);
@@ -48,7 +47,7 @@ impl Directory {
 
 impl Peers {
     /// Asks each member that is silent, once at a time. Never returns.
-    pub(crate) async fn ask_the_silent(self: Arc<Self>, raft: Raft) {
+    pub(crate) async fn ask_the_silent(self: Arc<Self>) {
         let mut ticks = interval(ASK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut asked, mut waiting) = (FuturesUnordered::new(), BTreeSet::new());
@@ -62,7 +61,7 @@ impl Peers {
                     for member in self.others() {
                         let is_silent = self.directory.silent_for(member).is_none_or(|time| time >= ASK);
                         if is_silent && waiting.insert(member) {
-                            asked.push(self.ask(member, &raft));
+                            asked.push(self.ask(member));
                         }
                     }
                 }
@@ -70,14 +69,19 @@ impl Peers {
         }
     }
 
-    /// Asks a member for any answer, for as long as the connection lasts.
-    async fn ask(&self, member: Process, raft: &Raft) -> Process {
-        let (id, incarnation) = member;
-        let vote = raft.server_metrics().borrow_watched().vote;
-        // Whether it confirms this does not matter. Programs of all versions answer.
-        self.confirm(id, incarnation, vote).await;
+    /// Asks a member for as long as the connection lasts.
+    async fn ask(&self, member: Process) -> Process {
+        self.answers(member).await;
         self.directory.note_asked(member);
         member
+    }
+
+    /// Whether a member answers anything. The caller bounds the time. Programs of all versions answer.
+    pub(super) async fn answers(&self, (id, incarnation): Process) -> bool {
+        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
+        let nobodys = Vote::new(0, self.directory.identity.node_id);
+        let call = Call::Confirm { vote: nobodys.into() };
+        self.call_incarnation(id, Some(incarnation), call).await.is_ok()
     }
 
     fn others(&self) -> Vec<(NodeId, Uuid)> {
