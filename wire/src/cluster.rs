@@ -116,7 +116,7 @@ pub struct MemberStatus {
 }
 
 impl MemberStatus {
-    /// A member that has not answered for so long, in milliseconds, is said not to answer. It is asked every second.
+    /// A member that has not answered for so long, in milliseconds, is said not to answer. One that answers is asked every second.
     pub const SILENT_MS: u64 = 5_000;
 
     /// For how long it has not answered, if that is long.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use tokio::time::{Instant, MissedTickBehavior, interval};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
 use super::directory::{Directory, Target};
@@ -21,6 +21,8 @@ use crate::consensus::{NodeId, Vote};
 
 /// A member that has not answered for so long is asked, and how often this is looked at.
 const ASK: Duration = Duration::from_secs(1);
+/// A member that does not answer is asked more and more rarely: whoever refuses this node logs each call. This is the longest pause.
+const MOST_PAUSE: Duration = Duration::from_secs(8);
 
 impl Directory {
     /// For how long this member has not answered, or has not since it was asked first; `None` before that.
@@ -69,10 +71,14 @@ impl Peers {
         }
     }
 
-    /// Asks a member for as long as the connection lasts.
+    /// Asks a member for as long as the connection lasts. Returns when it may be asked again.
     async fn ask(&self, member: Process) -> Process {
-        self.answers(member).await;
+        let answers = self.answers(member).await;
         self.directory.note_asked(member);
+        if !answers {
+            let silent_for = self.directory.silent_for(member).unwrap_or_default();
+            sleep(MOST_PAUSE.min(silent_for / 4)).await;
+        }
         member
     }
 
