@@ -157,11 +157,25 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
 /// The leader once sent the damaged one for ever, and nobody said so.
 #[tokio::test]
 async fn a_leader_with_a_damaged_snapshot_names_it_and_sends_a_new_one() {
-    let cluster = cluster().joiners(1).start().await.unwrap();
-    let all_have = || cluster.nodes()[..3].iter().all(|node| node.snapshots().len() == 2);
+    let cluster = Cluster::builder(PROGRAM).joiners(1).lay_out().await.unwrap();
+    let founders = &cluster.nodes()[..3];
+    for node in founders {
+        let often = |command: &mut Command| {
+            command.env("RINGFENCE_SNAPSHOT_AFTER_BYTES", AFTER.to_string());
+        };
+        node.start_with(often).unwrap();
+    }
+    cluster.ready().await.unwrap();
+    let all_have = || founders.iter().all(|node| node.snapshots().len() == 2);
     let kept = churn_until(&cluster, "cut", all_have).await;
+    // From now on they take none for any other reason.
+    for node in founders {
+        node.restart().unwrap();
+        node.ready().await.unwrap();
+    }
+    cluster.ready().await.unwrap();
     // Whoever leads has a damaged one.
-    let damaged: Vec<_> = cluster.nodes()[..3].iter().map(|node| node.snapshots().pop().unwrap()).collect();
+    let damaged: Vec<_> = founders.iter().map(|node| node.snapshots().pop().unwrap()).collect();
     for path in &damaged {
         fs::write(path.join("db"), "").unwrap();
     }
