@@ -5,11 +5,13 @@ import { call, pause, until } from "./api.js";
 import { el, facts, table } from "./dom.js";
 import { quantile, samples, value } from "./figures.js";
 import { web } from "./node.js";
-import { count, seconds, span } from "./text.js";
+import { count, seconds, span, time } from "./text.js";
 
 const EVERY_MS = 2000;
 /** How far back what is called recent goes, in readings. */
 const WINDOW = 15;
+/** A member that has not answered for so long is said not to answer: `MemberStatus::SILENT_MS`. */
+const SILENT_MS = 5000;
 
 export class ClusterView {
   title = "Cluster";
@@ -131,6 +133,10 @@ function row(view, id, member) {
     `${id}${isThis ? " (this page)" : ""}`,
     el("div", {},
       el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
+      member.silent_ms >= SILENT_MS
+        ? el("p", { class: "bad", text: `has not answered node ${view.node_id} for ${time(member.silent_ms)}` }) : null,
+      member.snapshot_failure
+        ? el("p", { class: "bad", text: `a snapshot could not be delivered: ${member.snapshot_failure}` }) : null,
       member.refused ? el("p", { text: `refused: ${member.refused}` }) : null),
     url ? el("a", { href: `${url}/#/cluster`, rel: "noreferrer", text: url.replace(/^https?:\/\//, "") }) : "not told yet",
     member.peer,

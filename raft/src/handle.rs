@@ -1,6 +1,7 @@
 //! The replicated table, as the rest of the program uses it.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,7 @@ use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
 use crate::batching::Batching;
 use crate::consensus::NodeId;
+use crate::peer::passed;
 use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
@@ -249,13 +251,17 @@ impl Replica {
         let replaced = async {
             leader_is(&self.raft, |now| now.is_some_and(is_other)).await;
             sleep(LAST_ANSWERS).await;
+            io::Error::other("another node leads")
+        };
+        let end = async {
+            tokio::select! {
+                biased;
+                error = passed(deadline) => error,
+                error = replaced => error,
+            }
         };
         let rules = || self.applied.lock().table.rules();
-        tokio::select! {
-            biased;
-            outcomes = self.peers.propose(leader, request, rules, deadline) => outcomes,
-            () = replaced => Err(Unanswered::Indeterminate),
-        }
+        self.peers.propose(leader, request, rules, end).await
     }
 
     /// Whether this node leads, once an election that it has just won is settled.

@@ -179,6 +179,7 @@ impl Node {
         let peers = Arc::new(Peers::new(Arc::clone(&directory), since));
         let founding = Founding::new(Arc::clone(&dir), log.clone(), identity, random.clone());
         let service = NodeService { directory: Arc::clone(&directory), founding, handle: OnceLock::new() };
+        let mut tasks = Tasks::default();
         let server = Arc::new(Server {
             directory: Arc::clone(&directory),
             log: log.clone(),
@@ -187,8 +188,8 @@ impl Node {
             service,
             named: Mutex::default(),
             lines: Lines::default(),
+            fault: tasks.fault.clone(),
         });
-        let mut tasks = Tasks::default();
         tasks.start("connections of peers", Arc::clone(&server).run(transport));
         let founding = &server.service.founding;
         let cluster = match join {
@@ -200,7 +201,7 @@ impl Node {
         let raft_error = |error: &dyn ToString| StartError::Raft(error.to_string());
         let config = Arc::new(consensus::config(cluster).map_err(|error| raft_error(&error))?);
         let state_machine = StateMachine::new(applied.clone(), log.clone(), Arc::clone(&generations), rules);
-        let network = Network(Arc::clone(&peers), log.clone());
+        let network = Network(Arc::clone(&peers), log.clone(), Arc::clone(&generations));
         let raft = random.provide(Raft::new(id, config, network, log.clone(), state_machine)).await;
         let raft = raft.map_err(|error| raft_error(&error))?;
 
@@ -241,6 +242,7 @@ impl Node {
         let _ = server.service.handle.set(handle.clone());
         // From here on members are let in.
         peers.attach(&raft);
+        tasks.start("signs of life", Arc::clone(&peers).ask_the_silent());
 
         let start = Arc::new(Start { first_revision, elders, clock: wall_clock });
         tasks.start("the leadership", lead(Arc::clone(&replica), start));

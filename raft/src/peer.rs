@@ -18,6 +18,7 @@ mod callable;
 mod campaign;
 mod certificate;
 mod copies;
+mod deliveries;
 mod directory;
 mod frame;
 #[cfg(test)]
@@ -30,6 +31,7 @@ mod message;
 mod network;
 mod peers;
 mod server;
+mod silence;
 mod snapshot;
 #[cfg(test)]
 mod tests;
@@ -43,7 +45,7 @@ pub(crate) use self::directory::Directory;
 pub(crate) use self::handshake::Program;
 pub(crate) use self::message::{Answer, Call, Order, Probed, ReadPoint};
 pub(crate) use self::network::Network;
-pub(crate) use self::peers::Peers;
+pub(crate) use self::peers::{Peers, passed};
 pub(crate) use self::server::{Server, Service};
 pub use self::tls::Tls;
 pub use self::transport::{ByteReader, ByteWriter, Connection, Tcp, Transport};

@@ -1,17 +1,18 @@
 //! How a node sees itself and the cluster.
 
-use openraft::ServerState;
+use std::time::Duration;
+
 use openraft::async_runtime::watch::WatchReceiver;
+use openraft::{RaftMetrics, ServerState};
 use ringfence_wire::{ClusterStatus, MemberStatus, Role};
 
-use crate::consensus::NodeId;
+use crate::consensus::{Consensus, Member, NodeId};
 use crate::replica::Replica;
 
 /// The answer to `GET /v1/cluster`, without the mirror.
 pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
-    let has_handed_over = shared.handed_to().is_some();
     let rules_supported = shared.rules_supported();
     let (last_applied, rules, revision, at_ms, live, waiters) = {
         let applied = shared.applied.lock();
@@ -23,29 +24,11 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     let metrics = shared.raft.metrics();
     let metrics = metrics.borrow_watched();
     let membership = metrics.membership_config.membership();
-    let votes = |id: &NodeId| membership.get_joint_config().iter().any(|voters| voters.contains(id));
-    let lag = |id: &NodeId| {
-        let last = metrics.last_log_index?;
-        let matched = metrics.replication.as_ref()?.get(id)?;
-        Some(last.saturating_sub(matched.as_ref().map_or(0, |id| id.index())))
-    };
-    let members = membership.nodes().map(|(id, member)| {
-        let program = shared.peers.directory.program_of(*id, member.incarnation);
-        let status = MemberStatus {
-            voter: votes(id),
-            peer: member.peer.clone(),
-            url: shared.peers.directory.url(*id),
-            lag_entries: lag(id),
-            rules: program.as_ref().map(|program| program.rules),
-            refused: shared.peers.directory.refused(*id),
-            version: program.map(|program| program.version).filter(|version| !version.is_empty()),
-        };
-        (*id, status)
-    });
+    let members = membership.nodes().map(|(id, member)| (*id, member_status(shared, &metrics, *id, member)));
     ClusterStatus {
         cluster_id: shared.peers.directory.cluster_id(),
         node_id: shared.id,
-        role: role(metrics.state, has_handed_over),
+        role: role(metrics.state, leader == Some(shared.id)),
         term: metrics.current_term,
         leader,
         last_log_index: metrics.last_log_index,
@@ -63,11 +46,38 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     }
 }
 
-/// A leader that has handed its leadership over is a follower already.
-fn role(state: ServerState, has_handed_over: bool) -> Role {
+fn member_status(
+    shared: &Replica,
+    metrics: &RaftMetrics<Consensus>,
+    id: NodeId,
+    member: &Member,
+) -> MemberStatus {
+    let (directory, process) = (&shared.peers.directory, (id, member.incarnation));
+    let program = directory.program_of(id, member.incarnation);
+    // Only a leader knows.
+    let matched = metrics.replication.as_ref().and_then(|matched| matched.get(&id).copied());
+    let lag = |last: u64| Some(last.saturating_sub(matched?.map_or(0, |id| id.index())));
+    let mut voters = metrics.membership_config.membership().get_joint_config().iter();
+    let in_ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    MemberStatus {
+        voter: voters.any(|voters| voters.contains(&id)),
+        peer: member.peer.clone(),
+        url: directory.url(id),
+        lag_entries: metrics.last_log_index.and_then(lag),
+        rules: program.as_ref().map(|program| program.rules),
+        silent_ms: directory.silent_for(process).map(in_ms),
+        snapshot_failure: matched.and_then(|matched| directory.undelivered(process, matched)),
+        refused: directory.refused(id),
+        version: program.map(|program| program.version).filter(|version| !version.is_empty()),
+    }
+}
+
+/// A leader that has handed its leadership over, or that no quorum has acknowledged lately, is a follower already: it waits for a
+/// leader.
+fn role(state: ServerState, leads: bool) -> Role {
     match state {
-        ServerState::Leader if has_handed_over => Role::Follower,
-        ServerState::Leader => Role::Leader,
+        ServerState::Leader if leads => Role::Leader,
+        ServerState::Leader => Role::Follower,
         ServerState::Follower => Role::Follower,
         ServerState::Candidate => Role::Candidate,
         ServerState::Learner => Role::Learner,

@@ -1,18 +1,31 @@
 //! `ringfence cluster`: membership, leadership and versions, for operators.
 
+mod troubles;
+
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::anyhow;
 use clap::{Args, Subcommand};
-use ringfence_client::{ClusterStatus, Error, Upgraded};
+use ringfence_client::{Client, ClusterStatus, Error, Upgraded};
 use ringfence_wire::{ProblemKind, Revision};
+use tokio::time::{Instant, sleep};
 
+use self::troubles::Troubles;
 use crate::cli::client::Call;
-use crate::cli::output::{Table, or_dash};
+use crate::cli::output::{self, Output, Table, or_dash};
+
+/// Exit status: not all is well with the cluster.
+const NOT_WELL: u8 = 3;
+/// How long `add` waits for the new member to vote. With little to send it takes a second.
+const JOINS_WITHIN: Duration = Duration::from_secs(5);
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(250);
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     /// Show the members and their state as the node that answers sees them, and the lags as the leader does
+    #[command(after_help = STATUS_HELP)]
     Status(Call),
     /// Add a node that was started with --join, or say where a member has moved
     Add(Add),
@@ -23,6 +36,14 @@ pub(crate) enum Command {
     /// Raise the rules by which the cluster decides, when all members run a program that supports newer ones
     Upgrade(Upgrade),
 }
+
+const STATUS_HELP: &str = "\
+Exit status:
+  0    all is well: there is a leader, all members answer it and the node that was asked, none is refused,
+       and all snapshots were delivered
+  1    no node answers, or not in order
+  2    invalid options
+  3    not all is well: the last lines say what is not, on standard error with --output json";
 
 #[derive(Debug, Args)]
 pub(crate) struct Add {
@@ -81,16 +102,22 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
                 })
             });
         }
-        Command::Status(call)
-        | Command::Add(Add { call, .. })
+        Command::Status(call) => {
+            return call.run(async |client| {
+                let (status, troubles) = as_the_leader_sees(client.cluster().await?, call).await;
+                print(&status, &troubles, call.output)?;
+                Ok(if troubles.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(NOT_WELL) })
+            });
+        }
+        Command::Add(Add { call, .. })
         | Command::Remove(Remove { call, .. })
         | Command::Transfer(Transfer { call, .. }) => call,
     };
-    call.print(text, async |client| {
+    call.run(async |client| {
         // Finds a node that answers, too: an order is sent only once, and a frozen node would keep it.
         let status = client.cluster().await?;
         match command {
-            Command::Status(_) | Command::Upgrade(_) => return Ok(with_lags(status, call).await),
+            Command::Status(_) | Command::Upgrade(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
             Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
@@ -101,31 +128,79 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         {
             eprintln!("ringfence: node {} did not know node {id} as a member", status.node_id);
         }
-        Ok(with_lags(client.cluster().await?, call).await)
+        let (status, troubles) = match command {
+            Command::Add(Add { id, .. }) => joined(&client, *id, call).await?,
+            _ => as_the_leader_sees(client.cluster().await?, call).await,
+        };
+        print(&status, &troubles, call.output)?;
+        Ok(ExitCode::SUCCESS)
     })
 }
 
-/// Adds the lags, which only the leader knows, or tells why they are missing.
-async fn with_lags(mut status: ClusterStatus, call: &Call) -> ClusterStatus {
-    if status.leader == Some(status.node_id) {
-        return status;
+/// The status once the new member votes, or something is wrong with it; or else after a while.
+async fn joined(client: &Client, id: u64, call: &Call) -> anyhow::Result<(ClusterStatus, Troubles)> {
+    let until = Instant::now() + JOINS_WITHIN;
+    loop {
+        let (status, troubles) = as_the_leader_sees(client.cluster().await?, call).await;
+        let votes = status.members.get(&id).is_some_and(|member| member.voter);
+        if votes || troubles.are_about(id) {
+            return Ok((status, troubles));
+        }
+        if Instant::now() >= until {
+            eprintln!("ringfence: node {id} does not vote yet: cluster status tells how it gets on");
+            return Ok((status, troubles));
+        }
+        sleep(LOOK).await;
     }
-    let leader = status.leader.and_then(|id| Some((id, status.members.get(&id)?.url.clone()?)));
-    let why = match leader {
-        None => format!("node {} knows no leader, or not its URL", status.node_id),
-        Some((id, url)) => match ask(&url, call).await {
-            Ok(of_leader) if of_leader.leader == Some(of_leader.node_id) => {
+}
+
+/// Prints a status and what is not well.
+fn print(status: &ClusterStatus, troubles: &Troubles, output: Output) -> anyhow::Result<()> {
+    output.print(status, text)?;
+    for trouble in troubles.lines() {
+        match output {
+            Output::Text => output::print(&format!("\n{trouble}\n")).map(drop)?,
+            Output::Json => eprintln!("ringfence: {trouble}"),
+        }
+    }
+    Ok(())
+}
+
+/// Adds the lags, which only the leader knows, and who answers it; and what is not well, by the leader first. Tells why the
+/// leader's word is missing.
+async fn as_the_leader_sees(mut status: ClusterStatus, call: &Call) -> (ClusterStatus, Troubles) {
+    let (mut troubles, mut own) = (Troubles::default(), Troubles::default());
+    own.see(&status);
+    if status.leader != Some(status.node_id) {
+        match ask_leader(&status, call).await {
+            Ok(of_leader) => {
                 for (id, member) in &mut status.members {
-                    member.lag_entries = of_leader.members.get(id).and_then(|member| member.lag_entries);
+                    let seen = of_leader.members.get(id);
+                    member.lag_entries = seen.and_then(|seen| seen.lag_entries);
+                    member.snapshot_failure = seen.and_then(|seen| seen.snapshot_failure.clone());
+                    // Of itself the leader says nothing.
+                    member.silent_ms = seen.and_then(|seen| seen.silent_ms).or(member.silent_ms);
                 }
-                return status;
+                troubles.see(&of_leader);
             }
-            Ok(_) => format!("node {id}, at {url}, does not lead"),
-            Err(error) => format!("node {id}, at {url}, does not answer: {error:#}"),
-        },
-    };
-    eprintln!("ringfence: the lags are missing, as only the leader knows them: {why}");
-    status
+            Err(why) => {
+                troubles.add(format!("the lags are missing, as only the leader knows them: {why}"));
+            }
+        }
+    }
+    troubles.append(own);
+    (status, troubles)
+}
+
+async fn ask_leader(status: &ClusterStatus, call: &Call) -> Result<ClusterStatus, String> {
+    let leader = status.leader.and_then(|id| Some((id, status.members.get(&id)?.url.clone()?)));
+    let (id, url) =
+        leader.ok_or_else(|| format!("node {} knows no leader, or not its URL", status.node_id))?;
+    match ask(&url, call).await {
+        Ok(of_leader) if of_leader.leader == Some(of_leader.node_id) => Ok(of_leader),
+        Ok(_) => Err(format!("node {id}, at {url}, does not lead")),
+        Err(error) => Err(format!("node {id}, at {url}, does not answer: {error:#}")),
+    }
 }
 
 async fn ask(url: &str, call: &Call) -> anyhow::Result<ClusterStatus> {
@@ -176,11 +251,5 @@ fn text(status: &ClusterStatus) -> String {
         let (version, rules) = (or_dash(member.version.as_ref()), or_dash(member.rules));
         table.add([id.to_string(), role.to_owned(), lag, version, rules, url, member.peer.clone()]);
     }
-    text += &table.text();
-    for (id, member) in &status.members {
-        if let Some(refused) = &member.refused {
-            text += &format!("\nnode {} refuses node {id}: {refused}\n", status.node_id);
-        }
-    }
-    text
+    text + &table.text()
 }

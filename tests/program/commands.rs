@@ -4,11 +4,12 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::Cluster;
+use ringfence_harness::{Cluster, until};
+use ringfence_wire::MemberStatus;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
 fn urls(cluster: &Cluster) -> String {
     cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
@@ -324,8 +325,38 @@ async fn every_node_shows_the_lags_that_only_the_leader_knows() {
     let output = run(&cluster, &format!("cluster status -u {}", node.url()));
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     // Unless another leads by now.
-    let lags = text(&output).lines().filter(|line| line.contains("http://") && line.contains(" – ")).count();
-    assert!(output.status.success() && (said.contains("lags are missing") || lags < 3), "{said}{output:?}");
+    let shown = text(&output);
+    let lags = shown.lines().filter(|line| line.contains("http://") && line.contains(" – ")).count();
+    let (is_well, is_missing) = (output.status.success(), shown.contains("lags are missing"));
+    assert!(is_missing || lags < 3, "{said}{output:?}");
+    assert!(is_well || output.status.code() == Some(3), "{output:?}");
+    assert!(!is_well || !is_missing, "{output:?}");
+}
+
+/// It was shown like any other, with the exit status 0.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_which_node_does_not_answer_and_exits_accordingly() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let is_well = async || run(&cluster, "cluster status").status.success().then_some(());
+    until(SOON, "all is well", is_well).await.unwrap();
+    let leader = cluster.leader().await.unwrap().id();
+    let (frozen, other) = (cluster.others(leader).next().unwrap(), cluster.others(leader).nth(1).unwrap());
+    frozen.stop().unwrap();
+    let silent = format!("node {} has not answered node ", frozen.id());
+    for node in [cluster.node(leader), other] {
+        let tells = async || {
+            let output = run(&cluster, &format!("cluster status -u {}", node.url()));
+            (output.status.code() == Some(3) && text(&output).contains(&silent)).then_some(())
+        };
+        until(SOON, "the status tells it", tells).await.unwrap();
+        let output = run(&cluster, &format!("cluster status -o json -u {}", node.url()));
+        let status: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let silent_ms = &status["members"][frozen.id().to_string()]["silent_ms"];
+        assert!(silent_ms.as_u64().unwrap() >= MemberStatus::SILENT_MS, "{status}");
+        assert!(String::from_utf8(output.stderr).unwrap().contains(&silent));
+    }
+    frozen.resume().unwrap();
+    until(SOON, "all is well again", is_well).await.unwrap();
 }
 
 #[test]

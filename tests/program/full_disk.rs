@@ -2,8 +2,9 @@
 
 use ringfence_harness::{Acquired, Answered, Disk, definite, key, may_mount, try_once, until};
 use ringfence_wire::{AcquireRequest, LeaseId, Mode, WantedKey};
+use tokio::process::Command;
 
-use crate::support::{SOON, cluster};
+use crate::support::{PROGRAM, SOON, cluster};
 
 /// More than fits into the first 4 MiB of a log.
 const MANY: u64 = 400;
@@ -116,4 +117,41 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
         let repeat = node.client().patient().acquire(lease, &request).await.done();
         assert!(matches!(repeat, Acquired::Standing(_)), "{repeat:?}");
     }
+}
+
+/// The leader sent the snapshot again and again, called the node slow, and `cluster add` succeeded; the node went on.
+#[tokio::test]
+async fn a_new_node_without_room_for_the_snapshot_stops_and_the_leader_knows_why() {
+    if !may_mount() {
+        return;
+    }
+    let cluster = cluster().joiners(1).argument("--snapshot-after-bytes=1048576").lay_out().await.unwrap();
+    let new = cluster.node(4);
+    let _disk = Disk::memory(new.data(), 3 << 20).unwrap();
+    let founders = cluster.others(4);
+    founders.for_each(|node| node.start().unwrap());
+    cluster.ready().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    for number in 0..MANY {
+        let (lease, request, client) = (LeaseId::random(), large(number), leader.client().patient());
+        definite(SOON, || client.acquire(lease, &request)).await.unwrap();
+    }
+    new.start().unwrap();
+    let run = async |words: &[&str]| {
+        let mut command = Command::new(PROGRAM);
+        let command = command.env("RINGFENCE_URLS", leader.url()).args(words);
+        let output = command.kill_on_drop(true).output().await.unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (status, said) = run(&["cluster", "add", "4", &new.peer().to_string()]).await;
+    let reason = "could not deliver a snapshot to node 4: the node refuses it: it cannot be stored";
+    assert_eq!(status, Some(0), "{said}");
+    assert!(said.contains(reason) && said.contains("No space left on device"), "{said}");
+    assert_eq!(new.ends().await.unwrap().code(), Some(1));
+    let log = new.log();
+    assert!(log.contains("the node failed: a snapshot cannot be stored in"), "{log}");
+    let (status, said) = run(&["cluster", "status"]).await;
+    assert!(status == Some(3) && said.contains(reason), "{said}");
+    let log = leader.log();
+    assert!(log.contains("a snapshot could not be delivered") && !log.contains("so slowly"), "{log}");
 }

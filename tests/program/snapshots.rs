@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -151,6 +152,47 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
         assert!(refused.output.contains(reason), "{reason} is missing in:\n{}", refused.output);
     }
     kept.check(cluster.node(1)).await;
+}
+
+/// The leader once sent the damaged one for ever, and nobody said so.
+#[tokio::test]
+async fn a_leader_with_a_damaged_snapshot_names_it_and_sends_a_new_one() {
+    let cluster = Cluster::builder(PROGRAM).joiners(1).lay_out().await.unwrap();
+    let founders = &cluster.nodes()[..3];
+    for node in founders {
+        let often = |command: &mut Command| {
+            command.env("RINGFENCE_SNAPSHOT_AFTER_BYTES", AFTER.to_string());
+        };
+        node.start_with(often).unwrap();
+    }
+    cluster.ready().await.unwrap();
+    let all_have = || founders.iter().all(|node| node.snapshots().len() == 2);
+    let kept = churn_until(&cluster, "cut", all_have).await;
+    // From now on they take none for any other reason.
+    for node in founders {
+        node.restart().unwrap();
+        node.ready().await.unwrap();
+    }
+    cluster.ready().await.unwrap();
+    // Whoever leads has a damaged one.
+    let damaged: Vec<_> = founders.iter().map(|node| node.snapshots().pop().unwrap()).collect();
+    for path in &damaged {
+        fs::write(path.join("db"), "").unwrap();
+    }
+    let (new, leader) = (cluster.node(4), cluster.leader().await.unwrap());
+    new.start().unwrap();
+    let add = || async {
+        let body = format!("{{\"id\": 4, \"peer\": \"{}\"}}", new.peer());
+        let answer = leader.client().raw("POST", "/v1/cluster/members", body).await.ok()?;
+        (answer.status == 204).then_some(())
+    };
+    until(SOON, "node 4 is added", add).await.unwrap();
+    new.ready().await.unwrap();
+    kept.check(new).await;
+    let named = |(node, path): (&Node, &PathBuf)| {
+        node.log().contains(&format!("the snapshot {} of this node cannot be read", path.display()))
+    };
+    assert!(cluster.nodes().iter().zip(&damaged).any(named), "no node has named it");
 }
 
 /// A cluster whose nodes have separate disks.

@@ -1,5 +1,6 @@
 use std::collections::BTreeMap;
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -101,9 +102,27 @@ pub struct MemberStatus {
     /// The rules that its program supports, as far as that is known.
     #[serde(default)]
     pub rules: Option<RulesRange>,
+    /// For how many milliseconds it has not answered the answering node, as far as that has asked it; `None` of the answering node
+    /// itself, or if that is not known.
+    #[serde(default)]
+    pub silent_ms: Option<u64>,
+    /// Why the last snapshot for it was not delivered, while it lacks that; `None` unless the answering node leads. It is tried
+    /// again.
+    #[serde(default)]
+    pub snapshot_failure: Option<String>,
     /// Why the answering node refuses it, for example because it runs with a copy of its data directory; `None` if it does not.
     #[serde(default)]
     pub refused: Option<String>,
+}
+
+impl MemberStatus {
+    /// A member that has not answered for so long, in milliseconds, is said not to answer. One that answers is asked every second.
+    pub const SILENT_MS: u64 = 5_000;
+
+    /// For how long it has not answered, if that is long.
+    pub fn silence(&self) -> Option<Duration> {
+        self.silent_ms.filter(|ms| *ms >= Self::SILENT_MS).map(Duration::from_millis)
+    }
 }
 
 /// The role of a node.

@@ -63,6 +63,8 @@ pub(super) struct AppendLink {
     term: u64,
     /// No connection is attempted before.
     not_before: Option<Instant>,
+    /// Whether the node has acknowledged something since it was last said to be slow.
+    follows: bool,
     /// See [`LogStore::needed_from`].
     needed_from: watch::Receiver<u64>,
 }
@@ -77,7 +79,7 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        Self { directory, target, open: None, term: 0, not_before: None, needed_from }
+        Self { directory, target, open: None, term: 0, not_before: None, follows: false, needed_from }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -178,6 +180,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                 biased;
                 answer = open.answer(), if open.owed > 0 => {
                     let (answer, rest) = answer?;
+                    self.link.directory.note_answer(self.link.target);
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }
@@ -187,6 +190,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     if !is_stale {
                         if let (Some(lacks), Ok(Some(matching))) = (&mut self.lacks, &answer) {
                             *lacks = matching.index() + 1;
+                            self.link.follows = true;
                         }
                         return Ok(Some(answer));
                     }
@@ -220,11 +224,14 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         request
     }
 
-    fn left_behind(&self) -> io::Error {
-        tracing::warn!(
-            peer = self.link.target.to,
-            "a node takes the log so slowly that it is sent a snapshot instead"
-        );
+    /// One that is new, or was away, is not slow: it only has nothing of the log.
+    fn left_behind(&mut self) -> io::Error {
+        if std::mem::take(&mut self.link.follows) {
+            tracing::warn!(
+                peer = self.link.target.to,
+                "a node takes the log so slowly that it is sent a snapshot instead"
+            );
+        }
         io::Error::new(LEFT_BEHIND, "the node takes the log too slowly")
     }
 

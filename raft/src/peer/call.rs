@@ -5,11 +5,13 @@
 //! fail.
 //!
 //! A call fails as *not sent* only if none of its bytes was given to the connection. From then on its outcome is unknown
-//! until its answer arrives.
+//! until its answer arrives. Whoever stops waiting before that takes the call back: the connection and the caller race for it,
+//! and one of them wins.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -46,11 +48,61 @@ pub(crate) enum CallError {
 }
 
 type Reply = oneshot::Sender<Result<Answer, CallError>>;
-pub(super) type Pending = oneshot::Receiver<Result<Answer, CallError>>;
+
+/// A call on its way to a connection, or back to its caller.
+struct Queued {
+    call: Call,
+    reply: Reply,
+    claim: Claim,
+}
+
+/// The right to decide whether a call is sent. The connection claims it before the first byte, the caller when it waits no more.
+#[derive(Clone, Default)]
+struct Claim(Arc<AtomicBool>);
+
+impl Claim {
+    /// Whether nobody was earlier.
+    fn claim(&self) -> bool {
+        !self.0.swap(true, Ordering::Relaxed)
+    }
+}
+
+/// A call without an answer so far. Dropping it takes the call back, if none of it was sent.
+pub(super) struct Pending {
+    answer: oneshot::Receiver<Result<Answer, CallError>>,
+    claim: Claim,
+}
+
+impl Pending {
+    /// The answer, unless `end` comes first.
+    pub(super) async fn answer_before(
+        mut self,
+        end: impl Future<Output = io::Error>,
+    ) -> Result<Answer, CallError> {
+        let error = tokio::select! {
+            biased;
+            answer = &mut self.answer => match answer {
+                Ok(answer) => return answer,
+                Err(_) => closed("the connection was closed before the answer"),
+            },
+            error = end => error,
+        };
+        Err(match self.claim.claim() {
+            true => CallError::NotSent(error),
+            false => CallError::Unknown(error),
+        })
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        self.claim.claim();
+    }
+}
 
 /// The connection for calls to one node on one channel. Dropping it closes the connection.
 pub(super) struct CallLink {
-    queue: mpsc::Sender<(Call, Reply)>,
+    queue: mpsc::Sender<Queued>,
     task: AbortHandle,
 }
 
@@ -68,9 +120,10 @@ impl CallLink {
     }
 
     pub(super) fn send(&self, call: Call) -> Result<Pending, CallError> {
-        let (reply, pending) = oneshot::channel();
-        match self.queue.try_send((call, reply)) {
-            Ok(()) => Ok(pending),
+        let (reply, answer) = oneshot::channel();
+        let claim = Claim::default();
+        match self.queue.try_send(Queued { call, reply, claim: claim.clone() }) {
+            Ok(()) => Ok(Pending { answer, claim }),
             Err(TrySendError::Full(_)) => {
                 Err(CallError::NotSent(io::Error::other("too many calls wait to be sent")))
             }
@@ -85,7 +138,7 @@ struct Caller {
     directory: Arc<Directory>,
     since: Since,
     target: Target,
-    calls: mpsc::Receiver<(Call, Reply)>,
+    calls: mpsc::Receiver<Queued>,
 }
 
 impl Caller {
@@ -99,14 +152,14 @@ impl Caller {
             if let Some((at, error)) = &failed
                 && at.elapsed() < AGAIN
             {
-                not_sent(first.1, error);
+                not_sent(first.reply, error);
                 continue;
             }
             match self.directory.connect(self.target, MAX_ANSWER).await {
                 Ok(link) => next = self.talk(link, first).await,
                 Err(error) => {
-                    not_sent(first.1, &error);
-                    while let Some((_, reply)) = self.next_now() {
+                    not_sent(first.reply, &error);
+                    while let Some(Queued { reply, .. }) = self.next_now() {
                         not_sent(reply, &error);
                     }
                     failed = Some((Instant::now(), error));
@@ -116,14 +169,14 @@ impl Caller {
     }
 
     /// The next call, if one is queued. `try_recv` would park this thread while another is in the middle of sending.
-    fn next_now(&mut self) -> Option<(Call, Reply)> {
+    fn next_now(&mut self) -> Option<Queued> {
         self.calls.recv().now_or_never()?
     }
 
     /// Sends calls and receives answers until the connection breaks, or gives back a call that should have a new one.
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
-    async fn talk(&mut self, link: Link, first: (Call, Reply)) -> Option<(Call, Reply)> {
+    async fn talk(&mut self, link: Link, first: Queued) -> Option<Queued> {
         let mut sent = Sent { link, since: self.since, unanswered: BTreeMap::new(), number: 0 };
         sent.push(first);
         let error = loop {
@@ -146,7 +199,10 @@ impl Caller {
                 },
                 frame = sent.link.reader.next() => match frame {
                     Ok(Some((ANSWER, body))) => match get_numbered(body) {
-                        Ok((number, answer)) => sent.complete(number, answer),
+                        Ok((number, answer)) => {
+                            self.directory.note_answer(self.target);
+                            sent.complete(number, answer);
+                        }
                         Err(error) => break error,
                     },
                     Ok(Some((kind, _))) => break unexpected(kind, "an answer"),
@@ -182,15 +238,15 @@ impl Sent {
         !is_ending && self.link.writer.queued() < WRITE_BYTES && self.unanswered.len() < MAX_CALLS
     }
 
-    /// Skips a call that nobody waits for any more.
-    fn push(&mut self, (call, reply): (Call, Reply)) {
-        if reply.is_closed() {
-            return;
-        }
+    /// Skips a call that was taken back.
+    fn push(&mut self, Queued { call, reply, claim }: Queued) {
         let Some(call) = call.within(&self.link.program, self.since) else {
             let error = io::Error::new(io::ErrorKind::Unsupported, "its program is too old for this");
             return not_sent(reply, &error);
         };
+        if !claim.claim() {
+            return;
+        }
         self.number += 1;
         self.link.writer.put(CALL, |out| put_numbered(out, self.number, &call));
         self.unanswered.insert(self.number, reply);

@@ -1,6 +1,7 @@
 //! What a node remembers of the processes of the members, to find copies of a data directory.
 
 use std::ops::RangeInclusive;
+use std::time::Duration;
 
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -19,6 +20,11 @@ pub(super) struct Known {
     pub(super) heard: Option<Instant>,
     pub(super) whereabouts: Whereabouts,
     pub(super) sent: Option<Sent>,
+    /// The data directory that answered last, or was asked first, and when.
+    pub(super) answered: Option<(Uuid, Instant)>,
+    pub(super) undelivered: Option<Undelivered>,
+    /// Why the last snapshot from it was not received.
+    pub(super) unreceived: Option<String>,
     /// A data directory that has lost something, and what.
     pub(super) lost: Option<(Uuid, String)>,
 }
@@ -57,4 +63,16 @@ pub(super) struct Sent {
     pub(super) run: RangeInclusive<u64>,
     /// The last entry of the run that it acknowledged.
     pub(super) acknowledged: Option<LogId>,
+}
+
+/// The snapshot that was not delivered to a data directory last.
+#[derive(Debug)]
+pub(super) struct Undelivered {
+    pub(super) to: Uuid,
+    /// The last entry that it covers.
+    pub(super) covers: Option<LogId>,
+    pub(super) reason: String,
+    /// The pause after it, and when that ends.
+    pub(super) pause: Duration,
+    pub(super) next: Instant,
 }

@@ -295,6 +295,8 @@ pub(super) const SNAPSHOT_BEGIN: u8 = 48;
 pub(super) const SNAPSHOT_CHUNK: u8 = 49;
 pub(super) const SNAPSHOT_END: u8 = 50;
 pub(super) const SNAPSHOT_INSTALLED: u8 = 51;
+/// Instead of that, or before the end: why the snapshot is not installed. Older builds close the connection without a word.
+pub(super) const SNAPSHOT_REFUSED: u8 = 52;
 
 /// Writes the body of a call or an answer.
 pub(super) fn put_numbered(out: &mut BytesMut, number: u64, message: &impl Serialize) {

@@ -1,6 +1,7 @@
 //! openraft's network over the connections to the other nodes.
 
 use std::future::Future;
+use std::io;
 use std::sync::Arc;
 
 use futures_util::stream::{self, Stream, StreamExt};
@@ -12,6 +13,7 @@ use openraft::raft::{
     AppendEntriesRequest, AppendEntriesResponse, SnapshotResponse, StreamAppendResult, TransferLeaderRequest,
     TransferLeaderResponse, VoteRequest, VoteResponse,
 };
+use tokio::time::sleep_until;
 
 use super::append::AppendLink;
 use super::call::CallError;
@@ -19,15 +21,16 @@ use super::directory::Target;
 use super::handshake::Channel;
 use super::message::{Answer, Call};
 use super::peers::Peers;
-use super::snapshot;
+use super::snapshot::{self, Undeliverable};
 use crate::consensus::{Consensus, Member, NodeId, Vote};
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::generation::{Generation, Snapshot};
+use crate::storage::snapshots::{Generations, is_lack};
 
 type RpcResult<T> = Result<T, RPCError<Consensus>>;
 
-/// Makes the clients that openraft asks for, which send what is in this log.
-pub(crate) struct Network(pub(crate) Arc<Peers>, pub(crate) LogStore);
+/// Makes the clients that openraft asks for, which send what is in this log, and the newest of these snapshots.
+pub(crate) struct Network(pub(crate) Arc<Peers>, pub(crate) LogStore, pub(crate) Arc<Generations>);
 
 /// What openraft sends to one member by: to the incarnation that openraft's own membership names. What another process with
 /// the same id answers is never taken for this member's vote or acknowledgement.
@@ -35,13 +38,14 @@ pub(crate) struct Client {
     peers: Arc<Peers>,
     target: Target,
     appends: AppendLink,
+    generations: Arc<Generations>,
 }
 
 impl Network {
     fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
         let target = Target { to, incarnation: Some(member.incarnation), channel };
         let appends = AppendLink::new(Arc::clone(&self.0.directory), target, self.1.needed_from());
-        Client { peers: Arc::clone(&self.0), target, appends }
+        Client { peers: Arc::clone(&self.0), target, appends, generations: Arc::clone(&self.2) }
     }
 }
 
@@ -77,6 +81,36 @@ impl Client {
             }
             other => Err(unexpected(&other)),
         }
+    }
+}
+
+impl Client {
+    /// Sends a snapshot, if that is due. openraft repeats it after any error, with its newest snapshot.
+    async fn deliver(&self, vote: Vote, snapshot: Snapshot) -> Result<Vote, Undeliverable> {
+        let target = Target { channel: Channel::Snapshots, ..self.target };
+        let directory = &self.peers.directory;
+        if let Some(next) = directory.next_delivery(target) {
+            sleep_until(next).await;
+            return Err(io::Error::other("there may be a newer snapshot by now").into());
+        }
+        let (covers, generation) = (snapshot.meta.last_log_id, Arc::clone(&snapshot.snapshot));
+        let sent = snapshot::send(directory, target, vote, snapshot).await;
+        match &sent {
+            Ok(_) => directory.note_delivered(target),
+            Err(Undeliverable::Unreached(_)) => {}
+            Err(Undeliverable::Failed(error)) => directory.note_undelivered(target, covers, error),
+            Err(Undeliverable::Unreadable(error)) => {
+                // One that was replaced meanwhile may be gone.
+                if let Some(path) = self.generations.path_of(&generation) {
+                    let why = format!("the snapshot {} of this node cannot be read: {error}", path.display());
+                    directory.note_undelivered(target, covers, &io::Error::other(why));
+                    if !is_lack(error) {
+                        generation.note_damaged();
+                    }
+                }
+            }
+        }
+        sent
     }
 }
 
@@ -139,12 +173,10 @@ impl RaftNetworkV2<Consensus> for Client {
         cancel: impl Future<Output = ReplicationClosed> + OptionalSend + 'static,
         _option: RPCOption,
     ) -> Result<SnapshotResponse<Consensus>, StreamingError<Consensus>> {
-        let target = Target { channel: Channel::Snapshots, ..self.target };
-        let sent = snapshot::send(&self.peers.directory, target, vote, snapshot);
         tokio::select! {
             biased;
             closed = cancel => Err(StreamingError::Closed(closed)),
-            sent = sent => match sent {
+            sent = self.deliver(vote, snapshot) => match sent {
                 Ok(vote) => Ok(SnapshotResponse::new(vote)),
                 Err(error) => Err(StreamingError::Unreachable(Unreachable::new(&error))),
             },

@@ -1,6 +1,8 @@
 //! Calls to the other nodes.
 
 use std::collections::BTreeMap;
+use std::future::pending;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use std::{io, iter};
@@ -9,11 +11,10 @@ use openraft::async_runtime::watch::WatchReceiver;
 use ringfence_lease::{Outcome, Request};
 use ringfence_wire::{Key, Revision, Upgraded};
 use tokio::runtime::Handle;
-use tokio::time::error::Elapsed;
-use tokio::time::{Instant, MissedTickBehavior, interval, timeout, timeout_at};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until, timeout};
 use uuid::Uuid;
 
-use super::call::{CallError, CallLink};
+use super::call::{CallError, CallLink, Pending};
 use super::directory::{Directory, Target};
 use super::known::Process;
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
@@ -100,9 +101,20 @@ impl Peers {
     }
 
     /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
-    /// caller bounds the time.
+    /// caller bounds the time, and learns nothing of a call that took longer.
     pub(crate) async fn call(&self, to: NodeId, call: Call) -> Result<Answer, CallError> {
-        self.call_incarnation(to, self.directory.member(to).map(|member| member.incarnation), call).await
+        self.call_before(to, call, pending()).await
+    }
+
+    /// As [`Peers::call`]. When `end` comes before the answer, the call is taken back: *not sent* is certain then.
+    async fn call_before(
+        &self,
+        to: NodeId,
+        call: Call,
+        end: impl Future<Output = io::Error>,
+    ) -> Result<Answer, CallError> {
+        let incarnation = self.directory.member(to).map(|member| member.incarnation);
+        self.pending(to, incarnation, call)?.answer_before(end).await
     }
 
     /// The answer of this incarnation of `to`, and of no other; `None`: of whichever answers. The caller bounds the time.
@@ -112,16 +124,17 @@ impl Peers {
         incarnation: Option<Uuid>,
         call: Call,
     ) -> Result<Answer, CallError> {
+        self.pending(to, incarnation, call)?.answer_before(pending()).await
+    }
+
+    fn pending(&self, to: NodeId, incarnation: Option<Uuid>, call: Call) -> Result<Pending, CallError> {
         if self.directory.has_lost(to, incarnation) {
             let lost = format!("node {to} lost what it had acknowledged");
             return Err(CallError::NotSent(io::Error::new(io::ErrorKind::PermissionDenied, lost)));
         }
         let target = Target { to, incarnation, channel: call.channel() };
         let start = || CallLink::start(Arc::clone(&self.directory), self.since, target, &self.runtime);
-        let pending = self.links().entry(target).or_insert_with(start).send(call)?;
-        let dropped =
-            |_| Err(CallError::Unknown(io::Error::other("the connection was closed before the answer")));
-        pending.await.unwrap_or_else(dropped)
+        self.links().entry(target).or_insert_with(start).send(call)
     }
 
     pub(super) fn links(&self) -> MutexGuard<'_, BTreeMap<Target, CallLink>> {
@@ -135,21 +148,22 @@ impl Peers {
     }
 
     async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
-        answered(timeout_at(deadline, self.call(leader, call)).await)
+        answered(self.call_before(leader, call, passed(deadline)).await)
     }
 
-    /// The outcomes of a request's commands from `leader`. `rules` are those in use, as far as this node knows: they are asked
-    /// for only if its program is too old for a command.
+    /// The outcomes of a request's commands from `leader`, unless `end` comes first. `rules` are those in use, as far as this
+    /// node knows: they are asked for only if its program is too old for a command.
     pub(crate) async fn propose(
         &self,
         leader: NodeId,
         request: &Request,
         rules: impl Fn() -> u8,
-        deadline: Instant,
+        end: impl Future<Output = io::Error>,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        match timeout_at(deadline, self.call(leader, Call::ProposeBy(request.clone()))).await {
-            Ok(Err(CallError::NotSent(error))) if error.kind() == io::ErrorKind::Unsupported => {
-                self.propose_rest(leader, request.clone(), rules(), deadline).await
+        let mut end = pin!(end);
+        match self.call_before(leader, Call::ProposeBy(request.clone()), end.as_mut()).await {
+            Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
+                self.propose_rest(leader, request.clone(), rules(), end).await
             }
             called => outcomes(answered(called)?, request.commands.len()),
         }
@@ -161,7 +175,7 @@ impl Peers {
         leader: NodeId,
         mut request: Request,
         rules: u8,
-        deadline: Instant,
+        end: impl Future<Output = io::Error>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let member = self.directory.member(leader).ok_or(Unanswered::Unavailable)?;
         let program = self.directory.program_of(leader, member.incarnation);
@@ -173,7 +187,7 @@ impl Peers {
             return Ok(withheld.refuse(iter::empty()));
         }
         let count = request.commands.len();
-        let answer = self.forward(leader, Call::ProposeBy(request), deadline).await?;
+        let answer = answered(self.call_before(leader, Call::ProposeBy(request), end).await)?;
         Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
     }
 
@@ -199,15 +213,15 @@ impl Peers {
         check: bool,
         deadline: Instant,
     ) -> Result<Upgraded, MembersError> {
-        match timeout_at(deadline, self.call(leader, Call::Upgrade { to, check })).await {
-            Ok(Ok(Answer::Upgraded(upgraded))) => Ok(upgraded),
-            Ok(Ok(Answer::Refused { reason })) => Err(MembersError::Refused(reason)),
-            Ok(Err(CallError::NotSent(error))) if error.kind() == io::ErrorKind::Unsupported => {
+        match self.call_before(leader, Call::Upgrade { to, check }, passed(deadline)).await {
+            Ok(Answer::Upgraded(upgraded)) => Ok(upgraded),
+            Ok(Answer::Refused { reason }) => Err(MembersError::Refused(reason)),
+            Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 Err(MembersError::Refused(format!(
                     "node {leader}, which leads, runs a program that cannot raise the rules: upgrade it first"
                 )))
             }
-            Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable.into()),
+            Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable.into()),
             _ if check => Err(Unanswered::Unavailable.into()),
             _ => Err(Unanswered::Indeterminate.into()),
         }
@@ -252,16 +266,12 @@ impl Peers {
         let mut ticks = interval(CALL_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (directory, mut turn) = (&self.directory, 0_usize);
-        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
-        let nobodys = Vote::new(0, directory.identity.node_id);
         loop {
             ticks.tick().await;
             let followed = directory.leader_within(Duration::from_millis(ELECTION_MS.end));
             // A learner that has moved, and is not called, has no other reason to call anybody.
             let Some(process) = followed.or_else(|| self.next_member(&mut turn)) else { continue };
-            let (id, incarnation) = process;
-            let answer = self.call_incarnation(id, Some(incarnation), Call::Confirm { vote: nobodys.into() });
-            if matches!(timeout(CALL_WITHIN, answer).await, Ok(Ok(_))) && followed.is_some() {
+            if matches!(timeout(CALL_WITHIN, self.answers(process)).await, Ok(true)) && followed.is_some() {
                 directory.callable.answered(process);
             }
         }
@@ -291,11 +301,17 @@ impl Peers {
     }
 }
 
-fn answered(called: Result<Result<Answer, CallError>, Elapsed>) -> Result<Answer, Unanswered> {
+/// The end of a call that has time until `deadline`.
+pub(crate) async fn passed(deadline: Instant) -> io::Error {
+    sleep_until(deadline).await;
+    io::ErrorKind::TimedOut.into()
+}
+
+fn answered(called: Result<Answer, CallError>) -> Result<Answer, Unanswered> {
     match called {
-        Ok(Ok(Answer::NotDone) | Err(CallError::NotSent(_))) => Err(Unanswered::Unavailable),
-        Ok(Ok(Answer::Unknown) | Err(CallError::Unknown(_))) | Err(_) => Err(Unanswered::Indeterminate),
-        Ok(Ok(answer)) => Ok(answer),
+        Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable),
+        Ok(Answer::Unknown) | Err(CallError::Unknown(_)) => Err(Unanswered::Indeterminate),
+        Ok(answer) => Ok(answer),
     }
 }
 

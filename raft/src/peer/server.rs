@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use openraft::errors::RaftError;
 use openraft::raft::{TransferLeaderRequest, VoteResponse};
-use tokio::sync::{Semaphore, mpsc, oneshot};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
@@ -17,6 +17,7 @@ use super::frame::{FrameWriter, invalid, unexpected};
 use super::handshake::Channel;
 use super::link::Incoming;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
+use super::snapshot::Receiver;
 use super::transport::{Connection, Transport};
 use super::{append, heartbeat, snapshot};
 use crate::applied::state_machine::Raft;
@@ -67,6 +68,8 @@ pub(crate) struct Server<S> {
     pub(crate) named: Mutex<BTreeMap<(NodeId, Channel), Alike>>,
     /// Lines about connections that were refused or broke.
     pub(crate) lines: Lines,
+    /// Why this node cannot go on.
+    pub(crate) fault: watch::Sender<Option<String>>,
 }
 
 /// Connections that are alike, the oldest first. Each takes a descriptor and memory, so there is a maximum, and one more ends
@@ -182,7 +185,10 @@ impl<S: Service> Server<S> {
             }
             Channel::Snapshots => {
                 incoming.set_max(snapshot::CHUNK + 1);
-                snapshot::receive(self.raft()?, &self.log, &self.generations, incoming, writer).await
+                let (directory, log) = (&self.directory, &self.log);
+                let receiver =
+                    Receiver { directory, log, generations: &self.generations, fault: &self.fault };
+                snapshot::receive(self.raft()?, receiver, incoming, writer).await
             }
         }
     }

@@ -9,30 +9,59 @@
 //!                                        ◀──   INSTALLED   its vote
 //! ```
 //! The next chunk is read while one is sent. Neither side holds more than a few chunks in memory. A connection that breaks
-//! leaves nothing behind.
+//! leaves nothing behind. What became of transfers that failed is in [`deliveries`](super::deliveries).
+//!
+//! A node that cannot store a snapshot stops, as one that cannot write its log does.
 
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
-use tokio::time::Instant;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
 
 use super::directory::{Directory, Target};
 use super::frame::{FrameWriter, closed, invalid, unexpected};
-use super::link::Incoming;
-use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED};
+use super::link::{Incoming, Link};
+use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{NodeId, SnapshotMeta, Vote};
 use crate::storage::log_store::LogStore;
 use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
-use crate::storage::snapshots::Generations;
 use crate::storage::snapshots::generation::{Reader, Snapshot};
+use crate::storage::snapshots::{Generations, is_passing};
 
 /// The size of a chunk in bytes.
 pub(super) const CHUNK: usize = 1 << 20;
+/// The most characters of a reason that are kept.
+const MAX_REASON: usize = 1_000;
+/// How long telling a reason may take.
+const TELL: Duration = Duration::from_secs(1);
 /// How often the progress of a transfer is logged.
 const LOG_EVERY: Duration = Duration::from_secs(2);
+
+/// Why a snapshot was not delivered.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Undeliverable {
+    /// No connection was made. Who cannot be reached is known already.
+    #[error("{0}")]
+    Unreached(io::Error),
+    /// This node cannot read its own snapshot.
+    #[error("{0}")]
+    Unreadable(io::Error),
+    /// The connection broke, or the other side refused.
+    #[error("{0}")]
+    Failed(#[from] io::Error),
+}
+
+/// The errors of a connection that the other side has closed, whichever comes first.
+const HAS_CLOSED: [ErrorKind; 4] = [
+    ErrorKind::ConnectionReset,
+    ErrorKind::ConnectionAborted,
+    ErrorKind::BrokenPipe,
+    ErrorKind::UnexpectedEof,
+];
 
 /// Sends a snapshot, and waits until it is installed. Gives the other side's vote.
 pub(super) async fn send(
@@ -40,8 +69,8 @@ pub(super) async fn send(
     target: Target,
     vote: Vote,
     Snapshot { meta, snapshot: generation }: Snapshot,
-) -> io::Result<Vote> {
-    let mut link = directory.connect(target, CHUNK).await?;
+) -> Result<Vote, Undeliverable> {
+    let mut link = directory.connect(target, CHUNK).await.map_err(Undeliverable::Unreached)?;
     let bytes = generation.head().bytes;
     let mut progress = Progress::new("sent", target.to, &meta, bytes);
     link.writer.put(SNAPSHOT_BEGIN, |out| {
@@ -49,24 +78,57 @@ pub(super) async fn send(
         out.put_u64_le(bytes);
         put_meta(out, &meta);
     });
-    let mut reader = generation.open().await?;
-    let mut chunk = reader.run(next_chunk).await?;
+    let mut reader = generation.open().await.map_err(Undeliverable::Unreadable)?;
+    let mut read = async || reader.run(next_chunk).await.map_err(Undeliverable::Unreadable);
+    let mut chunk = read().await?;
     while !chunk.is_empty() {
         link.writer.put(SNAPSHOT_CHUNK, |out| out.extend_from_slice(&chunk));
         let sent = chunk.len();
-        ((), chunk) = tokio::try_join!(biased; link.writer.flush(), reader.run(next_chunk))?;
+        ((), chunk) = tokio::try_join!(biased; flush(&mut link), read())?;
         progress.add(sent);
     }
     link.writer.put(SNAPSHOT_END, |out| out.put_u64_le(bytes));
-    link.writer.flush().await?;
-    match link.reader.next().await? {
-        Some((SNAPSHOT_INSTALLED, mut body)) => {
-            progress.end("snapshot sent and installed");
-            let vote = read_vote(&mut body).map_err(malformed)?;
-            directory.check_term(vote.leader_id.term).map(|()| vote)
+    let flushed = link.writer.flush().await;
+    link.check(flushed).await?;
+    let vote = installed(link.reader.next().await)?;
+    progress.end("snapshot sent and installed");
+    Ok(directory.check_term(vote.leader_id.term).map(|()| vote)?)
+}
+
+/// Writes all that is queued, unless the other side says before that it refuses, or closes.
+async fn flush(link: &mut Link) -> Result<(), Undeliverable> {
+    tokio::select! {
+        biased;
+        answer = link.reader.next() => match installed(answer) {
+            Ok(_) => Err(invalid("a snapshot was installed before it was sent").into()),
+            Err(error) => Err(error.into()),
+        },
+        flushed = link.writer.flush() => Ok(link.check(flushed).await?),
+    }
+}
+
+impl Link {
+    /// The better error, if writing failed: the other side may have said why it closed.
+    async fn check(&mut self, flushed: io::Result<()>) -> io::Result<()> {
+        let Err(error) = flushed else { return Ok(()) };
+        let said = timeout(TELL, self.reader.next()).await.unwrap_or(Ok(None));
+        Err(installed(said).err().unwrap_or(error))
+    }
+}
+
+/// The other side's vote, which comes with its answer to a snapshot.
+fn installed(answer: io::Result<Option<(u8, Bytes)>>) -> io::Result<Vote> {
+    match answer {
+        Ok(Some((SNAPSHOT_INSTALLED, mut body))) => read_vote(&mut body).map_err(malformed),
+        Ok(Some((SNAPSHOT_REFUSED, body))) => {
+            let said = String::from_utf8_lossy(&body);
+            // It is printed on the terminals of operators.
+            let said: String = said.chars().filter(|it| !it.is_control()).take(MAX_REASON).collect();
+            Err(io::Error::other(format!("the node refuses it: {said}")))
         }
-        Some((kind, _)) => Err(unexpected(kind, "an answer to a snapshot")),
-        None => Err(closed("the connection was closed before the snapshot was installed")),
+        Ok(Some((kind, _))) => Err(unexpected(kind, "an answer to a snapshot")),
+        Err(error) if !HAS_CLOSED.contains(&error.kind()) => Err(error),
+        _ => Err(closed("the node closed the connection before the snapshot was installed")),
     }
 }
 
@@ -85,8 +147,7 @@ fn next_chunk(reader: &mut Reader) -> io::Result<Vec<u8>> {
 /// snapshot or from the log, and the log is on disk.
 pub(super) async fn receive(
     raft: &Raft,
-    log: &LogStore,
-    generations: &Arc<Generations>,
+    receiver: Receiver<'_>,
     mut incoming: Incoming,
     mut writer: FrameWriter,
 ) -> io::Result<()> {
@@ -94,60 +155,125 @@ pub(super) async fn receive(
         if kind != SNAPSHOT_BEGIN {
             return Err(unexpected(kind, "a snapshot"));
         }
-        let (vote, snapshot) = receive_one(log, generations, body, &mut incoming).await?;
+        match receiver.install_one(raft, body, &mut incoming).await {
+            Ok(vote) => writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &vote)),
+            Err(failed) => {
+                tell(&failed, &mut incoming, &mut writer).await;
+                return Err(receiver.failed(failed, incoming.from));
+            }
+        }
+        writer.flush().await?;
+        receiver.directory.note_received(incoming.from);
+    }
+    Ok(())
+}
+
+/// Tells the sender why its snapshot is not installed, and reads on for a moment: to close a connection before all is read may take
+/// with it what was written.
+async fn tell(failed: &Failed, incoming: &mut Incoming, writer: &mut FrameWriter) {
+    writer.put(SNAPSHOT_REFUSED, |out| out.extend_from_slice(failed.to_string().as_bytes()));
+    let told = async {
+        writer.flush().await?;
+        while incoming.next().await?.is_some() {}
+        io::Result::Ok(())
+    };
+    // The sender may have gone.
+    let _ = timeout(TELL, told).await;
+}
+
+/// Why a snapshot is not received.
+#[derive(Debug, thiserror::Error)]
+enum Failed {
+    /// This node cannot store it.
+    #[error("it cannot be stored: {0}")]
+    Disk(io::Error),
+    #[error("{0}")]
+    Other(#[from] io::Error),
+}
+
+impl Failed {
+    /// Of an error of the disk, unless the system lacks something for a while.
+    fn to_store(error: io::Error) -> Self {
+        if is_passing(&error) { Self::Other(error) } else { Self::Disk(error) }
+    }
+}
+
+/// Where a node puts a snapshot that it is sent.
+#[derive(Clone, Copy)]
+pub(super) struct Receiver<'a> {
+    pub(super) directory: &'a Directory,
+    pub(super) log: &'a LogStore,
+    pub(super) generations: &'a Arc<Generations>,
+    /// Why this node cannot go on.
+    pub(super) fault: &'a watch::Sender<Option<String>>,
+}
+
+impl Receiver<'_> {
+    async fn install_one(self, raft: &Raft, begin: Bytes, incoming: &mut Incoming) -> Result<Vote, Failed> {
+        let (vote, snapshot) = self.receive_one(begin, incoming).await?;
         let covers = snapshot.meta.last_log_id;
         let response = raft.install_full_snapshot(vote, snapshot).await.map_err(io::Error::other)?;
         if response.vote == vote {
             let applies = raft.wait(None);
             let applied = applies.metrics(move |it| it.last_applied >= covers, "a snapshot is applied");
             applied.await.map_err(io::Error::other)?;
-            log.barrier().await?;
+            self.log.barrier().await?;
         }
-        writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &response.vote));
-        writer.flush().await?;
+        Ok(response.vote)
     }
-    Ok(())
-}
 
-/// Receives what follows the frame BEGIN. The result is on disk, and not yet one of the node's own snapshots.
-async fn receive_one(
-    log: &LogStore,
-    generations: &Arc<Generations>,
-    mut begin: Bytes,
-    incoming: &mut Incoming,
-) -> io::Result<(Vote, Snapshot)> {
-    let vote = read_vote(&mut begin).map_err(malformed)?;
-    let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
-    let meta = read_meta(&mut begin).map_err(malformed)?;
-    incoming.check_vote(&vote, meta.last_log_id)?;
-    incoming.check_log(log, &vote, meta.last_log_id.into_iter())?;
-    let mut progress = Progress::new("received", incoming.from, &meta, bytes);
-    let mut writer = generations.writer().await?;
-    let mut left = bytes;
-    loop {
-        match incoming.next().await? {
-            // Nobody sends one, and each would take a thread.
-            Some((SNAPSHOT_CHUNK, chunk)) if chunk.is_empty() => {
-                return Err(invalid("a snapshot with an empty chunk"));
+    /// The error for the log. Ends this node if it is the disk's.
+    fn failed(self, failed: Failed, from: NodeId) -> io::Error {
+        match failed {
+            Failed::Disk(error) => {
+                let path = self.generations.path();
+                let why = format!("a snapshot cannot be stored in {}: {error}", path.display());
+                self.fault.send_replace(Some(why));
+                error
             }
-            Some((SNAPSHOT_CHUNK, chunk)) if chunk.len() as u64 <= left => {
-                let received = chunk.len();
-                writer.run(move |writer| writer.write_all(&chunk)).await?;
-                left -= received as u64;
-                progress.add(received);
-            }
-            Some((SNAPSHOT_END, body)) if left == 0 && body[..] == bytes.to_le_bytes() => break,
-            Some((SNAPSHOT_CHUNK | SNAPSHOT_END, _)) => {
-                return Err(invalid("the length of a snapshot is not the announced one"));
-            }
-            Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot")),
-            None => return Err(closed("the connection was closed in the middle of a snapshot")),
+            Failed::Other(error) => self.directory.note_unreceived(from, error),
         }
     }
-    let covers = meta.clone();
-    let generation = writer.end(move |writer| writer.finish(covers)).await?;
-    progress.end("snapshot received");
-    Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
+
+    /// Receives what follows the frame BEGIN. The result is on disk, and not yet one of the node's own snapshots.
+    async fn receive_one(
+        self,
+        mut begin: Bytes,
+        incoming: &mut Incoming,
+    ) -> Result<(Vote, Snapshot), Failed> {
+        let vote = read_vote(&mut begin).map_err(malformed)?;
+        let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
+        let meta = read_meta(&mut begin).map_err(malformed)?;
+        incoming.check_vote(&vote, meta.last_log_id)?;
+        incoming.check_log(self.log, &vote, meta.last_log_id.into_iter())?;
+        let mut progress = Progress::new("received", incoming.from, &meta, bytes);
+        let mut writer = self.generations.writer().await.map_err(Failed::to_store)?;
+        let mut left = bytes;
+        loop {
+            match incoming.next().await? {
+                // Nobody sends one, and each would take a thread.
+                Some((SNAPSHOT_CHUNK, chunk)) if chunk.is_empty() => {
+                    return Err(invalid("a snapshot with an empty chunk").into());
+                }
+                Some((SNAPSHOT_CHUNK, chunk)) if chunk.len() as u64 <= left => {
+                    let received = chunk.len();
+                    writer.run(move |writer| writer.write_all(&chunk)).await.map_err(Failed::to_store)?;
+                    left -= received as u64;
+                    progress.add(received);
+                }
+                Some((SNAPSHOT_END, body)) if left == 0 && body[..] == bytes.to_le_bytes() => break,
+                Some((SNAPSHOT_CHUNK | SNAPSHOT_END, _)) => {
+                    return Err(invalid("the length of a snapshot is not the announced one").into());
+                }
+                Some((kind, _)) => return Err(unexpected(kind, "the rest of a snapshot").into()),
+                None => return Err(closed("the connection was closed in the middle of a snapshot").into()),
+            }
+        }
+        let covers = meta.clone();
+        let generation = writer.end(move |writer| writer.finish(covers)).await.map_err(Failed::to_store)?;
+        progress.end("snapshot received");
+        Ok((vote, Snapshot { meta, snapshot: Arc::new(generation) }))
+    }
 }
 
 /// Logs the progress of a transfer.
@@ -184,5 +310,5 @@ impl Progress {
 }
 
 fn malformed(error: RecordError) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+    io::Error::new(ErrorKind::InvalidData, error)
 }

@@ -1,5 +1,7 @@
 //! The caller's end of a connection, with a test at the other end.
 
+mod deliveries;
+
 use std::collections::BTreeMap;
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,7 +16,7 @@ use ringfence_wire::RulesRange;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::addresses::Found;
@@ -33,6 +35,7 @@ use crate::consensus::{Consensus, Entry, Vote, log_id};
 use crate::members::tests::{Cluster, grant, until};
 use crate::storage::identity::Identity;
 use crate::storage::starts::Starts;
+use crate::unanswered::Unanswered;
 
 const SOON: Duration = Duration::from_secs(60);
 const MAX: usize = 64 << 20;
@@ -134,6 +137,30 @@ async fn calls_on_a_dropped_link_fail_as_unknown() {
     peers.links().clear();
     assert!(matches!(asked.await.unwrap(), Err(CallError::Unknown(_))));
     assert!(end.reader.next().await.unwrap().is_none());
+}
+
+/// Its outcome was once called unknown, though nothing of it had left this node.
+#[tokio::test]
+async fn a_call_that_is_given_up_before_a_byte_of_it_is_sent_is_certainly_not_sent_and_never_will_be() {
+    let (peers, transport) = node().await;
+    let soon = || Instant::now() + Duration::from_millis(20);
+    // The other side has accepted the connection, as far as TCP is concerned, and says nothing.
+    let order = |id| Order::Remove { id };
+    assert_eq!(peers.order(2, order(7), soon()).await, Err(Unanswered::Unavailable));
+    let given_up = peers.read_index(2, soon());
+    assert!(given_up.await.is_none());
+    let waits = {
+        let peers = Arc::clone(&peers);
+        tokio::spawn(async move { peers.order(2, Order::Remove { id: 8 }, Instant::now() + SOON).await })
+    };
+    let (mut end, _) = welcome(&transport).await;
+    let (kind, body) = end.reader.next().await.unwrap().unwrap();
+    assert_eq!((kind, get_numbered::<Call>(body).unwrap().1), (CALL, Call::Order(order(8))));
+
+    // Of a call that was sent, nobody knows.
+    assert_eq!(peers.order(2, order(9), soon()).await, Err(Unanswered::Indeterminate));
+    drop(end);
+    assert_eq!(waits.await.unwrap(), Err(Unanswered::Indeterminate));
 }
 
 /// The queue once grew for as long as the other side hung.

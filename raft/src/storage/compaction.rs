@@ -2,7 +2,8 @@
 //!
 //! Every node does so by itself. It takes a snapshot once the log has grown by
 //! [`Settings::snapshot_after_bytes`](crate::Settings) since the last one, or by half of that one's size, so that it does
-//! not write a large table for every small change. The members start out of step, so that not all are busy at once.
+//! not write a large table for every small change. The members start out of step, so that not all are busy at once. It also
+//! takes one when the newest turned out to be damaged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -56,7 +57,8 @@ impl Compaction {
             let since = self.log.since_snapshot();
             LOG_SINCE_SNAPSHOT_BYTES.get().set(since as f64);
             LOG_MEMORY_BYTES.get().set(self.log.bytes_in_memory() as f64);
-            if since >= self.due() && self.raft.trigger().snapshot().await.is_err() {
+            let is_damaged = || self.generations.newest().is_some_and(|newest| newest.is_damaged());
+            if (since >= self.due() || is_damaged()) && self.raft.trigger().snapshot().await.is_err() {
                 return;
             }
         }

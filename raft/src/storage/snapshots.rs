@@ -144,6 +144,17 @@ impl Generations {
         self.aside(move |this| restore(&mut generation.reader()?, this.supported)).await
     }
 
+    /// Where they are, for operators.
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path.join(DIR)
+    }
+
+    /// Where this one is, for operators; `None` if another has replaced it meanwhile.
+    pub(crate) fn path_of(&self, generation: &Arc<Generation>) -> Option<PathBuf> {
+        let newest = self.newest().filter(|newest| Arc::ptr_eq(newest, generation))?;
+        Some(self.store.path(&name_of(newest.index()?)))
+    }
+
     /// The newest, if any.
     pub(crate) fn newest(&self) -> Option<Arc<Generation>> {
         self.lock().clone()
@@ -185,8 +196,10 @@ impl Generations {
 
     fn publish_here(&self, made: &Generation, keep_older: bool) -> io::Result<()> {
         let _alone = self.publishing.lock().expect("no panic while a snapshot is published");
-        let before = self.newest().and_then(|newest| newest.index());
-        let Some(index) = made.index().filter(|index| before < Some(*index)) else {
+        let newest = self.newest();
+        let before = newest.as_ref().and_then(|newest| newest.index());
+        let repairs = |index| before == Some(index) && newest.as_ref().is_some_and(|it| it.is_damaged());
+        let Some(index) = made.index().filter(|index| before < Some(*index) || repairs(*index)) else {
             // It covers nothing, or no more than the newest does: one that was installed while this was being made.
             return Ok(());
         };
@@ -194,6 +207,9 @@ impl Generations {
         let others = indexes(&*self.store)?;
         let published = made.publish(&self.store, name_of(index))?;
         *self.lock() = Some(Arc::new(published));
+        if before == Some(index) {
+            return Ok(());
+        }
         let older = before.filter(|_| keep_older);
         for gone in others.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
             self.store.remove(&name_of(gone))?;
@@ -259,11 +275,17 @@ fn unsupported(error: &io::Error) -> Option<UnsupportedRules> {
     }
 }
 
+/// Whether the system lacks something that it may have in a moment.
+pub(crate) fn is_passing(error: &io::Error) -> bool {
+    use io::ErrorKind::{Interrupted, OutOfMemory, WouldBlock};
+    matches!(error.kind(), Interrupted | OutOfMemory | WouldBlock) || lacks_descriptors(error)
+}
+
 /// Whether the system lacks something for now: the error says nothing of the snapshot.
-fn is_lack(error: &io::Error) -> bool {
-    use io::ErrorKind::{OutOfMemory, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
-    matches!(error.kind(), OutOfMemory | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
-        || lacks_descriptors(error)
+pub(crate) fn is_lack(error: &io::Error) -> bool {
+    use io::ErrorKind::{PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull};
+    matches!(error.kind(), PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull)
+        || is_passing(error)
 }
 
 fn remedy(error: &io::Error) -> &'static str {

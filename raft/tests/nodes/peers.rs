@@ -210,7 +210,10 @@ async fn a_snapshot_with_an_empty_chunk_is_refused() {
     })
     .await;
     sender.send_frame(stranger::SNAPSHOT_CHUNK, &[]).await;
-    assert_eq!(timeout(SOON, sender.next()).await.expect("the chunk is taken"), None);
+    let answer = timeout(SOON, sender.next()).await.expect("the chunk is taken");
+    assert_eq!(answer, Some((stranger::SNAPSHOT_REFUSED, b"a snapshot with an empty chunk".to_vec())));
+    // It does not wait for a sender that does not close.
+    assert_eq!(timeout(SOON, sender.next()).await.expect("the connection is kept"), None);
 }
 
 /// What was checked when a connection was made once held for as long as the connection.

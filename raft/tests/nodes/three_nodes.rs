@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Command, Outcome, Refusal};
-use ringfence_raft::{NodeId, Random, Settled, System};
-use ringfence_wire::{EndReason, Mode, Token, Ttl};
+use ringfence_raft::{Handle, NodeId, Random, Settled, System};
+use ringfence_wire::{EndReason, Mode, Role, Token, Ttl};
 
 use crate::support::network::Network;
-use crate::support::{Cluster, FIRST, SOON, acquire, id, one};
+use crate::support::{Cluster, FIRST, SOON, acquire, id, lead, one, until};
 
 #[tokio::test]
 async fn every_node_grants_and_reads_what_any_node_granted() {
@@ -25,6 +25,42 @@ async fn every_node_grants_and_reads_what_any_node_granted() {
         assert_eq!(handle.status().members.len(), 3);
         assert_eq!(handle.leader_url(), handle.status().leader.map(|id| format!("http://node-{id}")));
     }
+}
+
+/// Nothing once said that a node was down, and the last one of three said that it led while it knew of no leader.
+#[tokio::test]
+async fn each_node_knows_for_how_long_another_has_not_answered() {
+    const LONG_MS: u64 = 2_500;
+    let mut cluster = Cluster::start(3).await;
+    lead(&cluster.handle(1), 1).await;
+    let silent_ms = |at: &Handle, of| at.status().members[&of].silent_ms;
+    let (leader, follower) = (cluster.handle(1), cluster.handle(2));
+    assert_eq!((silent_ms(&leader, 1), silent_ms(&follower, 2)), (None, None));
+    cluster.nodes.remove(&3).unwrap().stop().await;
+    for (node, other) in [(&leader, 2), (&follower, 1)] {
+        until("it hears one and not the other", || {
+            let (live, gone) = (silent_ms(node, other), silent_ms(node, 3));
+            gone.is_some_and(|ms| ms > LONG_MS) && live.is_some_and(|ms| ms < LONG_MS)
+        })
+        .await;
+    }
+    cluster.restart(3).await;
+    until("it answers again", || {
+        [&leader, &follower].iter().all(|node| silent_ms(node, 3).is_some_and(|ms| ms < LONG_MS))
+    })
+    .await;
+
+    for gone in [2, 3] {
+        cluster.nodes.remove(&gone).unwrap().stop().await;
+    }
+    let last = cluster.handle(1);
+    until("it knows of no leader", || last.status().leader.is_none()).await;
+    until("it does not call itself one", || last.status().role != Role::Leader).await;
+    until("the last but one has not answered, either", || {
+        [2, 3].iter().all(|gone| silent_ms(&last, *gone).is_some_and(|ms| ms > LONG_MS))
+    })
+    .await;
+    assert_eq!((last.status().leader, last.status().role == Role::Leader), (None, false));
 }
 
 #[tokio::test]

@@ -156,6 +156,30 @@ async fn holders(client: &Client, name: &str) -> Vec<Token> {
     view.holders.iter().map(|holder| holder.token).collect()
 }
 
+/// A node that was down looked like any other; and the last of three was called the leader, beside "no leader".
+#[tokio::test]
+async fn the_page_says_which_nodes_do_not_answer_and_calls_nobody_the_leader_without_a_majority() {
+    let Some(cluster) = cluster().await else { return };
+    let leader = cluster.leader().await.unwrap();
+    let mut browser = browse(leader, "#/cluster").await;
+    let row = |id: u64| format!("document.querySelectorAll('.members tbody tr')[{}].innerText", id - 1);
+    let is_silent = |id| format!("{}.includes('has not answered node {} for')", row(id), leader.id());
+    let others: Vec<_> = cluster.others(leader.id()).collect();
+    let is_leading = format!("{}.includes('leader') && !{}", row(leader.id()), is_silent(others[0].id()));
+    browser.until(SOON, &is_leading).await.unwrap();
+    others[0].kill().unwrap();
+    browser.until(SOON, &is_silent(others[0].id())).await.unwrap();
+    assert_eq!(browser.evaluate(&is_silent(others[1].id())).await.unwrap(), false);
+    others[1].kill().unwrap();
+    browser.until(SOON, &is_silent(others[1].id())).await.unwrap();
+    let without_leader = format!(
+        "!{}.includes('leader') && !document.querySelector('#node').textContent.includes('leader') \
+         && document.querySelector('.members').innerText.includes('none')",
+        row(leader.id())
+    );
+    browser.until(SOON, &without_leader).await.unwrap();
+}
+
 #[tokio::test]
 #[ignore = "slow"]
 async fn every_view_is_reached_by_keys_alone() {

@@ -77,6 +77,7 @@ impl Drop for Unfinished {
 pub(crate) struct Generation {
     stored: Stored,
     head: Head,
+    is_damaged: AtomicBool,
 }
 
 impl Generation {
@@ -86,7 +87,8 @@ impl Generation {
         name: String,
         head: Head,
     ) -> Self {
-        Self { stored: Stored { dir, store, name, is_published: AtomicBool::new(true) }, head }
+        let stored = Stored { dir, store, name, is_published: AtomicBool::new(true) };
+        Self { stored, head, is_damaged: AtomicBool::default() }
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -102,6 +104,15 @@ impl Generation {
     /// Opens it on this thread.
     pub(super) fn reader(&self) -> io::Result<Reader> {
         Reader::open(&*self.stored.store, &self.stored.name)
+    }
+
+    /// Notes that it could not be read. Another is made soon.
+    pub(crate) fn note_damaged(&self) {
+        self.is_damaged.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.is_damaged.load(Ordering::Relaxed)
     }
 
     /// The last entry that it covers.
@@ -149,7 +160,7 @@ impl Writer {
             }
             io::copy(&mut reader, &mut io::sink()).map(drop)
         })?;
-        Ok(Generation { stored: self.stored, head })
+        Ok(Generation { stored: self.stored, head, is_damaged: AtomicBool::default() })
     }
 
     fn put_chunk(&mut self) -> io::Result<()> {
@@ -328,7 +339,7 @@ mod tests {
         let made = |head| {
             let (store, name) = (Arc::clone(&store), "new".to_owned());
             let stored = Stored { dir: Arc::clone(&dir), store, name, is_published: AtomicBool::new(false) };
-            Generation { stored, head }
+            Generation { stored, head, is_damaged: AtomicBool::default() }
         };
         let published = made(head.clone());
         drop(published.publish(&store, "1".to_owned()).unwrap());

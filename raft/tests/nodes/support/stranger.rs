@@ -24,6 +24,7 @@ pub const APPEND: u8 = 32;
 pub const APPENDED: u8 = 33;
 pub const SNAPSHOT_BEGIN: u8 = 48;
 pub const SNAPSHOT_CHUNK: u8 = 49;
+pub const SNAPSHOT_REFUSED: u8 = 52;
 
 /// Calls, as they are encoded.
 pub const READ_INDEX: &[u8] = &[4];

@@ -1,0 +1,114 @@
+//! Snapshots that a test at the other end does not take.
+
+use std::future::pending;
+
+use openraft::errors::ReplicationClosed;
+use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
+use tempfile::TempDir;
+
+use super::*;
+use crate::consensus::Member;
+use crate::peer::Network;
+use crate::peer::message::{SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED};
+use crate::storage::identity::DataDir;
+use crate::storage::record::put_vote;
+use crate::storage::snapshots::Generations;
+use crate::storage::snapshots::generation::Snapshot;
+
+const TO: u128 = 10;
+
+fn target() -> Target {
+    Target { to: 2, incarnation: Some(Uuid::from_u128(TO)), channel: Channel::Snapshots }
+}
+
+/// Each failure was repeated at once and without end, and nobody learned of any reason.
+#[tokio::test]
+async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_is_known_until_then() {
+    let cluster = Box::pin(Cluster::start(1)).await;
+    grant(&cluster.handle(1), 1).await;
+    let raft = &cluster.handle(1).shared.raft;
+    raft.trigger().snapshot().await.unwrap();
+    until("there is a snapshot", async || raft.get_snapshot().await.unwrap().is_some()).await;
+    let Snapshot { meta, snapshot } = raft.get_snapshot().await.unwrap().unwrap();
+    let copy = || Snapshot { meta: meta.clone(), snapshot: Arc::clone(&snapshot) };
+
+    let (peers, transport) = node().await;
+    let address = peers.directory.address(2).unwrap();
+    peers.directory.introduce(2, &address).unwrap();
+    let temporary = TempDir::new().unwrap();
+    let dir = Arc::new(DataDir::open(temporary.path(), 1).unwrap().0);
+    let generations = Arc::new(Generations::open(dir, SUPPORTED).unwrap());
+    let log = cluster.handle(1).shared.log.clone();
+    let member = Member { peer: address, incarnation: Uuid::from_u128(TO) };
+    let mut client = Network(Arc::clone(&peers), log, generations).new_client(2, &member).await;
+    let vote = Vote::new_committed(1, 1);
+    let mut send = async || {
+        let option = RPCOption::new(SOON);
+        client.full_snapshot(vote, copy(), pending::<ReplicationClosed>(), option).await
+    };
+    let reason = |matched| peers.directory.undelivered((2, Uuid::from_u128(TO)), matched);
+
+    // The snapshot is not read to its end: the refusal comes in its middle.
+    let refuse = async {
+        let (mut end, _) = welcome(&transport).await;
+        assert_eq!(end.reader.next().await.unwrap().unwrap().0, SNAPSHOT_BEGIN);
+        end.writer.put(SNAPSHOT_REFUSED, |out| out.extend_from_slice(b"no \x1broom"));
+        end.writer.flush().await.unwrap();
+        end
+    };
+    let (sent, end) = tokio::join!(send(), refuse);
+    assert!(sent.is_err());
+    drop(end);
+    assert_eq!(reason(None).unwrap(), "the node refuses it: no room");
+    assert_eq!(reason(meta.last_log_id), None, "it got from the log what the snapshot covers");
+
+    // Without a connection: openraft asks for it again, with its newest snapshot.
+    let next = peers.directory.next_delivery(target()).unwrap();
+    let mut accepted = pin!(transport.accept());
+    let waited = tokio::select! {
+        biased;
+        _ = &mut accepted => panic!("it was sent without a pause"),
+        waited = send() => waited,
+    };
+    assert!(waited.is_err() && Instant::now() >= next && reason(None).is_some());
+
+    let install = async {
+        let (mut end, _) = welcome(&transport).await;
+        while end.reader.next().await.unwrap().unwrap().0 != SNAPSHOT_END {}
+        end.writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &vote));
+        end.writer.flush().await.map(|()| end).unwrap()
+    };
+    let (sent, _end) = tokio::join!(send(), install);
+    sent.unwrap();
+    assert_eq!(reason(None), None);
+}
+
+#[tokio::test]
+async fn the_pauses_between_attempts_grow_up_to_a_bound_until_a_snapshot_was_delivered() {
+    let (peers, _transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    tokio::time::pause();
+    let fail = |target| {
+        directory.note_undelivered(target, None, &std::io::Error::other("of some kind"));
+        directory.next_delivery(target).map(|next| (next - Instant::now()).as_secs())
+    };
+    let pauses: Vec<_> = (0..8).filter_map(|_| fail(target())).collect();
+    assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
+    // A data directory that replaces it has nothing to do with that.
+    assert_eq!(directory.next_delivery(Target { incarnation: Some(Uuid::from_u128(11)), ..target() }), None);
+    directory.note_delivered(target());
+    assert_eq!((directory.next_delivery(target()), fail(target())), (None, Some(1)));
+}
+
+#[tokio::test]
+async fn a_reason_for_which_a_snapshot_was_not_received_is_a_warning_once() {
+    let (peers, _transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    let note = |reason: &'static str| directory.note_unreceived(2, std::io::Error::other(reason)).kind();
+    let (told, repeated) = (std::io::ErrorKind::Other, std::io::ErrorKind::AlreadyExists);
+    assert_eq!([note("one"), note("one"), note("other"), note("one")], [told, repeated, told, told]);
+    directory.note_received(2);
+    assert_eq!(note("one"), told);
+}
