@@ -143,6 +143,8 @@ async fn a_new_node_without_room_for_the_snapshot_stops_and_the_leader_knows_why
         let output = command.kill_on_drop(true).output().await.unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     };
+    let waits = async || new.log().contains("waiting to be added").then_some(());
+    until(SOON, "it waits to be added", waits).await.unwrap();
     let (status, said) = run(&["cluster", "add", "4", &new.peer().to_string()]).await;
     let reason = "could not deliver a snapshot to node 4: the node refuses it: it cannot be stored";
     assert_eq!(status, Some(0), "{said}");
