@@ -139,9 +139,11 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::AfterUnanswered => "an earlier operation has no outcome, so this one was certainly not done",
         Failure::Changed => "its keys changed again and again while it was decided: it was not done",
         Failure::NotMirrored => "the mirror did not have the grant in time: it is taken back",
-        Failure::NoLeader => "no leader accepted the request in time: it was not done",
+        Failure::NoLeader => {
+            "no leader accepted the request in time: it was not done. If that lasts, the logs of the nodes say why"
+        }
         Failure::CutOff => {
-            "this node may learn late of a grant: it does not keep up with a leader, or its disk hangs. Wait at another node"
+            "this node may learn late of a grant: it does not keep up with its leader, or its disk hangs. Wait at another node"
         }
         Failure::Blocked => {
             "the Raft thread of this node is blocked: the request was not done. Ask another node"

@@ -65,7 +65,8 @@ impl Service {
         let attachment = self.attachment();
         let wait = Duration::from_millis(request.wait_ms.ms().into());
         if !wait.is_zero() && self.handle.is_cut_off() {
-            return Attempt::failed(Failure::CutOff);
+            let has_leader = self.handle.status().leader.is_some();
+            return Attempt::failed(if has_leader { Failure::CutOff } else { Failure::NoLeader });
         }
         let keep_place = request.keep_place;
         let keys: Vec<Key> = request.keys.iter().map(|claim| claim.key.clone()).collect();

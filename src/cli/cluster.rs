@@ -1,5 +1,6 @@
 //! `ringfence cluster`: membership, leadership and versions, for operators.
 
+mod certificates;
 mod troubles;
 
 use std::process::ExitCode;
@@ -251,5 +252,5 @@ fn text(status: &ClusterStatus) -> String {
         let (version, rules) = (or_dash(member.version.as_ref()), or_dash(member.rules));
         table.add([id.to_string(), role.to_owned(), lag, version, rules, url, member.peer.clone()]);
     }
-    text + &table.text()
+    text + &table.text() + &certificates::text(status)
 }

@@ -14,6 +14,7 @@ mod demo;
 mod descriptors;
 mod dev;
 mod drill;
+mod ends;
 mod failed_syncs;
 mod failover;
 mod file_access;
