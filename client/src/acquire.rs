@@ -162,7 +162,8 @@ impl<'a> Acquire<'a> {
                 }
             }
             let retries = self.has_waited && !self.is_over();
-            if !retries && unanswered_since.is_some_and(|since| since.elapsed() >= RETRY_FOR) {
+            let has_failed = unanswered_since.is_some_and(|since| since.elapsed() >= RETRY_FOR);
+            if !retries && (has_failed || attempts.are_hopeless()) {
                 // The place may still stand.
                 attempts.maybe_done |= has_place;
                 release.is_armed = attempts.maybe_done;

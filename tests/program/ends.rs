@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::support::{ALL, PROGRAM, SOON, Secured, cert, cluster, principal};
 
 /// Runs `ringfence cert` as it would have run so many days and a half ago.
-async fn cert_of_old(dir: &Path, days: u32, words: &[&str]) {
+pub(crate) async fn cert_of_old(dir: &Path, days: u32, words: &[&str]) {
     let (back, dir) = (format!("-{}h", days * 24 + 12), format!("--dir={}", dir.display()));
     let words = ["-f", &back, PROGRAM, "cert"].into_iter().chain(words.iter().copied()).chain([dir.as_str()]);
     let ended = run("faketime", words.map(str::to_owned), SOON).await.unwrap();

@@ -52,6 +52,7 @@ mod strangers;
 mod support;
 mod tls;
 mod unread_logs;
+mod wait_ready;
 mod waiting;
 mod wall_clocks;
 mod watch;

@@ -72,7 +72,8 @@ fn reason(error: &TlsError, chain: &[&CertificateDer<'_>], authority: &Path) -> 
                 ),
             }
         }
-        TlsError::InvalidCertificate(CertificateError::UnknownIssuer) => {
+        // The latter if another authority has the same name.
+        TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
             format!("no authority of {} has signed the certificate of {own_subject}", authority.display())
         }
         error => format!("the certificate of {own_subject} is refused: {error}"),
