@@ -43,7 +43,7 @@ impl Ends {
         }
         self.0 = told;
         let mut first: BTreeMap<&'static str, i64> = BTreeMap::new();
-        for ((r#use, one), _) in &self.0 {
+        for (r#use, one) in self.0.keys() {
             let ends = first.entry(label(r#use, one)).or_insert(one.ends);
             *ends = one.ends.min(*ends);
         }

@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 
+use ringfence_access::Credential;
 use ringfence_harness::{Clocks, Node, available, run, until};
 use ringfence_wire::LeaseId;
 use tokio::time::timeout;
@@ -76,33 +77,80 @@ async fn a_check_warns_of_what_ends_within_30_days_and_fails_if_something_has_en
     assert!(status == 0 && said.contains("Take it out of the file"), "{said}");
 }
 
+/// Three nodes with clocks that can be thrown.
+struct Clocked {
+    secured: Secured,
+    clocks: Clocks,
+    operator: Credential,
+}
+
+impl Clocked {
+    /// With certificates that end in two weeks. `None`, after printing why, if the clock library is missing.
+    async fn start() -> Option<Self> {
+        let clocks = available(Clocks::new(3, false))?;
+        let (operator, rules) = principal("operator", ALL);
+        let secured = Secured::lay_out(cluster(), &rules).await;
+        let clocked = Self { secured, clocks, operator };
+        clocked.issue(350).await;
+        clocked.secured.start_with(&[], |id, command| clocked.clocks.wind(id, command));
+        clocked.nodes().iter().for_each(|node| clocked.clocks.started(node.pid()));
+        clocked.secured.ready().await;
+        Some(clocked)
+    }
+
+    fn nodes(&self) -> &[Node] {
+        self.secured.cluster.nodes()
+    }
+
+    /// Makes all certificates anew, as if so many days and a half ago.
+    async fn issue(&self, days_ago: u32) {
+        for node in self.nodes() {
+            let (id, hosts) = (format!("--id={}", node.id()), format!("--hosts={}", node.http().ip()));
+            cert_of_old(&self.secured.path(""), days_ago, &["node", &id, &hosts, "--force"]).await;
+        }
+    }
+
+    /// Waits until this is true of the logs of all nodes.
+    async fn all_log(&self, what: &str, holds: impl Fn(&str) -> bool) {
+        let found = async || self.nodes().iter().all(|node| holds(&node.log())).then_some(());
+        until(SOON, what, found).await.unwrap();
+    }
+
+    /// What `cluster status` prints.
+    async fn status(&self) -> String {
+        let urls: Vec<_> = self.nodes().iter().map(|node| format!("https://{}", node.http())).collect();
+        let command = [
+            format!("RINGFENCE_URLS={}", urls.join(",")),
+            format!("RINGFENCE_AUTHORITY={}", self.secured.path("authority.pem").display()),
+            format!("RINGFENCE_CREDENTIAL={}", self.operator.reveal()),
+            PROGRAM.to_owned(),
+            "cluster".to_owned(),
+            "status".to_owned(),
+        ];
+        let ended = run("env", command, SOON).await.unwrap();
+        assert!(ended.status.success(), "{ended:?}");
+        ended.output
+    }
+
+    /// What a client is told that would wait.
+    async fn refusal(&self) -> Option<String> {
+        let secret = Some(self.operator.reveal());
+        let mut connection = self.secured.connection(self.secured.cluster.node(1), secret).await.ok()?;
+        let path = format!("/v1/leases/{}", LeaseId::random());
+        let acquire = r#"{"keys": ["a"], "ttl_ms": 10000, "wait_ms": 60000}"#;
+        let answer = timeout(SOON, connection.call("PUT", &path, acquire)).await.ok()?.ok()?;
+        (answer.status == 503).then(|| String::from_utf8_lossy(answer.body).into_owned())
+    }
+}
+
 /// All certificates of a cluster once ended in the same minute, and nothing said so: the log named neither whose they were nor
 /// since when, and clients were told of a disk that hangs.
 #[tokio::test]
 async fn nodes_whose_certificates_end_say_whose_and_since_when_and_go_on_with_new_ones() {
-    let (operator, rules) = principal("operator", ALL);
-    let secured = Secured::lay_out(cluster(), &rules).await;
-    let dir = secured.path("");
-    let issue = async |days_ago: u32| {
-        for node in secured.cluster.nodes() {
-            let words = [&format!("--id={}", node.id()), &format!("--hosts={}", node.http().ip())];
-            cert_of_old(&dir, days_ago, &["node", words[0], words[1], "--force"]).await;
-        }
-    };
-    issue(350).await;
-    let Some(clocks) = available(Clocks::new(3, false)) else { return };
-    secured.start_with(&[], |id, command| clocks.wind(id, command));
-    secured.cluster.nodes().iter().for_each(|node| clocks.started(node.pid()));
-    secured.ready().await;
-    let all = async |what: &str, holds: &dyn Fn(&Node) -> bool| {
-        let found = async || secured.cluster.nodes().iter().all(holds).then_some(());
-        until(SOON, what, found).await.unwrap();
-    };
-    all("the start warns of the end", &|node| {
-        node.log().matches("a certificate of this node ends on").count() == 2
-    })
-    .await;
-    let client = secured.client(secured.cluster.nodes(), &operator);
+    let Some(clocked) = Clocked::start().await else { return };
+    let warned = |log: &str| log.matches("a certificate of this node ends on").count() == 2;
+    clocked.all_log("the start warns of the end", warned).await;
+    let client = clocked.secured.client(clocked.nodes(), &clocked.operator);
     let knows_peers = async || {
         let status = client.cluster().await.ok()?;
         let kinds = status.certificates.iter().map(|one| (one.r#use.as_str(), one.authority));
@@ -111,56 +159,31 @@ async fn nodes_whose_certificates_end_say_whose_and_since_when_and_go_on_with_ne
         (others.count() == 2).then_some(())
     };
     until(SOON, "a node tells of the certificates of the others", knows_peers).await.unwrap();
-    let urls: Vec<_> =
-        secured.cluster.nodes().iter().map(|node| format!("https://{}", node.http())).collect();
-    let command = async |words: &[&str]| {
-        let given = [
-            format!("RINGFENCE_URLS={}", urls.join(",")),
-            format!("RINGFENCE_AUTHORITY={}", secured.path("authority.pem").display()),
-            format!("RINGFENCE_CREDENTIAL={}", operator.reveal()),
-            PROGRAM.to_owned(),
-        ];
-        run("env", given.into_iter().chain(words.iter().map(|word| (*word).to_owned())), SOON).await.unwrap()
+    let shown = async || {
+        let status = clocked.status().await;
+        (status.lines().filter(|line| line.contains("ends on") && line.contains("in 14 days")).count() == 4)
+            .then_some(())
     };
-    let status = command(&["cluster", "status"]).await;
-    let lines = status.output.lines().filter(|line| line.contains("ends on"));
-    assert_eq!(lines.filter(|line| line.contains("in 14 days")).count(), 4, "{status:?}");
+    until(SOON, "`cluster status` shows them", shown).await.unwrap();
 
     // The clocks of the nodes jump ahead, not that of this client.
-    let ended_at = 20 * 86_400;
-    secured.cluster.nodes().iter().for_each(|node| clocks.throw(node.id(), ended_at).unwrap());
-    all("the log says that it has ended", &|node| {
-        let log = node.log();
-        let own = log.lines().any(|line| {
-            line.contains("ERROR")
-                && line.contains("-peer.pem")
-                && line.contains("a certificate of this node ended on")
-        });
-        let others = log.lines().any(|line| {
-            line.contains("peer cannot be reached")
-                && line.contains("the certificate of CN=ringfence node")
-                && line.contains("ended on")
-        });
-        own && others
-    })
-    .await;
-    let acquire = r#"{"keys": ["a"], "ttl_ms": 10000, "wait_ms": 60000}"#;
+    clocked.nodes().iter().for_each(|node| clocked.clocks.throw(node.id(), 20 * 86_400).unwrap());
+    let ended = |log: &str| {
+        let has = |parts: &[&str]| log.lines().any(|line| parts.iter().all(|part| line.contains(part)));
+        has(&["ERROR", "-peer.pem", "a certificate of this node ended on"])
+            && has(&["peer cannot be reached", "the certificate of CN=ringfence node", "ended on"])
+    };
+    clocked.all_log("it has ended", ended).await;
     let told = async || {
-        let mut connection =
-            secured.connection(secured.cluster.node(1), Some(operator.reveal())).await.ok()?;
-        let path = format!("/v1/leases/{}", LeaseId::random());
-        let answer = timeout(SOON, connection.call("PUT", &path, acquire)).await.ok()?.ok()?;
-        let body = String::from_utf8_lossy(&answer.body).into_owned();
-        assert!(!body.contains("disk"), "{body}");
-        (answer.status == 503 && body.contains("no leader")).then_some(())
+        let refusal = clocked.refusal().await?;
+        assert!(!refusal.contains("disk"), "{refusal}");
+        refusal.contains("no leader").then_some(())
     };
     until(SOON, "clients that would wait are told that there is no leader", told).await.unwrap();
-    for node in secured.cluster.nodes() {
-        assert!(!node.log().contains("not trusted any more"), "{}", node.log());
-    }
+    clocked.all_log("no other reason is given", |log| !log.contains("not trusted any more")).await;
 
-    issue(0).await;
-    secured.ready().await;
+    clocked.issue(0).await;
+    clocked.secured.ready().await;
     let granted = async || client.lock("a").acquire().await.ok()?.release().await.ok();
     until(SOON, "leases are granted again", granted).await.unwrap();
 }
