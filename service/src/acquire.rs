@@ -54,11 +54,6 @@ impl Service {
         attempt
     }
 
-    /// Why nobody begins to wait here.
-    fn cut_off(&self) -> Failure {
-        if self.handle.status().leader.is_some() { Failure::CutOff } else { Failure::NoLeader }
-    }
-
     async fn attempt<'a>(
         &'a self,
         caller: &'a Caller,
@@ -70,7 +65,7 @@ impl Service {
         let attachment = self.attachment();
         let wait = Duration::from_millis(request.wait_ms.ms().into());
         if !wait.is_zero() && self.handle.is_cut_off() {
-            return Attempt::failed(self.cut_off());
+            return Attempt::failed(Failure::CutOff { disk_hangs: self.handle.disk_hangs() });
         }
         let keep_place = request.keep_place;
         let keys: Vec<Key> = request.keys.iter().map(|claim| claim.key.clone()).collect();
