@@ -8,6 +8,7 @@ mod config;
 mod demo;
 mod descriptors;
 mod disk_space;
+mod ends;
 mod forever;
 mod job;
 mod logging;

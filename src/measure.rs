@@ -20,8 +20,8 @@ metrics! {
     );
     CERTIFICATE_EXPIRES_SECONDS: Gauge = Gauge::new(
         "ringfence_tls_certificate_expires_seconds",
-        "When the certificate in use ends, in seconds since the Unix epoch, by use: clients, peers (between nodes).",
-    ).by("use", &["clients", "peers"]);
+        "When the first certificate in use ends, in seconds since the Unix epoch. By use: clients and peers (between nodes) for those of this node, client-authority and peer-authority for those that it trusts.",
+    ).by("use", &["clients", "peers", "client-authority", "peer-authority"]);
     FILES_REFUSED: Gauge = Gauge::new(
         "ringfence_files_refused",
         "1 if files cannot be used as they are now, so that what they contained before is in use. By use: clients and peers (certificates), access (rules).",

@@ -18,13 +18,13 @@ use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
 use ringfence_service::Service;
-use ringfence_tls::{Reload, Unrelated};
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use crate::config::Config;
+use crate::ends;
 use crate::forever::forever;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
@@ -61,10 +61,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let resp_port = config.resp.map(resp::reserve).transpose()?;
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
-    let unrelated = Unrelated::default();
-    let client_tls = tls::clients(&config, &unrelated)?;
-    let peer_tls = tls::peer(&config, &unrelated)?;
-    let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
+    let loaded = tls::Loaded::new(&config)?;
+    let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access }) = (loaded.files(), loaded);
     let mirror_timeout = config
         .mirror
         .as_ref()
@@ -84,13 +82,8 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             Arc::new(Tls::new(peer_listener, Arc::clone(peer), plain, move || of_http.last()))
         }
     };
-    let of_clients =
-        client_tls.as_ref().map(|tls| (watched_files::CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
-    let of_peers = peer_tls.map(|peer| (watched_files::PEERS, peer as Arc<dyn Reload>));
-    let of_access = access.clone().map(|rules| (watched_files::ACCESS, rules as Arc<dyn Reload>));
-    let files: Vec<_> = [of_clients, of_peers, of_access].into_iter().flatten().collect();
     if !files.is_empty() {
-        let watched = Arc::new(watched_files::Watched::new(files, guarded)?);
+        let watched = Arc::new(watched_files::Watched::new(files.clone(), guarded)?);
         tokio::spawn(forever("files that may change", move || Arc::clone(&watched).watch()));
     }
     let settings = Settings {
@@ -163,6 +156,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         hangs: hangs(&threads),
         slow_request: config.slow_request,
         mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
+        certificates: Arc::new(move |status| ends::show(&files, peer_tls.as_deref(), status)),
     };
     let routes = ringfence_api::routes(service, options);
     let answer = move |request, remote| routes.clone().answer(request, remote);

@@ -5,22 +5,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_tls::{Look, Reload};
+use ringfence_tls::Look;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::Mutex;
 use tokio::time::interval;
 
 use crate::config::Config;
-use crate::measure::{CERTIFICATE_EXPIRES_SECONDS, FILES_REFUSED};
+use crate::ends::{CLIENTS, Ends, Files, PEERS};
+use crate::measure::FILES_REFUSED;
 use crate::private;
 
 /// How often the files are looked at. A change counts at the second look that finds it, or at a SIGHUP.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What files are for, in logs and metrics.
+/// What the file of access rules is for, in logs and metrics.
 pub(crate) const ACCESS: &str = "access";
-pub(crate) const CLIENTS: &str = "clients";
-pub(crate) const PEERS: &str = "peers";
 
 /// The files that others must not write, each with its use, and whether others must not read it either.
 pub(crate) struct Guarded(Vec<(&'static str, PathBuf, bool)>);
@@ -52,25 +51,28 @@ impl Guarded {
 
 /// Files that are looked at again and again, each for the use that is named.
 pub(crate) struct Watched {
-    files: Vec<(&'static str, Arc<dyn Reload>)>,
+    files: Files,
     guarded: Guarded,
     /// Of the task that runs.
     hangup: Mutex<Signal>,
 }
 
 impl Watched {
-    pub(crate) fn new(files: Vec<(&'static str, Arc<dyn Reload>)>, guarded: Guarded) -> io::Result<Self> {
+    pub(crate) fn new(files: Files, guarded: Guarded) -> io::Result<Self> {
         Ok(Self { files, guarded, hangup: Mutex::new(signal(SignalKind::hangup())?) })
     }
 
     pub(crate) async fn watch(self: Arc<Self>) {
         let (mut looks, mut hangup) = (interval(LOOK_EVERY), self.hangup.lock().await);
+        let mut ends = Ends::default();
+        ends.tell(&self.files);
         loop {
             let at_once = tokio::select! {
                 _ = hangup.recv() => true,
                 _ = looks.tick() => false,
             };
             self.look(at_once).await;
+            ends.tell(&self.files);
         }
     }
 
@@ -91,9 +93,6 @@ impl Watched {
             }
             let refused = files.refusal().is_some();
             FILES_REFUSED.of(r#use).set(u8::from(refused));
-            if let Some(expires) = files.expires() {
-                CERTIFICATE_EXPIRES_SECONDS.of(r#use).set(expires as f64);
-            }
         }
     }
 }

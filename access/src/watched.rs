@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_tls::{Look, Reload};
+use ringfence_tls::{InUse, Look, Reload};
 
 use crate::Rules;
 
@@ -42,7 +42,7 @@ impl Reload for Watched {
         self.0.refusal()
     }
 
-    fn expires(&self) -> Option<i64> {
-        None
+    fn in_use(&self) -> Vec<InUse> {
+        Vec::new()
     }
 }

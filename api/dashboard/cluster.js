@@ -8,6 +8,7 @@ import { web } from "./node.js";
 import { count, seconds, span, time } from "./text.js";
 
 const EVERY_MS = 2000;
+const DAY_MS = 86_400_000;
 /** How far back what is called recent goes, in readings. */
 const WINDOW = 15;
 /** A member that has not answered for so long is said not to answer: `MemberStatus::SILENT_MS`. */
@@ -74,6 +75,7 @@ export class ClusterView {
       ], Object.entries(view.members).map(([id, member]) => row(view, Number(id), member))),
       view.role === "leader" ? null : el("p", { class: "note" }, "Only the leader knows how far the others are",
         ...leaderLink(view), "."),
+      ...certificates(view),
     ];
     this.members.replaceChildren(...parts.filter(Boolean));
     if (focused) [...this.members.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
@@ -144,6 +146,26 @@ function row(view, id, member) {
     member.rules ? `${member.rules.oldest} to ${member.rules.newest}` : "–",
     id === view.leader ? "–" : count(member.lag_entries),
   ];
+}
+
+/** Those that this node uses, and the last that the others showed to it. Older nodes tell of none. */
+function certificates(view) {
+  const own = (view.certificates ?? []).map((one) => [one.subject, one.authority ? `${one.use}, authority` : one.use, one.file, ends(one.ends_unix_s)]);
+  const shown = Object.entries(view.members).filter(([, member]) => member.certificate_ends_unix_s);
+  const rows = [...own, ...shown.map(([id, member]) => [`node ${id}`, "peers", "–", ends(member.certificate_ends_unix_s)])];
+  if (!rows.length) return [];
+  return [el("h2", { text: "Certificates" }), table("Certificates", [
+    { name: "Whose" }, { name: "Use", title: "With clients, or with peers, which are other nodes" }, { name: "File" }, { name: "End" },
+  ], rows)];
+}
+
+/** From 30 days before, it stands out. */
+function ends(unix_s) {
+  const left = unix_s * 1000 - Date.now();
+  const at = new Date(unix_s * 1000).toISOString().slice(0, 16).replace("T", " ");
+  const distance = left < 2 * DAY_MS ? span(Math.floor(left / 60_000) * 60_000) : `${Math.floor(left / DAY_MS)} days`;
+  const text = left < 0 ? `ended on ${at} UTC` : `${at} UTC, in ${distance}`;
+  return el("span", { class: left < 30 * DAY_MS ? "bad" : null, text });
 }
 
 /** Old nodes tell nothing of rules. */

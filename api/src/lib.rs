@@ -37,6 +37,7 @@ use std::time::Duration;
 use metrics_exporter_prometheus::PrometheusHandle;
 use ringfence_http::Connections;
 use ringfence_service::Service;
+use ringfence_wire::ClusterStatus;
 
 pub use measure::{METRICS, metrics_builder};
 pub use problems::requires_tls;
@@ -59,6 +60,8 @@ pub struct Options {
     pub slow_request: Duration,
     /// The state of this node's mirror, for `GET /v1/cluster`, if there is one.
     pub mirror_status: Option<Arc<dyn Fn() -> serde_json::Value + Send + Sync>>,
+    /// Adds what is known of certificates, for `GET /v1/cluster`.
+    pub certificates: Arc<dyn Fn(&mut ClusterStatus) + Send + Sync>,
 }
 
 /// A thread of a node that may hang.

@@ -140,8 +140,12 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::Changed => "its keys changed again and again while it was decided: it was not done",
         Failure::NotMirrored => "the mirror did not have the grant in time: it is taken back",
         Failure::NoLeader => "no leader accepted the request in time: it was not done",
-        Failure::CutOff => {
-            "this node may learn late of a grant: it does not keep up with a leader, or its disk hangs. Wait at another node"
+        Failure::CutOff { disk_hangs: true } => {
+            "this node may learn late of a grant: its disk hangs. Wait at another node"
+        }
+        Failure::CutOff { disk_hangs: false } => {
+            "this node may learn late of a grant: it does not keep up with a leader, or has none, and its log says why. Wait at \
+             another node"
         }
         Failure::Blocked => {
             "the Raft thread of this node is blocked: the request was not done. Ask another node"

@@ -162,7 +162,7 @@ impl<'a> Acquire<'a> {
                 }
             }
             let retries = self.has_waited && !self.is_over();
-            if !retries && unanswered_since.is_some_and(|since| since.elapsed() >= RETRY_FOR) {
+            if !retries && (is_long_ago(unanswered_since) || attempts.are_hopeless()) {
                 // The place may still stand.
                 attempts.maybe_done |= has_place;
                 release.is_armed = attempts.maybe_done;
@@ -259,6 +259,11 @@ impl<'a> Acquire<'a> {
             _ => End::Failed(Error::refused(Box::new(problem))),
         }
     }
+}
+
+/// Whether the cluster has been silent for too long.
+fn is_long_ago(unanswered_since: Option<Instant>) -> bool {
+    unanswered_since.is_some_and(|since| since.elapsed() >= RETRY_FOR)
 }
 
 /// How long one PUT waits. The API counts milliseconds.

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use hyper::Method;
+use futures_util::future::join_all;
+use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_wire::{
     Access, AddMemberRequest, Backup, BatchAnswer, BatchRequest, BatchResult, Check, ClusterStatus, Grant,
@@ -13,7 +14,7 @@ use ringfence_wire::{
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::cluster::{Attempts, Cluster, RETRY_FOR, Repeat, no_content};
+use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, Repeat, no_content};
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::list::Listing;
@@ -130,6 +131,26 @@ impl Client {
     /// Prepares a watch of the keys under `prefix`.
     pub fn watch(&self, prefix: impl Into<String>) -> Watch {
         Watch::new(Arc::clone(&self.cluster), prefix.into())
+    }
+
+    /// Asks each node that this client was made with, once, whether it is ready to serve clients (`GET /readyz`). For each URL, in their
+    /// order: why it is not, or `None`.
+    pub async fn readiness(&self) -> Vec<(String, Option<String>)> {
+        let nodes = self.cluster.nodes.configured();
+        let asked = nodes.iter().map(|node| async {
+            let why = match node.server.send(&Request::get("/readyz"), ATTEMPT_TIMEOUT).await {
+                Ok(response) if response.status == StatusCode::OK => None,
+                Ok(response) => Some(match response.problem() {
+                    Some(problem) => problem.detail,
+                    None => format!("it answers {}", response.status),
+                }),
+                Err(failure) => Some(failure.to_string()),
+            };
+            let url = node.server.to_string();
+            let why = why.map(|why| why.strip_prefix(&format!("{url}: ")).map_or(why.clone(), str::to_owned));
+            (url, why)
+        });
+        join_all(asked).await
     }
 
     /// What the cluster knows of a token. No verdict permits a later write: that is the task of guards.

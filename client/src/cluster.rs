@@ -18,7 +18,7 @@ use crate::Error;
 use crate::backoff::Backoff;
 use crate::lifetime::Confirmation;
 use crate::outcome::Outcome;
-use crate::transport::{Failure, Node, Nodes, Request, Response};
+use crate::transport::{Distrust, Failure, Node, Nodes, Request, Response};
 
 /// How long a call is repeated without a definite outcome.
 pub(crate) const RETRY_FOR: Duration = Duration::from_secs(5);
@@ -59,6 +59,7 @@ pub(crate) struct Attempts<'a> {
     /// Whether an attempt may have been done.
     pub(crate) maybe_done: bool,
     last_failure: String,
+    distrust: Distrust,
 }
 
 impl<'a> Attempts<'a> {
@@ -71,7 +72,13 @@ impl<'a> Attempts<'a> {
             longest_pause: Duration::MAX,
             maybe_done: false,
             last_failure: String::new(),
+            distrust: Distrust::new(),
         }
+    }
+
+    /// Whether no further attempt can help, as long as the files of both sides stay as they are.
+    pub(crate) fn are_hopeless(&self) -> bool {
+        self.distrust.is_of_all(self.nodes)
     }
 
     /// One attempt. The first may share a request with other calls.
@@ -88,6 +95,7 @@ impl<'a> Attempts<'a> {
         let asked = Instant::now();
         let result = self.send(&node, request, time).await;
         let silent_since = result.is_err().then_some(asked);
+        self.distrust.note(&node, &result);
         let [leader, cluster] = match &result {
             Ok(response) => [response.leader.clone(), response.cluster.clone()],
             Err(_) => [None, None],
@@ -142,7 +150,8 @@ impl<'a> Attempts<'a> {
         }
     }
 
-    /// Attempts until the outcome is definite, or `retry_for` is over.
+    /// Attempts until the outcome is definite, or `retry_for` is over, or no attempt can help. What is about a lease that may be held
+    /// goes on: certificates may be replaced while it is.
     pub(crate) async fn call<T>(
         &mut self,
         request: &Request,
@@ -183,7 +192,11 @@ impl<'a> Attempts<'a> {
                 }
                 Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
             }
-            if self.begun.elapsed() >= retry_for || (self.maybe_done && repeat == Repeat::Harmful) {
+            let is_of_holder = matches!(repeat, Repeat::Harmless(Some(_)));
+            if self.begun.elapsed() >= retry_for
+                || (self.maybe_done && repeat == Repeat::Harmful)
+                || (self.are_hopeless() && !is_of_holder)
+            {
                 return Err(self.error(repeat));
             }
         }

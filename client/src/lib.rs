@@ -97,9 +97,9 @@ pub use list::Listing;
 pub use lock::Lock;
 pub use ringfence_wire as wire;
 pub use ringfence_wire::{
-    Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus, Operation, Revision,
-    Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent, WatchEventName,
-    WatchedKey,
+    CertificateStatus, Check, Claim, ClusterStatus, Grant, Key, KeyList, KeyView, LeaseId, MemberStatus,
+    Operation, Revision, Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent,
+    WatchEventName, WatchedKey,
 };
 pub use transport::{Credential, Tls};
 pub use watch::{Event, Watch};

@@ -22,7 +22,7 @@ use crate::Error;
 use crate::backoff::Backoff;
 use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
 use crate::outcome::Outcome;
-use crate::transport::{Failure, Node, Request, Streaming, encode};
+use crate::transport::{Distrust, Failure, Node, Request, Streaming, encode};
 
 /// A stream is broken after this silence: a node with contact to a leader sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -47,6 +47,7 @@ pub struct Watch {
     after: Option<u64>,
     stream: Option<Stream>,
     was_connected: bool,
+    distrust: Distrust,
     /// How many nodes in a row no longer keep the events to go on from.
     gone: usize,
     backoff: Backoff,
@@ -71,6 +72,7 @@ impl Watch {
             after: None,
             stream: None,
             was_connected: false,
+            distrust: Distrust::new(),
             gone: 0,
             backoff: Backoff::default(),
             events: VecDeque::new(),
@@ -113,7 +115,10 @@ impl Watch {
             }
             match self.connect().await? {
                 None => {}
-                Some(why) if !self.was_connected && begun.elapsed() >= RETRY_FOR => {
+                Some(why)
+                    if !self.was_connected
+                        && (begun.elapsed() >= RETRY_FOR || self.distrust.is_of_all(&self.cluster.nodes)) =>
+                {
                     return Err(Error::Unavailable { why });
                 }
                 Some(_) => sleep(self.backoff.next()).await,
@@ -181,6 +186,7 @@ impl Watch {
             Err(failure) => Err(failure),
         };
         let silent_since = response.is_err().then_some(asked);
+        self.distrust.note(&node, &response);
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
                 nodes.failed(&node, None);

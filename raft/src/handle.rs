@@ -23,6 +23,7 @@ use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
 use crate::status::status;
+use crate::storage::log_store::HANGS;
 use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
 
 /// How long after its connection closed an acquire is taken back.
@@ -187,6 +188,11 @@ impl Handle {
     /// to be committed, or a flush of its disk has taken more than 2 s. Another node may know more.
     pub fn is_cut_off(&self) -> bool {
         *self.shared.cut_off.borrow()
+    }
+
+    /// Whether a flush of the log takes so long that the disk must hang.
+    pub fn disk_hangs(&self) -> bool {
+        self.shared.log.flushing() > HANGS
     }
 
     /// Completes once this node is cut off.

@@ -9,7 +9,7 @@ use ringfence_wire::{ClusterStatus, MemberStatus, Role};
 use crate::consensus::{Consensus, Member, NodeId};
 use crate::replica::Replica;
 
-/// The answer to `GET /v1/cluster`, without the mirror.
+/// The answer to `GET /v1/cluster`, without the mirror and certificates.
 pub(crate) fn status(shared: &Replica) -> ClusterStatus {
     // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
@@ -43,6 +43,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         version: env!("CARGO_PKG_VERSION").to_owned(),
         rules,
         rules_supported,
+        certificates: Vec::new(),
     }
 }
 
@@ -68,6 +69,7 @@ fn member_status(
         silent_ms: directory.silent_for(process).map(in_ms),
         snapshot_failure: matched.and_then(|matched| directory.undelivered(process, matched)),
         refused: directory.refused(id),
+        certificate_ends_unix_s: None,
         version: program.map(|program| program.version).filter(|version| !version.is_empty()),
     }
 }

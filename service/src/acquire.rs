@@ -65,7 +65,7 @@ impl Service {
         let attachment = self.attachment();
         let wait = Duration::from_millis(request.wait_ms.ms().into());
         if !wait.is_zero() && self.handle.is_cut_off() {
-            return Attempt::failed(Failure::CutOff);
+            return Attempt::failed(Failure::CutOff { disk_hangs: self.handle.disk_hangs() });
         }
         let keep_place = request.keep_place;
         let keys: Vec<Key> = request.keys.iter().map(|claim| claim.key.clone()).collect();

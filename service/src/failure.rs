@@ -63,7 +63,10 @@ pub enum Failure {
     /// No leader took it in time. It was not done.
     NoLeader,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
-    CutOff,
+    CutOff {
+        /// Whether that is because its disk hangs. Else it does not keep up with a leader, or has none.
+        disk_hangs: bool,
+    },
     /// The thread that decides hangs, at this node. It was not done.
     Blocked,
     /// It may have been done, or may be done later.
@@ -93,7 +96,7 @@ impl Failure {
             Self::NotYet { .. }
             | Self::Changed
             | Self::NoLeader
-            | Self::CutOff
+            | Self::CutOff { .. }
             | Self::Blocked
             | Self::AfterUnanswered => ProblemKind::Unavailable,
             Self::Indeterminate | Self::StoppedWaiting | Self::NotMirrored => ProblemKind::Indeterminate,

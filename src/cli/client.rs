@@ -74,6 +74,11 @@ impl Connection {
         Ok(Client::connect_with(urls, &tls)?)
     }
 
+    /// Whether nodes are named, and not only those that are called by default.
+    pub(crate) fn names_nodes(&self) -> anyhow::Result<bool> {
+        Ok(!self.urls()?.is_empty())
+    }
+
     /// Those that are set.
     fn urls(&self) -> anyhow::Result<Vec<String>> {
         if self.urls.is_empty() {

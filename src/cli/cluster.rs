@@ -1,6 +1,8 @@
 //! `ringfence cluster`: membership, leadership and versions, for operators.
 
+mod certificates;
 mod troubles;
+mod wait_ready;
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -12,6 +14,7 @@ use ringfence_wire::{ProblemKind, Revision};
 use tokio::time::{Instant, sleep};
 
 use self::troubles::Troubles;
+use self::wait_ready::WaitReady;
 use crate::cli::client::Call;
 use crate::cli::output::{self, Output, Table, or_dash};
 
@@ -27,6 +30,8 @@ pub(crate) enum Command {
     /// Show the members and their state as the node that answers sees them, and the lags as the leader does
     #[command(after_help = STATUS_HELP)]
     Status(Call),
+    /// Wait until every node of --urls is ready to serve clients, for example between two restarts. Needs no right
+    WaitReady(WaitReady),
     /// Add a node that was started with --join, or say where a member has moved
     Add(Add),
     /// Remove a member
@@ -91,6 +96,7 @@ pub(crate) struct Upgrade {
 /// Prints the status of the cluster, after a change if `command` is one; of an upgrade, what it raised.
 pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     let call = match command {
+        Command::WaitReady(arguments) => return wait_ready::run(arguments),
         Command::Upgrade(Upgrade { to, dry_run, call }) => {
             let text = if *dry_run { checked } else { raised };
             return call.print(text, async |client| {
@@ -117,7 +123,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
         // Finds a node that answers, too: an order is sent only once, and a frozen node would keep it.
         let status = client.cluster().await?;
         match command {
-            Command::Status(_) | Command::Upgrade(_) => {}
+            Command::Status(_) | Command::Upgrade(_) | Command::WaitReady(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
             Command::Remove(Remove { id, force: false, .. }) => client.remove_member(*id).await?,
             Command::Remove(Remove { id, force: true, .. }) => client.force_remove_member(*id).await?,
@@ -251,5 +257,5 @@ fn text(status: &ClusterStatus) -> String {
         let (version, rules) = (or_dash(member.version.as_ref()), or_dash(member.rules));
         table.add([id.to_string(), role.to_owned(), lag, version, rules, url, member.peer.clone()]);
     }
-    text + &table.text()
+    text + &table.text() + &certificates::text(status)
 }

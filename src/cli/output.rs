@@ -63,6 +63,11 @@ impl<const N: usize> Table<N> {
         self.0.push(line);
     }
 
+    /// Whether it has no line but its head.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.len() < 2
+    }
+
     /// Columns are as wide as their widest text. Lines have no trailing spaces.
     pub(crate) fn text(&self) -> String {
         let width = |column: usize| self.0.iter().map(|line| line[column].chars().count()).max().unwrap_or(0);

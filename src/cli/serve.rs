@@ -10,8 +10,9 @@ use ringfence_raft::StartError;
 
 use crate::config::Config;
 use crate::config::options::{self, Options};
+use crate::ends::{self, Ends};
 use crate::stderr::Stderr;
-use crate::{child, logging, private, runtime, server};
+use crate::{child, logging, private, runtime, server, tls};
 
 #[derive(Debug, Args)]
 pub(crate) struct Arguments {
@@ -20,7 +21,7 @@ pub(crate) struct Arguments {
     config: Option<PathBuf>,
     #[command(flatten)]
     options: Options,
-    /// Check the options and exit, without starting the node
+    /// Check the options, certificates and access rules, and exit, without starting the node
     #[arg(long)]
     check: bool,
     /// End when the parent process, which has this id, ends
@@ -51,7 +52,7 @@ fn serve(arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) -> Result<
     let (check, die_with_parent) = (arguments.check, arguments.die_with_parent);
     let config = configure(arguments, matches, stderr).map_err(|error| (REFUSED, error))?;
     if check {
-        return Ok(());
+        return check_files(&config).map_err(|error| (REFUSED, error));
     }
     let run = || {
         die_with_parent.map(child::die_with_parent).transpose()?;
@@ -61,6 +62,13 @@ fn serve(arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) -> Result<
         let is_final = error.downcast_ref().is_some_and(StartError::is_final);
         (if is_final { REFUSED } else { FAILED }, error)
     })
+}
+
+/// Loads the files that a node would load. An error if a certificate has ended, too.
+fn check_files(config: &Config) -> anyhow::Result<()> {
+    let files = tls::Loaded::new(config)?.files();
+    Ends::default().tell(&files);
+    ends::check(&files)
 }
 
 fn configure(mut arguments: Arguments, matches: &ArgMatches, stderr: &Stderr) -> anyhow::Result<Config> {

@@ -9,7 +9,7 @@ use crate::support::{ALL, PROGRAM, SOON, Secured, cert, principal};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, date_time_ymd};
 use ringfence_access::Credential;
 use ringfence_harness::{Cluster, HttpConnection, Network, Node, available};
-use ringfence_tls::{Files, Peer, Unrelated};
+use ringfence_tls::{Files, Peer, Refused, Unrelated};
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -110,7 +110,7 @@ impl Attacker {
         let [certificate, key] = files;
         let authority = secured.path("node-authority.pem");
         let peer = Peer::load(certificate, key, authority, &Unrelated::default(), |_| true).unwrap();
-        let mut config = (*peer.client()).clone();
+        let mut config = (*peer.client(&Refused::default())).clone();
         if self.at_peers.is_none() {
             config.client_auth_cert_resolver = Arc::new(NoCertificate);
         }

@@ -1,6 +1,7 @@
 //! The Rust client against a real cluster.
 
 mod acquiring;
+mod distrust;
 mod faults;
 mod holding;
 mod lossy_proxy;

@@ -1,5 +1,5 @@
 # Machines for the commands of docs/operations.md: $R/N is the root of machine N, and $MACHINE the one where commands run. Needs
-# $R, $PROGRAM and $HOST. Three nodes run when this has been read.
+# $R, $PROGRAM and $HOST. Three nodes run when this has been read; if $SECURED is not empty, with TLS and access rules.
 set -euo pipefail
 cd "$R"
 mkdir bin
@@ -30,7 +30,7 @@ start() {
   esac
   PID[$1]=$!
   # As with Type=notify, until it listens, or has ended.
-  [[ $1 = */redis-server ]] || until curl -so /dev/null "http://$HOST:742${1%/*}" || ! kill -0 $!; do sleep 0.05; done
+  [[ $1 = */redis-server ]] || until curl -kso /dev/null "$(url "${1%/*}")" || ! kill -0 $!; do sleep 0.05; done
 }
 # Also of a process that is stopped, or has ended by itself.
 halt() {
@@ -41,7 +41,17 @@ halt() {
   unset "PID[$2]"
 }
 journalctl() { tail -n "${*: -1}" "$R/$MACHINE/log"; }
-scp() { cp "$(local_path "${@: -2:1}")" "$(local_path "${@: -1}")"; }
+# Settings name files of the machine that they are on.
+scp() {
+  local from=("${@:1:$#-1}") to
+  to=$(local_path "${@: -1}")
+  for file in "${from[@]}"; do
+    [ "$file" = -p ] || cp "$(local_path "$file")" "$to"
+  done
+  [[ "${from[-1]}" != */default/ringfence ]] || sed -i "s|$R/[0-9]/|$R/$MACHINE/|" "$to/ringfence"
+}
+# There is one user.
+chown() { :; }
 local_path() {
   local number=${1#10.0.0.}
   if [ "$number" = "$1" ]; then echo "$1"; else echo "$R/${number%%:*}${1#*:"$R/$MACHINE"}"; fi
@@ -57,7 +67,20 @@ eventually() {
   done
   fail "not within a minute: $1"
 }
-url() { echo "http://$HOST:742$1"; }
+url() { echo "http${SECURED:+s}://$HOST:742$1"; }
+curl() { if [ -n "$SECURED" ]; then command curl --cacert "$R/0/etc/ringfence/authority.pem" --oauth2-bearer "$CREDENTIAL" "$@"; else command curl "$@"; fi; }
+# The certificates of a node, and the settings that name them.
+secure() {
+  [ -n "$SECURED" ] || return 0
+  local etc=$R/$1/etc/ringfence
+  mkdir -p "$etc"
+  [ -e "certificates/node-$1.pem" ] || ringfence cert node --dir certificates --id "$1" --hosts "$HOST" > /dev/null
+  for end in .pem .key -peer.pem -peer.key; do cp "certificates/node-$1$end" "$etc/node$end"; done
+  cp certificates/node-authority.pem access.toml "$etc"
+  printf 'RINGFENCE_%s\n' TLS_CERTIFICATE="$etc/node.pem" TLS_KEY="$etc/node.key" ACCESS="$etc/access.toml" \
+    PEER_CERTIFICATE="$etc/node-peer.pem" PEER_KEY="$etc/node-peer.key" PEER_AUTHORITY="$etc/node-authority.pem" \
+    >> "$R/$1/etc/default/ringfence"
+}
 is_ready() { curl -sf --max-time 2 "$(url "$1")/readyz"; }
 ready() { eventually "node $1 is ready" is_ready "$1"; }
 status() { curl -sf --max-time 2 "$(url "$1")/v1/cluster"; }
@@ -78,6 +101,7 @@ joiner() {
   mkdir -p "$R/$1/etc/default"
   printf 'RINGFENCE_%s\n' ID="$1" DATA="$R/$1/var/lib/ringfence" HTTP="$HOST:742$1" PEER="$HOST:752$1" JOIN=true \
     > "$R/$1/etc/default/ringfence"
+  secure "$1"
   on "$1" systemctl start ringfence
 }
 
@@ -129,13 +153,44 @@ flood() {
   fail "node 3 still has space"
 }
 
+# Certificates of all nodes that have ended.
+outdate() {
+  for id in 1 2 3; do
+    faketime -f -9612h ringfence cert node --dir certificates --id $id --hosts "$HOST" --force > /dev/null
+    for end in .pem .key -peer.pem -peer.key; do cp "certificates/node-$id$end" "$R/$id/etc/ringfence/node$end"; done
+    on $id systemctl restart ringfence
+  done
+}
+# A node has logged that its certificate has ended.
+ended_for() { eventually "node $1 says that its certificate has ended" grep -q "a certificate of this node ended on" "$R/$1/log"; }
+# All certificates of these nodes are as good as new.
+lasts() {
+  for id; do
+    eventually "the certificates of node $id are new" are_new "$id"
+  done
+}
+are_new() {
+  local now
+  now=$(date +%s)
+  status "$1" | jq -e "[.certificates[] | select(.authority | not).ends_unix_s] | length == 2 and min > $now + 360 * 86400"
+}
+
 export RINGFENCE_URLS
 RINGFENCE_URLS=$(url 1),$(url 2),$(url 3)
 mkdir -p 0/var/backups
-for id in 1 2 3 4 5 8 9; do mkdir -p $id/var/lib/ringfence $id/var/backups $id/etc/default; done
+for id in 0 1 2 3 4 5 8 9; do mkdir -p $id/var/lib/ringfence $id/var/backups $id/etc/default $id/etc/ringfence; done
+if [ -n "$SECURED" ]; then
+  ringfence cert authorities --dir certificates > /dev/null
+  cp certificates/authority.pem 0/etc/ringfence
+  CREDENTIAL=$(ringfence access credential --file 0/etc/ringfence/operator.credential > digest; cat 0/etc/ringfence/operator.credential)
+  printf '[principals.operator]\ncredentials = ["%s"]\nallow = [{ keys = "*", may = ["acquire", "read", "revoke"] }]\ncluster = ["metrics", "operate"]\n' \
+    "$(cat digest)" > access.toml
+  export RINGFENCE_AUTHORITY=$R/0/etc/ringfence/authority.pem RINGFENCE_CREDENTIAL=$CREDENTIAL
+fi
 for id in 1 2 3; do
   printf 'RINGFENCE_%s\n' ID=$id DATA="$R/$id/var/lib/ringfence" HTTP="$HOST:742$id" PEER="$HOST:752$id" \
     PEERS="1=$HOST:7521,2=$HOST:7522,3=$HOST:7523" > $id/etc/default/ringfence
+  secure $id
   on $id systemctl start ringfence
 done
 votes 1 2 3

@@ -1,4 +1,5 @@
-//! Each disaster of docs/operations.md, with real processes, and the commands of the document that mend it.
+//! Each disaster of docs/operations.md, with real processes, and the commands of the document that mend it: once without TLS, and
+//! once with TLS and access rules.
 //!
 //! A machine of the document, 10.0.0.N, is a port here, and a folder that stands for its `/etc` and `/var`. Only the service
 //! manager and what copies files between machines are stand-ins (`machines.sh`).
@@ -18,6 +19,8 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// Commands that other sections end with, by a link.
 const FOUND: (&str, &str) = ("Found the new cluster", "(#found-the-new-cluster)");
+/// Commands that other sections begin with, by a link.
+const CERTIFY: (&str, &str) = ("Give a node certificates", "(#give-a-node-certificates)");
 
 /// A section of the document with commands: what happens before them, and what must be true afterwards.
 struct Walk {
@@ -26,6 +29,7 @@ struct Walk {
     after: &'static str,
 }
 
+/// Those that are played in both ways.
 const ALL: &[Walk] = &[
     Walk { section: "Commands", before: "", after: "votes 1 2 3" },
     Walk {
@@ -108,6 +112,10 @@ const ALL: &[Walk] = &[
                  ringfence cluster remove 2 --force && exit 1",
         after: "votes 1 3; keeps",
     },
+];
+
+/// Without TLS only.
+const PLAIN: &[Walk] = &[
     Walk {
         section: "TLS between nodes",
         before: "acquire a",
@@ -122,6 +130,28 @@ const ALL: &[Walk] = &[
     },
 ];
 
+/// With TLS only.
+const SECURED: &[Walk] = &[
+    Walk { section: "A year later", before: "acquire a", after: "lasts 1 2 3; votes 1 2 3; keeps" },
+    // After the end, nobody leads.
+    Walk {
+        section: "A year later",
+        before: "acquire a; outdate; ended_for 1; ended_for 2; ended_for 3; ! is_ready 1",
+        after: "lasts 1 2 3; votes 1 2 3; keeps",
+    },
+    Walk {
+        section: "Replace the authorities",
+        before: "acquire a; old=$(cat certificates/authority.pem certificates/node-authority.pem)",
+        after: "lasts 1 2 3; votes 1 2 3; keeps
+                [ \"$old\" != \"$(cat certificates/authority.pem certificates/node-authority.pem)\" ]
+                for n in 1 2 3; do
+                  cmp certificates/node-authority.pem $R/$n/etc/ringfence/node-authority.pem
+                  cmp certificates/node-$n-peer.pem $R/$n/etc/ringfence/node-peer.pem
+                done
+                cmp certificates/authority.pem $R/0/etc/ringfence/authority.pem",
+    },
+];
+
 /// A disk of its own can be full.
 const FULL: Walk = Walk {
     section: "A disk is full",
@@ -130,31 +160,41 @@ const FULL: Walk = Walk {
 };
 
 impl Walk {
-    /// The commands of the section, and of the one that it ends with.
-    fn commands(&self) -> String {
+    /// The commands of the section, and of those that it begins and ends with.
+    fn commands(&self, with_tls: bool) -> String {
         let text = text_of(self.section);
-        let founds = text.contains(FOUND.1).then(|| script_of(text_of(FOUND.0)));
-        script_of(text) + &founds.unwrap_or_default()
+        let linked = |(section, link): (&str, &str)| match text.contains(link) {
+            true => script_of(text_of(section), with_tls),
+            false => String::new(),
+        };
+        linked(CERTIFY) + &script_of(text, with_tls) + &linked(FOUND)
     }
 
-    async fn play(&self) {
+    async fn play(&self, with_tls: bool) {
         // Its address is free for the machines, which use other ports.
         let claimed = Cluster::builder(PROGRAM).lay_out().await.unwrap();
         let host = claimed.node(1).http().ip();
         let dir = tempfile::tempdir().unwrap();
         let Self { before, after, .. } = self;
-        let script =
-            format!("{MACHINES}\n{before}\nset -x\n{}\nset +x\n{after}\necho mended\n", self.commands());
+        let script = format!(
+            "{MACHINES}\n{before}\nset -x\n{}\nset +x\n{after}\necho mended\n",
+            self.commands(with_tls)
+        );
         let file = dir.path().join("walk.sh");
         std::fs::write(&file, script).unwrap();
-        let settings = [("HOST", host.to_string()), ("R", path(dir.path())), ("PROGRAM", PROGRAM.to_owned())];
+        let settings = [
+            ("HOST", host.to_string()),
+            ("R", path(dir.path())),
+            ("PROGRAM", PROGRAM.to_owned()),
+            ("SECURED", if with_tls { "yes".to_owned() } else { String::new() }),
+        ];
         let arguments = settings.into_iter().map(|(name, value)| format!("{name}={value}"));
         // What is mounted goes with the processes.
         let own = if self.section == FULL.section { &["unshare", "--mount", "bash"][..] } else { &["bash"] };
         let arguments = arguments.chain(own.iter().map(|word| (*word).to_owned())).chain([path(&file)]);
         let ended = run("env", arguments, TEN_MINUTES).await.unwrap();
         let mended = ended.status.success() && ended.output.lines().any(|line| line == "mended");
-        assert!(mended, "{}: {before}\n{}", self.section, ended.output);
+        assert!(mended, "{}, with TLS: {with_tls}: {before}\n{}", self.section, ended.output);
     }
 }
 
@@ -166,16 +206,21 @@ fn text_of(section: &str) -> &'static str {
 }
 
 /// The commands in a text. A comment such as `# on 10.0.0.1, 10.0.0.2` has those up to the end of the block run on each of
-/// these machines.
-fn script_of(text: &str) -> String {
+/// these machines. One that ends in `with TLS` or `without TLS` has them run only then.
+fn script_of(text: &str, with_tls: bool) -> String {
     let mut script = String::new();
     for block in text.split("```sh\n").skip(1) {
         let block = block.split_once("```").unwrap().0;
-        match block.strip_prefix("# on ").map(|rest| rest.split_once('\n').unwrap()) {
-            Some((machines, commands)) => {
-                for machine in machines.split(", ") {
-                    script += &at(machine.strip_prefix("10.0.0.").unwrap(), commands);
-                }
+        let marks =
+            block.strip_prefix("# ").and_then(|rest| rest.split_once('\n')).map_or("", |(marks, _)| marks);
+        let is_for = |way: &str| marks == way || marks.ends_with(&format!(", {way}"));
+        if is_for(if with_tls { "without TLS" } else { "with TLS" }) {
+            continue;
+        }
+        match marks.strip_prefix("on ") {
+            Some(machines) => {
+                let machines = machines.split(", ").filter_map(|machine| machine.strip_prefix("10.0.0."));
+                machines.for_each(|machine| script += &at(machine, block));
             }
             None => script += &at("0", block),
         }
@@ -190,7 +235,8 @@ fn path(path: &Path) -> String {
 /// The script for commands of the document on one machine.
 fn at(machine: &str, commands: &str) -> String {
     let mut commands = commands.to_owned();
-    for number in 1..=9 {
+    for number in ["1", "2", "3", "4", "5", "6", "7", "8", "9", "$id"] {
+        commands = commands.replace(&format!("--hosts 10.0.0.{number}"), "--hosts $HOST");
         for (port, ours) in [("7400", "742"), ("7500", "752")] {
             commands = commands.replace(&format!("10.0.0.{number}:{port}"), &format!("$HOST:{ours}{number}"));
         }
@@ -204,11 +250,14 @@ fn at(machine: &str, commands: &str) -> String {
 }
 
 async fn plays(section: &str) {
-    let walks: Vec<_> = ALL.iter().filter(|walk| walk.section == section).collect();
-    assert!(!walks.is_empty(), "{section}");
-    for walk in walks {
-        walk.play().await;
+    let mut count = 0;
+    for (walks, with_tls) in [(ALL, false), (PLAIN, false), (ALL, true), (SECURED, true)] {
+        for walk in walks.iter().filter(|walk| walk.section == section) {
+            walk.play(with_tls).await;
+            count += 1;
+        }
     }
+    assert!(count > 0, "{section}");
 }
 
 /// A test for each section with commands, so that they run at once, and a list of these sections.
@@ -239,12 +288,15 @@ sections! {
     the_wrong_node_was_added: "The wrong node was added",
     a_forced_removal_stopped_the_cluster: "A forced removal stopped the cluster",
     tls_between_nodes: "TLS between nodes",
+    a_year_later: "A year later",
+    replace_the_authorities: "Replace the authorities",
 }
 
 #[tokio::test]
 async fn a_disk_is_full() {
     if may_mount() {
-        FULL.play().await;
+        FULL.play(false).await;
+        FULL.play(true).await;
     }
 }
 
@@ -255,7 +307,10 @@ fn every_section_with_commands_is_played() {
         match line.strip_prefix("##") {
             Some(heading) => section = heading.trim_start_matches('#').trim(),
             None if line == "```sh" => {
-                assert!(PLAYED.contains(&section) || [FULL.section, FOUND.0].contains(&section), "{section}")
+                assert!(
+                    PLAYED.contains(&section) || [FULL.section, FOUND.0, CERTIFY.0].contains(&section),
+                    "{section}"
+                )
             }
             None => {}
         }

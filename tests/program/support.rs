@@ -6,6 +6,7 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +64,11 @@ impl Secured {
 
     /// Starts the nodes with these arguments.
     pub(crate) fn start(&self, arguments: &[String]) {
+        self.start_with(arguments, |_, _| ());
+    }
+
+    /// The same, after a change of each command, which gets the id of the node.
+    pub(crate) fn start_with(&self, arguments: &[String], change: impl Fn(u64, &mut Command)) {
         for node in self.cluster.nodes() {
             let own = |name: &str| self.path(&format!("node-{}{name}", node.id())).display().to_string();
             let files = [
@@ -75,6 +81,7 @@ impl Secured {
             ];
             node.start_with(|command| {
                 command.args(files).args(arguments);
+                change(node.id(), command);
             })
             .unwrap();
         }

@@ -7,19 +7,20 @@ use rustls::sign::CertifiedKey;
 use x509_parser::parse_x509_certificate;
 
 use crate::files::Content;
+use crate::in_use::{InUse, end, in_use};
 use crate::{Error, provider};
 
 /// A certificate with its key.
 pub(crate) struct Identity {
     pub(crate) certified: CertifiedKey,
-    /// When the first certificate of the chain ends, in seconds since the Unix epoch.
-    pub(crate) expires: i64,
+    /// The chain.
+    pub(crate) in_use: Vec<InUse>,
 }
 
 impl Identity {
     pub(crate) fn parse(certificate: &Content, key: &Content) -> Result<Self, Error> {
         let chain = certificates(certificate)?;
-        let expires = expires(&chain).expect("each certificate was parsed");
+        let in_use = in_use(&certificate.file, &chain, false);
         let private = PrivateKeyDer::from_pem_slice(key.bytes()?).map_err(|error| match error {
             PemError::NoItemsFound => {
                 Error::file(&key.file, "has no private key in PEM without a passphrase")
@@ -35,7 +36,7 @@ impl Identity {
             Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
                 Err(Error::file(&key.file, format!("is not the key of {}", certificate.file.display())))
             }
-            _ => Ok(Self { certified, expires }),
+            _ => Ok(Self { certified, in_use }),
         }
     }
 }
@@ -47,10 +48,7 @@ pub fn expires(chain: &[CertificateDer<'_>]) -> Option<i64> {
 
 /// The same, of those that end later than `after`.
 pub fn expires_after(chain: &[CertificateDer<'_>], after: i64) -> Option<i64> {
-    let ends = |certificate: &CertificateDer<'_>| {
-        Some(parse_x509_certificate(certificate).ok()?.1.validity().not_after.timestamp())
-    };
-    chain.iter().filter_map(ends).filter(|end| *end > after).min()
+    chain.iter().filter_map(end).filter(|end| *end > after).min()
 }
 
 /// The certificates of authorities in a file. At least one; all of them may sign.

@@ -3,6 +3,7 @@
 //! Verifying a chain tries all orders in which its certificates may lead to an authority, and parses them each time. 50 KB
 //! that were made up for it take a second, and need no authority's signature.
 
+use std::iter;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,8 +12,8 @@ use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 
-use crate::Error;
 use crate::certificates::Identity;
+use crate::{Error, Refused};
 
 /// The most certificates between that of the other side and the authority.
 const MAX_INTERMEDIATES: usize = 3;
@@ -45,21 +46,48 @@ pub(crate) fn check(
     if intermediates.len() <= MAX_INTERMEDIATES && bytes <= MAX_BYTES { Ok(()) } else { Err(TooLong) }
 }
 
+/// Where a verifier notes why it has refused the other side.
+#[derive(Clone, Debug)]
+pub(crate) struct Noting {
+    pub(crate) refused: Refused,
+    /// The file of the authorities that it trusts.
+    pub(crate) authority: Arc<Path>,
+}
+
+impl Noting {
+    pub(crate) fn note<T>(
+        &self,
+        verified: Result<T, rustls::Error>,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+    ) -> Result<T, rustls::Error> {
+        verified.inspect_err(|error| {
+            // What is too long is not parsed.
+            let others = intermediates.iter().take(MAX_INTERMEDIATES);
+            let chain: Vec<_> = iter::once(certificate).chain(others).collect();
+            self.refused.note(error, &chain, &self.authority);
+        })
+    }
+}
+
 /// Verifies clients whose chains are not too long.
 #[derive(Debug)]
-pub(crate) struct Bounded(pub(crate) Arc<dyn ClientCertVerifier>);
+pub(crate) struct Bounded {
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
+    pub(crate) noting: Option<Noting>,
+}
 
 impl ClientCertVerifier for Bounded {
     fn offer_client_auth(&self) -> bool {
-        self.0.offer_client_auth()
+        self.verifier.offer_client_auth()
     }
 
     fn client_auth_mandatory(&self) -> bool {
-        self.0.client_auth_mandatory()
+        self.verifier.client_auth_mandatory()
     }
 
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.0.root_hint_subjects()
+        self.verifier.root_hint_subjects()
     }
 
     fn verify_client_cert(
@@ -68,8 +96,13 @@ impl ClientCertVerifier for Bounded {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        check(certificate, intermediates)?;
-        self.0.verify_client_cert(certificate, intermediates, now)
+        let verified = check(certificate, intermediates)
+            .map_err(rustls::Error::from)
+            .and_then(|()| self.verifier.verify_client_cert(certificate, intermediates, now));
+        match &self.noting {
+            Some(noting) => noting.note(verified, certificate, intermediates),
+            None => verified,
+        }
     }
 
     fn verify_tls12_signature(
@@ -78,7 +111,7 @@ impl ClientCertVerifier for Bounded {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls12_signature(message, certificate, signed)
+        self.verifier.verify_tls12_signature(message, certificate, signed)
     }
 
     fn verify_tls13_signature(
@@ -87,14 +120,14 @@ impl ClientCertVerifier for Bounded {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        self.0.verify_tls13_signature(message, certificate, signed)
+        self.verifier.verify_tls13_signature(message, certificate, signed)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.verifier.supported_verify_schemes()
     }
 
     fn requires_raw_public_keys(&self) -> bool {
-        self.0.requires_raw_public_keys()
+        self.verifier.requires_raw_public_keys()
     }
 }

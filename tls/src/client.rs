@@ -10,14 +10,14 @@ use crate::certificates::{Identity, certificates, roots};
 use crate::chain;
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
-use crate::{Error, Files, provider};
+use crate::{Error, Files, InUse, provider};
 
 /// The configuration of a client of HTTP/1.1, which verifies the server's certificate and host.
 pub struct Client(Watched<Loaded>);
 
 struct Loaded {
     config: Arc<ClientConfig>,
-    expires: Option<i64>,
+    in_use: Vec<InUse>,
 }
 
 impl Client {
@@ -59,33 +59,38 @@ impl Reload for Client {
         self.0.refusal()
     }
 
-    fn expires(&self) -> Option<i64> {
-        self.0.current().expires
+    fn in_use(&self) -> Vec<InUse> {
+        self.0.current().in_use.clone()
     }
 }
 
 fn load(contents: &[Content], has_authority: bool) -> Result<Loaded, Error> {
     let (authority, own) = contents.split_at(usize::from(has_authority));
+    let mut in_use = Vec::new();
     let roots = match authority {
         // A server may sign its own certificate, so these need not be certificates of authorities.
-        [authority] => roots(authority, &certificates(authority)?)?,
+        [authority] => {
+            let trusted = certificates(authority)?;
+            in_use = crate::in_use::in_use(&authority.file, &trusted, true);
+            roots(authority, &trusted)?
+        }
         _ => system_roots()?,
     };
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
         .expect("ring has what all versions of TLS need")
         .with_root_certificates(roots);
-    let (mut config, expires) = match own {
+    let mut config = match own {
         [certificate, key] => {
             let identity = Identity::parse(certificate, key)?;
             chain::check_own(&certificate.file, &identity)?;
-            let resolver = Arc::new(SingleCertAndKey::from(identity.certified));
-            (config.with_client_cert_resolver(resolver), Some(identity.expires))
+            in_use.extend(identity.in_use);
+            config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified)))
         }
-        _ => (config.with_no_client_auth(), None),
+        _ => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Loaded { config: Arc::new(config), expires })
+    Ok(Loaded { config: Arc::new(config), in_use })
 }
 
 fn system_roots() -> Result<RootCertStore, Error> {

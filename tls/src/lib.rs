@@ -9,17 +9,20 @@
 //!   ends between two certificates is valid. A look *at once* needs no second one.
 //! - **Files that are refused change nothing.** The configurations of the old ones stay, and [`Reload::refusal`] says why.
 //! - **Nothing outlives its files.** New files make new configurations, which resume no session of the old ones.
-//!   [`Server::trusts`] and [`Peer::trusts`] tell whether a chain that was accepted before still is.
+//!   [`Server::trusts`] and [`Peer::verify`] tell whether a chain that was accepted before still is.
 //! - **A chain of certificates is short**, so that nobody can have it verified for seconds.
-//! - **No error quotes what a file contains**: it may be a private key.
+//! - **No error quotes what a file contains**: it may be a private key. Of a certificate it tells whose it is, and when it ends.
+//! - **What ends by itself is known to its user**: [`Reload::in_use`] lists the certificates with their ends.
 
 mod certificates;
 mod chain;
 mod client;
 mod error;
 mod files;
+mod in_use;
 mod names;
 mod peer;
+mod refused;
 mod server;
 mod unrelated;
 mod watched;
@@ -28,8 +31,10 @@ pub use certificates::{expires, expires_after};
 pub use client::Client;
 pub use error::Error;
 pub use files::{Content, Files};
+pub use in_use::{InUse, Nearness, now, when};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
+pub use refused::Refused;
 pub use server::{Certificates, Server};
 pub use unrelated::Unrelated;
 pub use watched::{Look, Reload, Watched};

@@ -1,7 +1,9 @@
 //! Nodes among themselves.
 
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
@@ -15,23 +17,31 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
 };
 
-use crate::certificates::{Identity, authorities, roots};
-use crate::chain::{self, Bounded};
+use crate::certificates::{Identity, authorities, expires, roots};
+use crate::chain::{self, Bounded, Noting};
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
-use crate::{Error, Unrelated, provider};
+use crate::{Error, InUse, Refused, Unrelated, provider};
+
+/// What nodes speak over TLS, for ALPN.
+const PROTOCOL: &[u8] = b"ringfence-peer";
 
 /// The configurations of a node that calls others and is called by them. Both sides have a certificate of one authority.
 ///
 /// The handshake verifies only that: who the other side is follows from the [names](crate::names) in its certificate, which
 /// the caller of this crate compares with the node that it expects.
-pub struct Peer(Watched<Loaded>);
+pub struct Peer {
+    files: Watched<Loaded>,
+    met: Mutex<BTreeMap<u64, i64>>,
+}
 
 struct Loaded {
-    server: Arc<ServerConfig>,
-    client: Arc<ClientConfig>,
+    resolver: Arc<SingleCertAndKey>,
     nodes: Arc<dyn ClientCertVerifier>,
-    expires: i64,
+    roots: Arc<RootCertStore>,
+    /// The file of the authorities.
+    authority: Arc<Path>,
+    in_use: Vec<InUse>,
 }
 
 impl Peer {
@@ -49,42 +59,66 @@ impl Peer {
     ) -> Result<Self, Error> {
         let unrelated = unrelated.clone();
         let files = vec![certificate, key, authority];
-        Watched::load(files, move |contents| load(contents, &unrelated, &is_own)).map(Self)
+        let files = Watched::load(files, move |contents| load(contents, &unrelated, &is_own))?;
+        Ok(Self { files, met: Mutex::default() })
     }
 
-    /// The configuration for the next connection from a node.
-    pub fn server(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.current().server)
+    /// The configuration for one connection from a node. If it is refused, `refused` knows why.
+    pub fn server(&self, refused: &Refused) -> Arc<ServerConfig> {
+        Arc::new(self.files.current().server(refused))
     }
 
-    /// The configuration for the next connection to a node.
-    pub fn client(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0.current().client)
+    /// The configuration for one connection to a node. If it is refused, `refused` knows why.
+    pub fn client(&self, refused: &Refused) -> Arc<ClientConfig> {
+        Arc::new(self.files.current().client(refused))
     }
 
-    /// Rises whenever new files are in use: then ask again whether they [trust](Self::trusts) those who are connected.
+    /// Rises whenever new files are in use: then ask again whether they [trust](Self::verify) those who are connected.
     pub fn version(&self) -> u64 {
-        self.0.version()
+        self.files.version()
     }
 
     /// Whether a node with this chain, its own certificate first, would be let in now.
-    pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
-        let Some((certificate, others)) = chain.split_first() else { return false };
-        self.0.current().nodes.verify_client_cert(certificate, others, UnixTime::now()).is_ok()
+    ///
+    /// # Errors
+    /// Why not.
+    pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
+        let refused = Refused::default();
+        let (certificate, others) = chain.split_first().ok_or("there is no certificate")?;
+        let verified =
+            self.files.current().nodes(&refused).verify_client_cert(certificate, others, UnixTime::now());
+        verified.map(drop).map_err(|error| refused.why().map_or_else(|| error.to_string(), str::to_owned))
+    }
+
+    /// `error` of a connection, in words that tell whose certificate was refused, and why.
+    pub fn explain(&self, refused: &Refused, error: io::Error) -> io::Error {
+        refused.explain(error, &self.files.current().in_use)
+    }
+
+    /// Notes that the node `id` has shown this chain.
+    pub fn meet(&self, id: u64, chain: &[CertificateDer<'_>]) {
+        let Some(ends) = expires(chain) else { return };
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).insert(id, ends);
+    }
+
+    /// When the certificate ends that the node `id` has shown last, in seconds since the Unix epoch. `None` if it has shown
+    /// none.
+    pub fn met(&self, id: u64) -> Option<i64> {
+        self.met.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
     }
 }
 
 impl Reload for Peer {
     fn look(&self, at_once: bool) -> Look {
-        self.0.look(at_once)
+        self.files.look(at_once)
     }
 
     fn refusal(&self) -> Option<Error> {
-        self.0.refusal()
+        self.files.refusal()
     }
 
-    fn expires(&self) -> Option<i64> {
-        Some(self.0.current().expires)
+    fn in_use(&self) -> Vec<InUse> {
+        self.files.current().in_use.clone()
     }
 }
 
@@ -99,37 +133,61 @@ fn load(
         return Err(Error::file(&certificate.file, "is the certificate of another node"));
     }
     chain::check_own(&certificate.file, &identity)?;
+    let Identity { certified, mut in_use } = identity;
     let trusted = authorities(authority)?;
+    in_use.extend(crate::in_use::in_use(&authority.file, &trusted, true));
     let roots = Arc::new(roots(authority, &trusted)?);
     let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
         .build()
         .map_err(|error| Error::file(&authority.file, error.to_string()))?;
-    let nodes: Arc<dyn ClientCertVerifier> = Arc::new(Bounded(nodes));
-    let resolver = Arc::new(SingleCertAndKey::from(identity.certified));
-    let of_tls = "ring has what TLS 1.3 needs";
-    let mut server = ServerConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .expect(of_tls)
-        .with_client_cert_verifier(Arc::clone(&nodes))
-        .with_cert_resolver(Arc::clone(&resolver) as _);
-    // A resumed session would bring a certificate that nobody verified again.
-    server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
-    server.send_tls13_tickets = 0;
-    let mut client = ClientConfig::builder_with_provider(provider())
-        .with_protocol_versions(&[&TLS13])
-        .expect(of_tls)
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AnyNode { roots, provider: provider() }))
-        .with_client_cert_resolver(resolver);
-    client.resumption = Resumption::disabled();
-    // The caller knows the other side by its id, which is no name of a host.
-    client.enable_sni = false;
-    let protocols = vec![b"ringfence-peer".to_vec()];
-    (server.alpn_protocols, client.alpn_protocols) = (protocols.clone(), protocols);
     unrelated.take("nodes", &trusted).map_err(|other| {
         Error::file(&authority.file, format!("has something in common with the authority of {other}"))
     })?;
-    Ok(Loaded { server: Arc::new(server), client: Arc::new(client), nodes, expires: identity.expires })
+    let (resolver, authority) =
+        (Arc::new(SingleCertAndKey::from(certified)), authority.file.as_path().into());
+    Ok(Loaded { resolver, nodes, roots, authority, in_use })
+}
+
+const OF_TLS: &str = "ring has what TLS 1.3 needs";
+
+/// Each connection has configurations of its own, whose verifiers note why they refuse it. That takes far less time than the
+/// handshake.
+impl Loaded {
+    fn noting(&self, refused: &Refused) -> Noting {
+        Noting { refused: refused.clone(), authority: Arc::clone(&self.authority) }
+    }
+
+    fn nodes(&self, refused: &Refused) -> Arc<dyn ClientCertVerifier> {
+        Arc::new(Bounded { verifier: Arc::clone(&self.nodes), noting: Some(self.noting(refused)) })
+    }
+
+    fn server(&self, refused: &Refused) -> ServerConfig {
+        let mut server = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .expect(OF_TLS)
+            .with_client_cert_verifier(self.nodes(refused))
+            .with_cert_resolver(Arc::clone(&self.resolver) as _);
+        // A resumed session would bring a certificate that nobody verified again.
+        server.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
+        server.send_tls13_tickets = 0;
+        server.alpn_protocols = vec![PROTOCOL.to_vec()];
+        server
+    }
+
+    fn client(&self, refused: &Refused) -> ClientConfig {
+        let (roots, provider, noting) = (Arc::clone(&self.roots), provider(), self.noting(refused));
+        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+            .with_protocol_versions(&[&TLS13])
+            .expect(OF_TLS)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(AnyNode { roots, provider, noting }))
+            .with_client_cert_resolver(Arc::clone(&self.resolver) as _);
+        client.resumption = Resumption::disabled();
+        // The caller knows the other side by its id, which is no name of a host.
+        client.enable_sni = false;
+        client.alpn_protocols = vec![PROTOCOL.to_vec()];
+        client
+    }
 }
 
 /// Accepts each server whose certificate the authority signed, whatever its name.
@@ -137,15 +195,14 @@ fn load(
 struct AnyNode {
     roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
+    noting: Noting,
 }
 
-impl ServerCertVerifier for AnyNode {
-    fn verify_server_cert(
+impl AnyNode {
+    fn verify(
         &self,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
-        _host: &ServerName<'_>,
-        _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
         chain::check(certificate, intermediates)?;
@@ -157,6 +214,19 @@ impl ServerCertVerifier for AnyNode {
             self.provider.signature_verification_algorithms.all,
         )?;
         Ok(ServerCertVerified::assertion())
+    }
+}
+
+impl ServerCertVerifier for AnyNode {
+    fn verify_server_cert(
+        &self,
+        certificate: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        _host: &ServerName<'_>,
+        _ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.noting.note(self.verify(certificate, intermediates, now), certificate, intermediates)
     }
 
     fn verify_tls12_signature(

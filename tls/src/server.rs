@@ -12,7 +12,7 @@ use crate::certificates::{Identity, authorities, roots};
 use crate::chain::Bounded;
 use crate::files::Content;
 use crate::watched::{Look, Reload, Watched};
-use crate::{Error, Files, Unrelated, provider};
+use crate::{Error, Files, InUse, Unrelated, provider};
 
 /// Whether clients without a certificate are let in where an authority signs those of clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub struct Server(Watched<Loaded>);
 struct Loaded {
     config: Arc<ServerConfig>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
-    expires: i64,
+    in_use: Vec<InUse>,
 }
 
 impl Server {
@@ -73,17 +73,18 @@ impl Reload for Server {
         self.0.refusal()
     }
 
-    fn expires(&self) -> Option<i64> {
-        Some(self.0.current().expires)
+    fn in_use(&self) -> Vec<InUse> {
+        self.0.current().in_use.clone()
     }
 }
 
 fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -> Result<Loaded, Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
-    let identity = Identity::parse(certificate, key)?;
+    let Identity { certified, mut in_use } = Identity::parse(certificate, key)?;
     let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
     if let [authority] = authority {
         let trusted = authorities(authority)?;
+        in_use.extend(crate::in_use::in_use(&authority.file, &trusted, true));
         let roots = Arc::new(roots(authority, &trusted)?);
         let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
         let verifier = match of_clients {
@@ -94,7 +95,7 @@ fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -
         unrelated.take("clients", &trusted).map_err(|other| {
             Error::file(&authority.file, format!("has something in common with the authority of {other}"))
         })?;
-        clients = Some(Arc::new(Bounded(verifier)));
+        clients = Some(Arc::new(Bounded { verifier, noting: None }));
     }
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -103,12 +104,12 @@ fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -
         Some(verifier) => config.with_client_cert_verifier(Arc::clone(verifier)),
         None => config.with_no_client_auth(),
     }
-    .with_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified)));
+    .with_cert_resolver(Arc::new(SingleCertAndKey::from(certified)));
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
     if clients.is_some() {
         // A resumed session would bring a certificate that nobody verified again.
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(Loaded { config: Arc::new(config), clients, expires: identity.expires })
+    Ok(Loaded { config: Arc::new(config), clients, in_use })
 }

@@ -4,8 +4,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use crate::Error;
 use crate::files::Content;
+use crate::{Error, InUse};
 
 /// What a look at the files found.
 #[derive(Debug, PartialEq, Eq)]
@@ -29,8 +29,8 @@ pub trait Reload: Send + Sync {
     /// Why the files as they are now are not in use.
     fn refusal(&self) -> Option<Error>;
 
-    /// When the certificate in use ends, in seconds since the Unix epoch.
-    fn expires(&self) -> Option<i64>;
+    /// The certificates in use.
+    fn in_use(&self) -> Vec<InUse>;
 }
 
 /// Makes a `T` of the content of its files.

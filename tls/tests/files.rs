@@ -7,13 +7,13 @@ mod files {
     pub(crate) mod handshake;
 }
 
-use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::{fs, io};
 
 use ringfence_tls::{
-    Certificates, Client, Files, Look, Name, Peer, Reload, Server, Unrelated, covers, expires, expires_after,
-    names,
+    Certificates, Client, Files, Look, Name, Peer, Refused, Reload, Server, Unrelated, covers, expires,
+    expires_after, names,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
@@ -211,12 +211,25 @@ fn a_certificate_that_has_ended_is_not_trusted() {
     let expired = authority.issue_expired(&["uri:x"]);
     let expired_side = Side::new(&expired, &authority.pem());
     let chain: [CertificateDer<'static>; 1] = [expired.der.clone()];
-    assert!(!server.trusts(&chain) && !peer.trusts(&chain));
+    assert!(!server.trusts(&chain) && peer.verify(&chain).is_err());
     assert!(handshake(&server.current(), &expired_side.client().current(), "a").is_err());
     let expired_peer = expired_side.peer(&Unrelated::default()).unwrap();
-    assert!(handshake(&peer.server(), &expired_peer.client(), "a").is_err());
-    assert!(handshake(&expired_peer.server(), &peer.client(), "a").is_err());
-    assert_eq!(expired_side.server().expires(), Some(authority::EXPIRED));
+    let (of_caller, of_called) = (Refused::default(), Refused::default());
+    assert!(handshake(&peer.server(&of_caller), &expired_peer.client(&of_called), "a").is_err());
+    let told = |refused: &Refused| peer.explain(refused, io::ErrorKind::Other.into()).to_string();
+    let said = told(&of_caller);
+    assert!(said.contains("(x)") && said.contains("ended on 2020-01-01 00:00 UTC, "), "{said}");
+    assert!(handshake(&expired_peer.server(&of_caller), &peer.client(&of_called), "a").is_err());
+    assert_eq!(told(&of_called), said);
+    // What the other side is told tells it what is wrong with its own files.
+    let alert = io::Error::other(rustls::Error::AlertReceived(rustls::AlertDescription::CertificateExpired));
+    let said = expired_peer.explain(&Refused::default(), alert).to_string();
+    for part in ["refuses this side's certificate", "cert.pem", "ended on 2020-01-01"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    let in_use = expired_side.server().in_use();
+    let ends: Vec<_> = in_use.iter().map(|one| (one.is_authority, one.ends == authority::EXPIRED)).collect();
+    assert_eq!(ends, [(false, true), (true, false)], "{in_use:?}");
     // One that nobody needs ends nothing, and is no reason to verify the chain again.
     let chain = [authority.issue(&["uri:x"]).der.clone(), expired.der.clone()];
     assert!(server.trusts(&chain));
@@ -253,17 +266,17 @@ fn a_chain_that_takes_long_to_verify_is_refused() {
         let certified = CertifiedKey::new(chain.clone(), any_supported_type(&key).unwrap());
         client.client_auth_cert_resolver = Arc::new(SingleCertAndKey::from(certified));
         let (mut calling, mut called) = (client.clone(), (*side.server().current()).clone());
-        calling.alpn_protocols.clone_from(&own.client().alpn_protocols);
-        called.alpn_protocols.clone_from(&own.client().alpn_protocols);
+        calling.alpn_protocols.clone_from(&own.client(&Refused::default()).alpn_protocols);
+        called.alpn_protocols.clone_from(&own.client(&Refused::default()).alpn_protocols);
         for (of_server, of_client) in [
             (server.server().current(), Arc::new(client)),
-            (own.server(), Arc::new(calling)),
-            (Arc::new(called), own.client()),
+            (own.server(&Refused::default()), Arc::new(calling)),
+            (Arc::new(called), own.client(&Refused::default())),
         ] {
             let error = handshake(&of_server, &of_client, "a").err().expect("the chain is too long");
             assert!(format!("{error:?}").contains("TooLong"), "{error:?}");
         }
-        assert!(!own.trusts(&chain) && own.trusts(&chain[..1]));
+        assert!(own.verify(&chain).is_err() && own.verify(&chain[..1]).is_ok());
     }
 }
 
@@ -289,7 +302,7 @@ fn nodes_know_each_other_by_their_names_not_by_their_hosts() {
     let one = node(&["uri:ringfence:node:1"]).peer(&Unrelated::default()).unwrap();
     let two_side = node(&["dns:*.nodes.example", "ip:10.0.0.2", "dns:Two"]);
     let two = two_side.peer(&Unrelated::default()).unwrap();
-    let done = handshake(&two.server(), &one.client(), "any").unwrap();
+    let done = handshake(&two.server(&Refused::default()), &one.client(&Refused::default()), "any").unwrap();
     assert_eq!(names(&done.of_client[0]), [Name::Uri("ringfence:node:1".to_owned())]);
     let of_two = &done.of_server[0];
     let expected = [
@@ -306,13 +319,17 @@ fn nodes_know_each_other_by_their_names_not_by_their_hosts() {
     }
     // Neither a certificate of the HTTP port nor none at all is enough.
     let client = Client::with_authority(Some(two_side.path("ca.pem"))).unwrap();
-    assert!(handshake(&two.server(), &client.current(), "two").is_err());
-    assert!(!two.trusts(&[]));
+    assert!(handshake(&two.server(&Refused::default()), &client.current(), "two").is_err());
+    assert!(two.verify(&[]).is_err());
     let stranger = Authority::new("nodes");
     let stranger = Side::new(&stranger.issue(&["uri:ringfence:node:1"]), &authority.pem());
     let stranger = stranger.peer(&Unrelated::default()).unwrap();
-    assert!(handshake(&two.server(), &stranger.client(), "any").is_err());
-    assert!(handshake(&stranger.server(), &two.client(), "any").is_err());
+    assert!(
+        handshake(&two.server(&Refused::default()), &stranger.client(&Refused::default()), "any").is_err()
+    );
+    assert!(
+        handshake(&stranger.server(&Refused::default()), &two.client(&Refused::default()), "any").is_err()
+    );
 }
 
 #[test]

@@ -47,6 +47,24 @@ pub struct ClusterStatus {
     /// The newest rules that the programs of all members support; `None` if it does not know the program of one of them.
     #[serde(default)]
     pub rules_supported: Option<u8>,
+    /// The certificates that it uses. A node that does not say has none here.
+    #[serde(default)]
+    pub certificates: Vec<CertificateStatus>,
+}
+
+/// A certificate that a node uses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CertificateStatus {
+    /// `clients`, or `peers`: between nodes.
+    pub r#use: String,
+    /// Its file.
+    pub file: String,
+    /// Whose it is.
+    pub subject: String,
+    /// Whether it is of an authority that the node trusts, and not the node's own.
+    pub authority: bool,
+    /// When it ends, in seconds since the Unix epoch.
+    pub ends_unix_s: i64,
 }
 
 fn first() -> u8 {
@@ -113,6 +131,10 @@ pub struct MemberStatus {
     /// Why the answering node refuses it, for example because it runs with a copy of its data directory; `None` if it does not.
     #[serde(default)]
     pub refused: Option<String>,
+    /// When the certificate ends that it showed the answering node last, in seconds since the Unix epoch; `None` if it showed
+    /// none.
+    #[serde(default)]
+    pub certificate_ends_unix_s: Option<i64>,
 }
 
 impl MemberStatus {

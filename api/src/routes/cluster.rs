@@ -18,7 +18,9 @@ use crate::response::json;
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror_status.as_ref().map(|status| status());
-    Ok(json(StatusCode::OK, &ClusterStatus { mirror, ..door.cluster().status() }))
+    let mut status = ClusterStatus { mirror, ..door.cluster().status() };
+    (door.options.certificates)(&mut status);
+    Ok(json(StatusCode::OK, &status))
 }
 
 /// `GET /v1/cluster/backup`

@@ -155,6 +155,7 @@ impl Service {
                 hangs,
                 slow_request: PATIENCE,
                 mirror_status: None,
+                certificates: Arc::new(|_| ()),
             },
         );
         let answer = move |request, remote| routes.clone().answer(request, remote);

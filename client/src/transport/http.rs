@@ -27,7 +27,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::pulse::{ANSWERS_WITHIN, Probe, Pulse, THREADS_RUN_WITHIN_MS};
-use super::tls::{Encryption, is_refusal};
+use super::tls::Encryption;
 use crate::clock::Moment;
 
 /// How long connecting may take. A lookup that takes longer goes on in the background.
@@ -96,8 +96,17 @@ pub(crate) struct Streaming {
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
+    /// Nothing was sent, and with the same files on both sides, nothing will be: one side refuses the other's certificate.
+    Untrusted(String),
     /// Some of it may have been sent.
     Broken(String),
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
+        let (Self::NotSent(why) | Self::Untrusted(why) | Self::Broken(why)) = self;
+        f.write_str(why)
+    }
 }
 
 /// The connections to one server.
@@ -266,8 +275,10 @@ impl Server {
         };
         let silent = |_| Err(Failure::NotSent(format!("{self}: it does not answer")));
         let response = timeout(ANSWERS_WITHIN, response).await.unwrap_or_else(silent);
-        let response =
-            response.map_err(|(Failure::NotSent(why) | Failure::Broken(why))| Failure::NotSent(why))?;
+        let response = response.map_err(|failure| match failure {
+            Failure::Broken(why) => Failure::NotSent(why),
+            failure => failure,
+        })?;
         // A node without room for another connection does not say of which cluster it is. One that hangs does.
         let has_no_room = || response.cluster.is_none() && response.problem().is_some();
         if response.status.is_server_error() && !has_no_room() {
@@ -294,11 +305,13 @@ impl Server {
                 Ok(Err(error)) if error.message().is_some() => {
                     return Err(Failure::NotSent(format!("{self}: {}", error.error())));
                 }
-                Ok(Err(error)) if !is_reused && is_refusal(error.error()) => {
-                    return Err(Failure::NotSent(format!("{self}: {}", with_causes(error.error()))));
-                }
                 Ok(Err(error)) => {
-                    return Err(Failure::Broken(format!("{self}: {}", with_causes(error.error()))));
+                    // The server says so after the handshake, when a request may have been sent, but has not read that.
+                    let refused = self.encryption.as_ref().filter(|_| !is_reused);
+                    return Err(match refused.and_then(|own| own.refused_by_server(error.error())) {
+                        Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                        None => Failure::Broken(format!("{self}: {}", with_causes(error.error()))),
+                    });
                 }
                 Err(_) => {
                     return Err(Failure::Broken(format!(
@@ -349,7 +362,10 @@ impl Server {
         };
         match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
-            Ok(Err(error)) => Err(not_sent(error.to_string())),
+            Ok(Err(error)) => Err(match self.encryption.as_ref().and_then(|own| own.refused(&error)) {
+                Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                None => not_sent(error.to_string()),
+            }),
             Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),
         }
     }

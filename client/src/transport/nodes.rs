@@ -121,6 +121,12 @@ impl Nodes {
         while lookups.next().await.is_some_and(|resolved| resolved.is_err()) {}
     }
 
+    /// The configured nodes.
+    pub(crate) fn configured(&self) -> Vec<Arc<Node>> {
+        let known = self.known();
+        known.nodes[..known.configured].iter().map(|entry| Arc::clone(&entry.node)).collect()
+    }
+
     /// How many nodes are tried in turn.
     pub(crate) fn count(&self) -> usize {
         self.known().configured

@@ -1,20 +1,20 @@
 //! TLS to the nodes.
 
 use std::fmt::{self, Debug, Formatter};
-use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
+use std::{io, iter};
 
 use hyper::header::HeaderValue;
-use ringfence_tls::{Files, Look, Reload};
+use ringfence_tls::{Files, Look, Reload, now, when};
 use ringfence_wire::FieldError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
-use tokio_rustls::rustls::{AlertDescription, Error as TlsError};
+use tokio_rustls::rustls::{AlertDescription, CertificateError, Error as TlsError};
 
 use crate::Error;
 
@@ -133,34 +133,66 @@ impl Encryption {
     }
 }
 
+impl Encryption {
+    /// Why another handshake with the same files fails as well, if it does: one side refuses the certificate of the other.
+    pub(super) fn refused(&self, error: &(dyn std::error::Error + 'static)) -> Option<String> {
+        let Some(TlsError::InvalidCertificate(why)) = of_tls(error) else {
+            return self.refused_by_server(error);
+        };
+        Some(match why {
+            // The latter if another authority has the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "none of the authorities that this client trusts has signed the node's certificate. \
+                 --authority, RINGFENCE_AUTHORITY or `Tls::authority` names the file of the right one"
+                    .to_owned()
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                format!("the node's certificate is not for the host of this URL: {why}")
+            }
+            CertificateError::ExpiredContext { not_after, .. } => {
+                let ends = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
+                format!("the node's certificate {}", when(ends, now()))
+            }
+            why => format!("the node's certificate is refused: {why}"),
+        })
+    }
+
+    /// Why the server refuses this client, if it refuses its certificate, or wants one.
+    pub(super) fn refused_by_server(&self, error: &(dyn std::error::Error + 'static)) -> Option<String> {
+        let Some(TlsError::AlertReceived(alert)) = of_tls(error) else { return None };
+        match alert {
+            AlertDescription::NoCertificate | AlertDescription::CertificateRequired => Some(
+                "the node requires a certificate: --certificate, RINGFENCE_CERTIFICATE or `Tls::certificate` names its file"
+                    .to_owned(),
+            ),
+            AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError => {
+                let own = self.files.in_use().into_iter().filter(|own| !own.is_authority);
+                let own = own.min_by_key(|own| own.ends);
+                let own = own.map(|own| format!(" ({}, {})", own.file.display(), when(own.ends, now())));
+                Some(format!("the node refuses this client's certificate{}: {alert:?}", own.unwrap_or_default()))
+            }
+            _ => None,
+        }
+    }
+}
+
 impl Debug for Encryption {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         f.debug_struct("Encryption").finish_non_exhaustive()
     }
 }
 
-/// Whether the server refused this client's certificate, or wanted one. It says so after the handshake, when a request may
-/// have been sent, but has not read that.
-pub(super) fn is_refusal(error: &(dyn std::error::Error + 'static)) -> bool {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        let io = error.downcast_ref::<io::Error>();
-        if let Some(TlsError::AlertReceived(alert)) = io.and_then(|io| io.get_ref()?.downcast_ref()) {
-            return matches!(
-                alert,
-                AlertDescription::NoCertificate
-                    | AlertDescription::BadCertificate
-                    | AlertDescription::UnsupportedCertificate
-                    | AlertDescription::CertificateRevoked
-                    | AlertDescription::CertificateExpired
-                    | AlertDescription::CertificateUnknown
-                    | AlertDescription::UnknownCA
-                    | AlertDescription::AccessDenied
-                    | AlertDescription::DecryptError
-                    | AlertDescription::CertificateRequired
-            );
-        }
-        next = error.source();
-    }
-    false
+/// What rustls says in `error`, or in what caused it.
+fn of_tls<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a TlsError> {
+    iter::successors(Some(error), |error| error.source()).find_map(|error| {
+        let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+        inner.and_then(|inner| inner.downcast_ref()).or(error.downcast_ref())
+    })
 }

@@ -25,9 +25,13 @@ impl Certificate {
         self.peer.version() != self.version
     }
 
-    /// As [`is_of_node`].
+    /// As [`is_of_node`]. If it is, it is noted as the newest of that node.
     pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
-        self.chain.first().is_some_and(|own| is_of_node(own, id, address))
+        let is_of = self.chain.first().is_some_and(|own| is_of_node(own, id, address));
+        if is_of {
+            self.peer.meet(id, &self.chain);
+        }
+        is_of
     }
 }
 

@@ -21,7 +21,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use ringfence_dial::{Heard, tune};
-use ringfence_tls::Peer;
+use ringfence_tls::{Peer, Refused};
 use rustls::pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, ReadBuf, split};
 use tokio::net::{TcpListener, TcpStream};
@@ -147,11 +147,11 @@ impl Transport for Tls {
 
 /// The caller's handshake.
 async fn call(stream: Heard<TcpStream>, address: String, peer: Arc<Peer>) -> io::Result<Connection> {
-    let version = peer.version();
-    let connector = TlsConnector::from(peer.client());
+    let (version, refused) = (peer.version(), Refused::default());
+    let connector = TlsConnector::from(peer.client(&refused));
     // It is neither sent nor verified.
     let name = ServerName::try_from("node.invalid").expect("this is a DNS name");
-    let stream = connector.connect(name, stream).await?;
+    let stream = connector.connect(name, stream).await.map_err(|error| peer.explain(&refused, error))?;
     encrypted(stream.into(), address, peer, version)
 }
 
@@ -161,9 +161,9 @@ async fn answer(stream: TcpStream, from: String, peer: Arc<Peer>, plain: bool) -
     if plain && stream.peek(&mut first).await? == 1 && first != [TLS_HANDSHAKE] {
         return Ok(Connection::plain(stream.into(), from));
     }
-    let version = peer.version();
-    let acceptor = TlsAcceptor::from(peer.server());
-    let stream = acceptor.accept(Heard::from(stream)).await?;
+    let (version, refused) = (peer.version(), Refused::default());
+    let acceptor = TlsAcceptor::from(peer.server(&refused));
+    let stream = acceptor.accept(Heard::from(stream)).await.map_err(|error| peer.explain(&refused, error))?;
     encrypted(stream.into(), from, peer, version)
 }
 
@@ -200,10 +200,7 @@ impl<R> Trusted<R> {
         if self.at.elapsed() < RECHECK {
             return Ok(());
         }
-        if !self.peer.trusts(&self.chain) {
-            let reason = "the certificate of the other node is not trusted any more";
-            return Err(io::Error::new(ErrorKind::PermissionDenied, reason));
-        }
+        self.peer.verify(&self.chain).map_err(|why| io::Error::new(ErrorKind::PermissionDenied, why))?;
         self.at = Instant::now();
         Ok(())
     }
@@ -222,7 +219,8 @@ impl<R: AsyncRead + Unpin> AsyncRead for Trusted<R> {
         Poll::Ready(match read {
             // A node that is killed closes without a word. Frames show whether one was cut short.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),
-            read => read,
+            // The other side verifies this side's certificate after the caller's handshake has ended.
+            read => read.map_err(|error| this.peer.explain(&Refused::default(), error)),
         })
     }
 }

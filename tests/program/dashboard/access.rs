@@ -84,6 +84,11 @@ async fn a_principal_signs_in_and_sees_what_it_may() {
     browser.evaluate("document.querySelector('#sign').click()").await.unwrap();
     sign_in(&mut browser, operator.reveal()).await;
     browser.until(SOON, "document.querySelector('main table')").await.unwrap();
+    // The certificate of the test lasts for two days, which stands out.
+    let ends =
+        "[...document.querySelectorAll('main td .bad')].some((end) => end.textContent.includes('UTC, in '))";
+    browser.until(SOON, ends).await.unwrap();
+    browser.until(SOON, "document.querySelector('main').textContent.includes('server.pem')").await.unwrap();
     browser.evaluate("location.hash = '#/key/accounts%2F42'").await.unwrap();
     browser
         .until(

@@ -1,9 +1,11 @@
 //! How a manifest starts a node, and whether the program accepts that.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::process::Command;
 
 use serde_json::Value;
+use tempfile::TempDir;
 
 use super::PROGRAM;
 use super::yaml::words;
@@ -46,8 +48,14 @@ impl Start {
             return Err(format!("the program does not know the variable {unknown}"));
         }
         let mut command = Command::new(PROGRAM);
-        command.args(["serve", "--check"]).args(flags);
-        let checked = command.env_clear().envs(&self.variables).output().unwrap();
+        let secret = self.variables.get("RINGFENCE_ID").map(|id| secret(id));
+        let inside = |value: &String| match &secret {
+            Some(secret) => value.replace("/etc/ringfence", secret.path().to_str().unwrap()),
+            None => value.clone(),
+        };
+        let variables = self.variables.iter().map(|(name, value)| (name, inside(value)));
+        command.args(["serve", "--check"]).args(flags).env_clear().envs(variables);
+        let checked = command.output().unwrap();
         match checked.status.success() {
             true => Ok(()),
             false => Err(String::from_utf8_lossy(&checked.stderr).into_owned()),
@@ -57,6 +65,20 @@ impl Start {
     pub(crate) fn is_accepted(&self) {
         self.check().unwrap_or_else(|error| panic!("{self:?}: {error}"));
     }
+}
+
+/// What a node finds in its `/etc/ringfence`, under the names of the unit and of the pods.
+fn secret(id: &str) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for words in [&["authorities"][..], &["node", "--hosts=localhost", "--id", id]] {
+        let made = Command::new(PROGRAM).arg("cert").args(words).current_dir(dir.path()).output().unwrap();
+        assert!(made.status.success(), "{made:?}");
+    }
+    for end in [".pem", ".key", "-peer.pem", "-peer.key"] {
+        fs::copy(dir.path().join(format!("node-{id}{end}")), dir.path().join(format!("node{end}"))).unwrap();
+    }
+    fs::write(dir.path().join("access.toml"), "").unwrap();
+    dir
 }
 
 /// The variables of `ringfence serve`, from its help.
