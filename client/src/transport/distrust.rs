@@ -1,5 +1,6 @@
-//! Failures that no further attempt mends.
+//! Failures, and those that no further attempt mends.
 
+use std::fmt::{self, Display, Formatter};
 use std::sync::Arc;
 
 use super::http::Failure;
@@ -29,5 +30,12 @@ impl Distrust {
         let Some(distrusted) = &self.0 else { return false };
         let is_among = |node: &Arc<Node>| distrusted.iter().any(|other| other.server.is_same(&node.server));
         nodes.configured().iter().all(is_among)
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let (Self::NotSent(why) | Self::Untrusted(why) | Self::Broken(why)) = self;
+        f.write_str(why)
     }
 }

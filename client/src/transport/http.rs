@@ -102,13 +102,6 @@ pub(crate) enum Failure {
     Broken(String),
 }
 
-impl Display for Failure {
-    fn fmt(&self, f: &mut Formatter<'_>) -> std::fmt::Result {
-        let (Self::NotSent(why) | Self::Untrusted(why) | Self::Broken(why)) = self;
-        f.write_str(why)
-    }
-}
-
 /// The connections to one server.
 #[derive(Debug)]
 pub(crate) struct Server {
