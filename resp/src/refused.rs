@@ -140,6 +140,10 @@ impl From<Failure> for Refused {
                 Kind::NoLeader,
                 "LOADING ringfence: no leader accepted it in time: it was not done".into(),
             ),
+            Failure::Blocked => (
+                Kind::NoLeader,
+                "LOADING ringfence: the thread that decides hangs at this node: it was not done".into(),
+            ),
             Failure::NotYet { rules, since } => {
                 let text = format!(
                     "ERR ringfence: this cluster uses rules {rules}, and this needs rules {since}: it was not done. Once all nodes \
@@ -175,6 +179,15 @@ impl From<Failure> for Refused {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// It was an error that libraries raise, on a connection that stayed: a lease could not be extended in a cluster that was well.
+    #[test]
+    fn what_another_node_could_do_now_is_loading() {
+        for failure in [Failure::NoLeader, Failure::Blocked] {
+            let refused = Refused::from(failure);
+            assert!(refused.text().starts_with("LOADING ") && refused.kind() == Kind::NoLeader);
+        }
+    }
 
     #[test]
     fn a_long_text_is_cut_and_not_kept() {
