@@ -40,6 +40,8 @@ use crate::storage::starts::{Start, Starts};
 
 /// How long a member's address may take to answer.
 const ASK: Duration = Duration::from_secs(2);
+/// For how long it is told that a process was refused beside one of the same id that is well.
+const TOLD: Duration = Duration::from_secs(60);
 
 /// The reason why a process must not go on, as an error.
 #[derive(Debug, thiserror::Error)]
@@ -196,6 +198,26 @@ impl Directory {
                 (known.met, known.heard) = (Some((incarnation, newest)), Some(Instant::now()))
             });
         }
+    }
+
+    /// The error that `id` is refused with. A repeated reason has a kind of its own, which is not logged as a warning.
+    pub(super) fn note_refused(&self, id: NodeId, error: io::Error) -> io::Error {
+        let reason = error.to_string();
+        let is_repeated = self.with_known(id, |known| {
+            let before = known.refused.replace((reason.clone(), Instant::now()));
+            before.is_some_and(|(before, _)| before == reason)
+        });
+        if is_repeated { io::Error::new(io::ErrorKind::AlreadyExists, error) } else { error }
+    }
+
+    /// Why this node refused a process of `id` when it called last; `None` if one was welcome since, or if the member was heard after
+    /// that, and the other has not called again for a while.
+    pub(crate) fn refused(&self, id: NodeId) -> Option<String> {
+        self.with_known(id, |known| {
+            let (reason, at) = known.refused.as_ref()?;
+            let is_over = at.elapsed() > TOLD && known.heard.is_some_and(|heard| heard > *at);
+            (!is_over).then(|| reason.clone())
+        })
     }
 
     fn copied(&self, reason: String) -> io::Error {

@@ -79,8 +79,6 @@ struct Peer {
     program: Option<(Uuid, Program)>,
     /// Whether the last connection attempt failed: only changes are logged.
     is_failing: bool,
-    /// Why it was refused last, until it is welcome.
-    refused: Option<String>,
     known: Known,
 }
 
@@ -275,10 +273,10 @@ impl Directory {
             self.check_alone(hello, processes).await?;
             self.check_own(caller, processes.met).await?;
             self.note_called(hello.from, &processes.places);
-        }
-        if let Some(caller) = self.peers().get_mut(&hello.from) {
-            caller.url = Some(hello.url.clone());
-            caller.refused = None;
+            if let Some(caller) = self.peers().get_mut(&hello.from) {
+                caller.url = Some(hello.url.clone());
+                caller.known.refused = None;
+            }
         }
         Ok(())
     }
@@ -361,21 +359,6 @@ impl Directory {
         };
         self.leader_within(lately).is_some_and(|leader| leader != process)
             || self.quorum_metrics.get().is_some_and(|metrics| leads(&metrics.borrow_watched()))
-    }
-
-    /// The error that `id` is refused with. A repeated reason has a kind of its own, which is not logged as a warning.
-    pub(super) fn note_refused(&self, id: NodeId, error: io::Error) -> io::Error {
-        let mut peers = self.peers();
-        let Some(peer) = peers.get_mut(&id) else { return error };
-        let reason = Some(error.to_string());
-        let is_repeated = peer.refused == reason;
-        peer.refused = reason;
-        if is_repeated { io::Error::new(ErrorKind::AlreadyExists, error) } else { error }
-    }
-
-    /// Why this node refused `id` when it called last; `None` if it was welcome.
-    pub(crate) fn refused(&self, id: NodeId) -> Option<String> {
-        self.peers().get(&id)?.refused.clone()
     }
 
     /// Works on what is known of the processes of `id`, or on nothing if no member has that id.

@@ -19,6 +19,8 @@ pub(super) struct Known {
     pub(super) met: Option<(Uuid, Start)>,
     pub(super) heard: Option<Instant>,
     pub(super) whereabouts: Whereabouts,
+    /// Why a process of this id was refused last, and when, until one is welcome.
+    pub(super) refused: Option<(String, Instant)>,
     pub(super) sent: Option<Sent>,
     /// The data directory that answered last, or was asked first, and when.
     pub(super) answered: Option<(Uuid, Instant)>,

@@ -111,8 +111,11 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 23] = [
         What::Cut { from, to, lasts: short(rng) }
     },
     |rng, n, _| What::Isolate { node: any(rng, n), lasts: short(rng) },
-    // Often for as long as it takes to see that others serve.
-    |rng, n, _| What::Deaf { node: any(rng, n), lasts: rng.u64(1_000..30_000) },
+    // Now and then for as long as it takes to see that others serve.
+    |rng, n, _| What::Deaf {
+        node: any(rng, n),
+        lasts: if rng.u32(0..8) == 0 { rng.u64(16_000..30_000) } else { short(rng) },
+    },
     |rng, n, _| {
         let (from, to) = two(rng, n);
         let channel = (rng.u32(0..4) > 0).then(|| rng.u8(0..7));
