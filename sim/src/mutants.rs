@@ -26,7 +26,7 @@ use crate::plan::Plan;
 use crate::run::run;
 use crate::world::{
     BOTH_SERVE, CONNECTS_ALL_THE_TIME, ENDS_LATE, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS,
-    NOBODY_SERVES, NOTHING_COMMITS, TIME_LAGS,
+    NOTHING_COMMITS, TIME_LAGS,
 };
 
 /// The profile and the flags that `sim/run` builds with.
@@ -120,7 +120,6 @@ fn table() -> Vec<Hunt> {
         own("clock-runs-ahead", &[ENDS_LATE]),
         own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),
         own("gives-up-votes-early", &[NOBODY_LEADS]),
-        own("uncallable-leader-stays", &[NOBODY_SERVES]),
         own("conditions-unchecked", &[WHOLE_SETS.name]),
         own("answers-from-the-old-copy", &[LINEARIZABLE_READS.name, NO_GRANT_LOST.name]),
         own("never-takes-back", &[TAKEN_BACK.name]),

@@ -13,8 +13,8 @@ const SERVES_WITHIN: u64 = 15_000;
 /// How often the nodes of a quorum are asked, in milliseconds.
 const ASK_EVERY: u64 = 1_000;
 
-/// What findings of this law begin with, for the hunts of mutants.
-pub(crate) const NOBODY_SERVES: &str = "a majority serves nobody";
+/// What findings of this law begin with.
+const NOBODY_SERVES: &str = "a majority serves nobody";
 
 /// When the nodes of a quorum last answered a read.
 #[derive(Default)]
