@@ -217,8 +217,8 @@ impl Replica {
         })
     }
 
-    /// Whether this node leads, so many followers say that they cannot call it that the rest is no majority, and the other voters
-    /// work and are a majority by themselves. If they are none, they can do nothing better without it.
+    /// Whether this node leads, and no majority can call it: the followers that say so are left out. Only if the other voters work and are a
+    /// majority by themselves; otherwise they can do nothing better without it.
     pub(crate) fn is_uncallable(&self) -> bool {
         let mut heard = self.heard(HEARD);
         self.metrics(|metrics| {

@@ -210,8 +210,8 @@ impl Handle {
 
     /// Whether this node can serve: it hears a leader, who is confirmed by a quorum and answers it, it has applied what was committed,
     /// and the cluster has its first revision. A leader also needs to get its entries applied, each within 2 s, and is not ready if
-    /// the others can do without it, and so many cannot call it that the rest is no majority. A follower does not know of that: it
-    /// is not ready once the leader has given up, until another leads.
+    /// no majority can call it, and the others can do without it. A follower does not know of that: it is not ready once the leader has
+    /// given up, until another leads.
     pub async fn is_ready(&self) -> bool {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
             && self.view(LeaseTable::started)

@@ -1,4 +1,5 @@
-//! What a node remembers of the processes of the members, to find copies of a data directory.
+//! What a node remembers of the processes of the members: which it met and refused, to find copies of a data directory, and where they
+//! are.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
