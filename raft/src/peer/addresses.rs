@@ -91,7 +91,7 @@ impl Directory {
     /// Notes that `id` did not answer at this address. While it calls this node, it is where it answered.
     pub(super) fn note_failed(&self, id: NodeId, at: String) {
         self.with_known(id, |known| {
-            let is_heard = known.heard.is_some_and(|heard| heard.elapsed() < SILENT);
+            let is_heard = known.is_heard(SILENT);
             let whereabouts = &mut known.whereabouts;
             whereabouts.answered_at.take_if(|(answered_at, _)| !is_heard && *answered_at == at);
             whereabouts.failed_at = Some(at);
@@ -158,7 +158,7 @@ impl Directory {
         let calls = |id: &NodeId| {
             *id == self.identity.node_id
                 || self.with_known(*id, |known| {
-                    let is_heard = known.heard.is_some_and(|heard| heard.elapsed() < SILENT);
+                    let is_heard = known.is_heard(SILENT);
                     is_heard
                         && known.whereabouts.called.as_ref().is_some_and(|at| Some(at) != recorded.as_ref())
                 })
@@ -260,7 +260,7 @@ impl Directory {
     fn is_heard(&self, (id, incarnation): Process) -> bool {
         self.with_known(id, |known| {
             let is_met = known.met.is_some_and(|(it, _)| it == incarnation);
-            is_met && known.heard.is_some_and(|heard| heard.elapsed() < SILENT)
+            is_met && known.is_heard(SILENT)
         })
     }
 }

@@ -32,6 +32,13 @@ pub(super) struct Known {
     pub(super) lost: Option<(Uuid, String)>,
 }
 
+impl Known {
+    /// Whether the process that was met last was heard within this time.
+    pub(super) fn is_heard(&self, within: Duration) -> bool {
+        self.heard.is_some_and(|heard| heard.elapsed() < within)
+    }
+}
+
 /// Where a member is found.
 #[derive(Debug, Default)]
 pub(super) struct Whereabouts {
