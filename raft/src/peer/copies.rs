@@ -261,11 +261,15 @@ impl Directory {
         });
     }
 
+    /// The last entry that this node knows a follower to have acknowledged to it as the leader of `term`.
+    pub(super) fn acknowledged(&self, (id, by): Process, term: u64) -> Option<LogId> {
+        let sent = self.with_known(id, |known| known.sent.clone());
+        sent.filter(|sent| (sent.to, sent.term) == (by, term))?.acknowledged
+    }
+
     /// An error if a follower has acknowledged in `term` what it says that it lacks: from then on it is refused.
     pub(super) fn check_kept(&self, (id, incarnation): Process, term: u64, lacked: LogId) -> io::Result<()> {
-        let sent = self.with_known(id, |known| known.sent.clone());
-        let sent = sent.filter(|sent| (sent.to, sent.term) == (incarnation, term));
-        let Some(last) = sent.and_then(|sent| sent.acknowledged).filter(|last| lacked <= *last) else {
+        let Some(last) = self.acknowledged((id, incarnation), term).filter(|last| lacked <= *last) else {
             return Ok(());
         };
         let (last, lacked) = (last.index(), lacked.index());

@@ -15,7 +15,7 @@ use openraft::raft::{
 };
 use tokio::time::sleep_until;
 
-use super::append::AppendLink;
+use super::append::{AppendLink, ask_for_acknowledged};
 use super::call::CallError;
 use super::directory::Target;
 use super::handshake::Channel;
@@ -94,7 +94,11 @@ impl Client {
             return Err(io::Error::other("there may be a newer snapshot by now").into());
         }
         let (covers, generation) = (snapshot.meta.last_log_id, Arc::clone(&snapshot.snapshot));
-        let sent = snapshot::send(directory, target, vote, snapshot).await;
+        let appends = Target { channel: Channel::Appends, ..self.target };
+        let sent = match ask_for_acknowledged(directory, appends, vote).await {
+            Ok(()) => snapshot::send(directory, target, vote, snapshot).await,
+            Err(error) => Err(error),
+        };
         match &sent {
             Ok(_) => directory.note_delivered(target),
             Err(Undeliverable::Unreached(_)) => {}

@@ -20,7 +20,7 @@ use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
 use super::addresses::Found;
-use super::append::AppendLink;
+use super::append::{AppendLink, ask_for_acknowledged};
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::directory::Target;
 use super::frame::{FrameReader, FrameWriter};
@@ -319,6 +319,11 @@ async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
     let lacks = |lacked| answer(Some(Err(StreamAppendError::Conflict(lacked))));
     let (told, ()) = tokio::join!(append(Some(covered), Vec::new()), lacks(covered));
     assert!(told.unwrap().is_err() && !peers.directory.has_lost(2, incarnation));
-    let (lost, ()) = tokio::join!(append(Some(first), Vec::new()), lacks(first));
+    // Before a snapshot is sent that covers it, it is asked for.
+    let ask = async |term| ask_for_acknowledged(&peers.directory, target, Vote::new_committed(term, 1)).await;
+    assert!(ask(2).await.is_ok(), "nothing was acknowledged in this term");
+    let (has, ()) = tokio::join!(ask(1), answer(Some(Ok(Some(first)))));
+    assert!(has.is_ok() && !peers.directory.has_lost(2, incarnation));
+    let (lost, ()) = tokio::join!(ask(1), lacks(first));
     assert!(lost.is_err() && peers.directory.has_lost(2, incarnation));
 }
