@@ -8,6 +8,8 @@ pub(crate) const HEAD: usize = 8;
 pub(crate) const CHANNEL_AT: usize = HEAD + 2;
 /// The channel of log entries.
 pub(crate) const APPENDS: u8 = 3;
+/// The kind of the message that ends a snapshot.
+pub(crate) const SNAPSHOT_END: u8 = 50;
 /// The kind of the answer to a whole snapshot.
 pub(crate) const INSTALLED: u8 = 51;
 
@@ -74,7 +76,7 @@ fn told(kind: u8, body: &[u8]) -> Option<String> {
         33 => appended(body)?,
         48 => "begins to send a snapshot".to_owned(),
         49 => "sends a part of the snapshot".to_owned(),
-        50 => "has sent the whole snapshot".to_owned(),
+        SNAPSHOT_END => "has sent the whole snapshot".to_owned(),
         INSTALLED => "has installed the snapshot".to_owned(),
         _ => return None,
     })

@@ -25,8 +25,8 @@ use ringfence_laws::check::transactions::{TAKEN_BACK, WHOLE_SETS};
 use crate::plan::Plan;
 use crate::run::run;
 use crate::world::{
-    BOTH_SERVE, CONNECTS_ALL_THE_TIME, ENDS_LATE, FORGETFUL_SERVES, LOG_FILLS_MEMORY, NOBODY_LEADS,
-    NOTHING_COMMITS, TIME_LAGS,
+    BOTH_SERVE, CONDEMNED, CONNECTS_ALL_THE_TIME, ENDS_LATE, FORGETFUL_SERVES, LOG_FILLS_MEMORY,
+    NOBODY_LEADS, NOBODY_SERVES, NOTHING_COMMITS, TIME_LAGS,
 };
 
 /// The profile and the flags that `sim/run` builds with.
@@ -38,6 +38,7 @@ const LAST_RUN: Duration = Duration::from_secs(120);
 const CONTROL: &str = "no-mutant";
 
 /// What [`World`](crate::world::World) and [`run`] say themselves.
+const LAGS_FOR_EVER: &str = "not all members serve";
 const DIVERGES: &str = "applied another change";
 const NOT_IN_LOG: &str = "no log has it";
 const LOG_DIFFERS: &str = "and the log has";
@@ -116,6 +117,9 @@ fn table() -> Vec<Hunt> {
         own("keeps-log-for-slow-node", &[LOG_FILLS_MEMORY]),
         own("believes-what-was-turned-back", &and(&[PANIC, FORGETFUL_SERVES, CONNECTS_ALL_THE_TIME])),
         own("lets-second-process-in", &and(&[PANIC, BOTH_SERVE, NOBODY_LEADS])),
+        own("takes-a-frozen-member-for-moved", &[CONDEMNED, BOTH_SERVE]),
+        own("uncallable-leader-stays", &[NOBODY_SERVES]),
+        own("delivers-once", &[LAGS_FOR_EVER]),
         own("raises-no-revision", &[TOKENS.name, GRANTED_TOKENS.name]),
         own("clock-runs-ahead", &[ENDS_LATE]),
         own("logs-no-time", &[TIME_LAGS, BOUNDED_END.name]),

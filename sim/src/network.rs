@@ -45,6 +45,8 @@ struct State {
     cut: BTreeSet<(NodeId, NodeId)>,
     holds: Vec<Hold>,
     narrows: Vec<Narrow>,
+    /// From which nodes no snapshot arrives, and until when.
+    tears: Vec<(NodeId, u64)>,
     /// How many connections each node has opened to each other since [`Network::take_opened`].
     opened: BTreeMap<(NodeId, NodeId), u64>,
     /// BLAKE3 of all that was delivered, in order. It takes much at once faster than a little at a time.
@@ -76,6 +78,7 @@ impl Network {
             cut: BTreeSet::new(),
             holds: Vec::new(),
             narrows: Vec::new(),
+            tears: Vec::new(),
             opened: BTreeMap::new(),
             digest: BufWriter::with_capacity(DIGESTED, blake3::Hasher::new()),
             coverage: Coverage::default(),
@@ -126,6 +129,7 @@ impl Network {
             let now = state.now;
             state.holds.retain(|hold| hold.until > now);
             state.narrows.retain(|narrow| narrow.until > now);
+            state.tears.retain(|(_, until)| *until > now);
             while let Some(Reverse((due, _, direction))) = state.due.peek().copied()
                 && due <= now
             {
@@ -147,6 +151,7 @@ impl Network {
         state.cut.clear();
         state.holds.clear();
         state.narrows.clear();
+        state.tears.clear();
         let now = state.now;
         for direction in 0..state.directions.len() {
             // No message is due before the one in front of it: so all are brought forward.
@@ -167,6 +172,11 @@ impl Network {
     /// Narrows a path until a time.
     pub fn narrow(&self, narrow: Narrow) {
         self.lock().narrows.push(narrow);
+    }
+
+    /// Lets no snapshot arrive from `node` until a time.
+    pub fn tear(&self, node: NodeId, until: u64) {
+        self.lock().tears.push((node, until));
     }
 
     /// Whether something keeps messages back, between these two, either way.
@@ -225,13 +235,8 @@ impl Network {
             let State { directions, touched, coverage, .. } = &mut *self.lock();
             for direction in directions {
                 if direction.end != End::Reset && which(direction) {
-                    direction.end = end;
                     touched.extend([direction.from, direction.to]);
-                    if end == End::Reset {
-                        wakers.extend(direction.reader.take());
-                        wakers.extend(direction.writer.take());
-                    }
-                    direction.lose_all(coverage);
+                    direction.end_with(end, coverage, &mut wakers);
                 }
             }
         }

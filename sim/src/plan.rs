@@ -108,6 +108,9 @@ impl Plan {
             (load.keys, load.pause_ms, load.metadata) = (50, 20, 4_000);
             self.snapshot_after_bytes = 64 << 10;
         }
+        if matches!(course, Course::Uncallable) {
+            self.time = self.time.max(60_000);
+        }
         if course.has_many_snapshots() {
             self.snapshot_after_bytes = *rng.choice(&[128, 4 << 10]).unwrap_or(&128);
         }

@@ -26,11 +26,12 @@ use ringfence_raft::{Handle, NodeId};
 
 use self::alive::Alive;
 pub(crate) use self::alive::{
-    CONNECTS_ALL_THE_TIME, ENDS_LATE, LOG_FILLS_MEMORY, NOBODY_LEADS, NOTHING_COMMITS, TIME_LAGS,
+    CONNECTS_ALL_THE_TIME, ENDS_LATE, LOG_FILLS_MEMORY, NOBODY_LEADS, NOBODY_SERVES, NOTHING_COMMITS,
+    TIME_LAGS,
 };
 use self::asking::Answers;
 use self::happen::{Ending, REPLACED};
-pub(crate) use self::turned::{BOTH_SERVE, FORGETFUL_SERVES};
+pub(crate) use self::turned::{BOTH_SERVE, CONDEMNED, FORGETFUL_SERVES};
 use self::turned::{SECOND, Turned};
 use crate::clients::Desk;
 use crate::coverage::Coverage;

@@ -8,8 +8,8 @@ use ringfence_raft::NodeId;
 
 use super::State;
 use super::delays::{Hold, Latency};
-use super::direction::Direction;
-use crate::messages::{INSTALLED, describe, split};
+use super::direction::{Direction, End};
+use crate::messages::{INSTALLED, SNAPSHOT_END, describe, split};
 
 impl State {
     pub(super) fn schedule(&mut self, direction: usize, due: u64) {
@@ -62,6 +62,9 @@ impl State {
             self.directions[number].queue[0].0 = until;
             return self.schedule(number, until);
         }
+        if self.is_torn(number) {
+            return self.tear(number, wakers);
+        }
         self.hand_over(number, wakers);
         let direction = &self.directions[number];
         let (from, to) = (direction.from, direction.to);
@@ -96,6 +99,24 @@ impl State {
             // Looked at again after a while: nothing says when the cut ends.
             true => Some(self.now + 100),
             false => held_until,
+        }
+    }
+
+    /// Whether the first message of a direction ends a snapshot, and those of its sender do not arrive.
+    fn is_torn(&self, number: usize) -> bool {
+        let direction = &self.directions[number];
+        let kind = direction.queue.front().and_then(|(_, message)| split(message));
+        kind.is_some_and(|(kind, _)| kind == SNAPSHOT_END)
+            && self.tears.iter().any(|(from, _)| *from == direction.from)
+    }
+
+    /// Breaks a connection.
+    fn tear(&mut self, number: usize, wakers: &mut Vec<Waker>) {
+        self.coverage.count("snapshots torn");
+        for number in [number, self.directions[number].other] {
+            let direction = &mut self.directions[number];
+            direction.end_with(End::Reset, &mut self.coverage, wakers);
+            self.touched.extend([direction.from, direction.to]);
         }
     }
 

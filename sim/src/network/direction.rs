@@ -63,6 +63,16 @@ impl Direction {
         self.is_back && self.channel == Some(APPENDS)
     }
 
+    /// Ends at once, and loses what is on its way.
+    pub(super) fn end_with(&mut self, end: End, coverage: &mut Coverage, wakers: &mut Vec<Waker>) {
+        self.end = end;
+        if end == End::Reset {
+            wakers.extend(self.reader.take());
+            wakers.extend(self.writer.take());
+        }
+        self.lose_all(coverage);
+    }
+
     /// Loses what is on its way.
     pub(super) fn lose_all(&mut self, coverage: &mut Coverage) {
         if self.is_acknowledging() {

@@ -41,10 +41,14 @@ pub(super) enum Course {
     Twice,
     /// Nodes move to other addresses, one by one, and leaders die.
     Moved,
+    /// For long, nobody can call the leader, and all else is well.
+    Uncallable,
+    /// A node was away for so long that it needs a snapshot, and none arrives.
+    Undelivered,
 }
 
 /// Of which each run draws one.
-pub(super) const COURSES: [Option<Course>; 23] = [
+pub(super) const COURSES: [Option<Course>; 25] = [
     None,
     None,
     None,
@@ -68,6 +72,8 @@ pub(super) const COURSES: [Option<Course>; 23] = [
     Some(Course::AllTurnedBack),
     Some(Course::Twice),
     Some(Course::Moved),
+    Some(Course::Uncallable),
+    Some(Course::Undelivered),
 ];
 
 impl Course {
@@ -81,7 +87,9 @@ impl Course {
             Self::Trickle | Self::Clogged | Self::Sluggish | Self::Flapping | Self::SlowElection => {
                 [3, 3, 3, 3, 5]
             }
-            Self::TurnedBack | Self::Twice | Self::Moved => [3, 3, 3, 5, 5],
+            Self::TurnedBack | Self::Twice | Self::Moved | Self::Uncallable | Self::Undelivered => {
+                [3, 3, 3, 5, 5]
+            }
             _ => [1, 3, 3, 3, 5],
         };
         *rng.choice(&counts).unwrap_or(&3)
@@ -91,7 +99,13 @@ impl Course {
     pub(super) fn is_busy(self) -> bool {
         matches!(
             self,
-            Self::Rewriting | Self::Unflushed | Self::Uneven | Self::Trickle | Self::Clogged | Self::Sluggish
+            Self::Rewriting
+                | Self::Unflushed
+                | Self::Uneven
+                | Self::Trickle
+                | Self::Clogged
+                | Self::Sluggish
+                | Self::Undelivered
         )
     }
 
@@ -110,17 +124,27 @@ impl Course {
                 | Self::Flapping
                 | Self::SlowElection
                 | Self::Moved
+                | Self::Uncallable
+                | Self::Undelivered
         )
     }
 
     /// Whether it needs snapshots all the time.
     pub(super) fn has_many_snapshots(self) -> bool {
-        matches!(self, Self::Rewriting | Self::Unflushed)
+        matches!(self, Self::Rewriting | Self::Unflushed | Self::Undelivered)
     }
 
     /// Whether it happens once in a run, and alone.
     pub(super) fn is_alone(self) -> bool {
-        matches!(self, Self::TurnedBack | Self::AllTurnedBack | Self::Twice | Self::Moved)
+        matches!(
+            self,
+            Self::TurnedBack
+                | Self::AllTurnedBack
+                | Self::Twice
+                | Self::Moved
+                | Self::Uncallable
+                | Self::Undelivered
+        )
     }
 
     /// Whether it turns disks back.
@@ -309,7 +333,12 @@ impl Course {
                 then(at, 0, What::TurnBack { nodes: back, down: 100 });
             }
             Self::Twice => {
-                then(at, 0, What::Clone { node: one(rng, nodes) });
+                let node = one(rng, nodes);
+                // While it stands still, nobody answers at its address.
+                if rng.bool() {
+                    then(at, 0, What::Freeze { node, lasts: rng.u64(1_000..20_000) });
+                }
+                then(at, rng.u64(0..1_000), What::Clone { node });
                 // Soon: the copy has all of the log, and may be elected.
                 for after in [1_000, 6_000, 6_000] {
                     then(at, rng.u64(100..after), What::Isolate { node: 0, lasts: rng.u64(2_000..6_000) });
@@ -324,6 +353,12 @@ impl Course {
                     then(at, rng.u64(14_000..20_000), kill);
                     *at += 8_000;
                 }
+            }
+            Self::Uncallable => then(at, 0, What::Deaf { node: 0, lasts: rng.u64(16_000..30_000) }),
+            Self::Undelivered => {
+                let lasts = rng.u64(3_000..8_000);
+                then(at, 0, What::Kill { node: one(rng, nodes), power: false, down: lasts });
+                then(at, rng.u64(0..lasts), What::Tear { node: 0, lasts: lasts + rng.u64(1_000..8_000) });
             }
         }
         faults

@@ -46,6 +46,8 @@ pub enum What {
     Hold { from: NodeId, to: NodeId, channel: Option<u8>, replies: Option<bool>, lasts: u64 },
     /// No message of more than `over` bytes comes from a node, nor what follows it on its connection.
     Clog { node: NodeId, over: usize, lasts: u64 },
+    /// No snapshot of a node arrives: its connection breaks at the end.
+    Tear { node: NodeId, lasts: u64 },
     /// Each connection carries `rate` bytes per second from one to the other.
     Narrow { from: NodeId, to: NodeId, rate: u64, lasts: u64 },
     /// All connections between two break.
@@ -95,7 +97,7 @@ pub enum What {
 }
 
 /// The kinds of faults, each with its weight in a run.
-const KINDS: [fn(&mut Rng, u64, u64) -> What; 23] = [
+const KINDS: [fn(&mut Rng, u64, u64) -> What; 24] = [
     |rng, n, _| What::Kill { node: any(rng, n), power: false, down: short(rng) },
     |rng, n, _| What::Kill { node: any(rng, n), power: true, down: short(rng) },
     |rng, n, _| What::Fuse {
@@ -128,6 +130,7 @@ const KINDS: [fn(&mut Rng, u64, u64) -> What; 23] = [
     },
     |rng, _, _| What::Slow { least: 0, most: rng.u64(10..600), lasts: short(rng) },
     |rng, n, _| What::Clog { node: any(rng, n), over: large(rng), lasts: short(rng) },
+    |rng, n, _| What::Tear { node: any(rng, n), lasts: short(rng) },
     |rng, n, _| {
         let (from, to) = two(rng, n);
         let rate = *rng.choice(&[300, 2_000, 20_000]).unwrap_or(&300);
@@ -159,7 +162,7 @@ pub(super) fn draw_faults(rng: &mut Rng, nodes: u64, time: u64) -> Vec<Fault> {
     }
     // Membership is for clusters of some.
     if nodes < 3 {
-        weights[20..].fill(0);
+        weights[21..].fill(0);
     }
     let total: u32 = weights.iter().sum();
     let mean = *rng.choice(&[200, 1_000, 4_000]).unwrap_or(&1_000);
@@ -228,6 +231,7 @@ impl What {
         | Self::Deaf { node, .. }
         | Self::Late { node, .. }
         | Self::Clog { node, .. }
+        | Self::Tear { node, .. }
         | Self::Narrow { from: node, .. }
         | Self::Hang { node, .. }
         | Self::LongFlush { node, .. }
@@ -260,6 +264,7 @@ impl What {
             | Self::Deaf { node, .. }
             | Self::Late { node, .. }
             | Self::Clog { node, .. }
+            | Self::Tear { node, .. }
             | Self::Hang { node, .. }
             | Self::LongFlush { node, .. }
             | Self::Error { node, .. }
@@ -298,6 +303,7 @@ impl What {
             | Self::LongFlush { lasts, .. }
             | Self::Hold { lasts, .. }
             | Self::Clog { lasts, .. }
+            | Self::Tear { lasts, .. }
             | Self::Narrow { lasts, .. }
             | Self::Slow { lasts, .. }
             | Self::SlowDisks { lasts, .. }
@@ -315,7 +321,7 @@ impl What {
             Self::Reinstall { .. } | Self::Raise { .. } => "upgrade",
             Self::Freeze { .. } => "pause",
             Self::Cut { .. } | Self::Isolate { .. } | Self::Deaf { .. } | Self::Late { .. } => "partition",
-            Self::Hold { .. } | Self::Clog { .. } | Self::Narrow { .. } => "network",
+            Self::Hold { .. } | Self::Clog { .. } | Self::Tear { .. } | Self::Narrow { .. } => "network",
             Self::Reset { .. } | Self::Slow { .. } => "network",
             Self::Hang { .. } | Self::LongFlush { .. } | Self::SlowDisks { .. } => "disk",
             Self::Error { .. } | Self::Rot { .. } => "disk",

@@ -22,6 +22,7 @@ use ringfence_raft::NodeId;
 use ringfence_wire::ClusterStatus;
 
 use self::health::{Health, VoterSets};
+pub(crate) use self::served::NOBODY_SERVES;
 use self::served::Served;
 use self::time::Time;
 use super::happen::REPLACED;

@@ -173,6 +173,7 @@ impl World {
                 }
                 self.count("nodes clogged");
             }
+            What::Tear { node, lasts } => self.network.tear(self.place(node), now + lasts),
             What::Narrow { from, to, rate, lasts } => {
                 let others = self.others(from);
                 let to = Some(self.place(to)).filter(|to| others.contains(to)).or(others.first().copied());

@@ -95,6 +95,7 @@ impl World {
         }
         if is_copy {
             self.count("copies refused");
+            self.ends_as_copy(id);
         }
         if is_old {
             self.count("programs that did not know the rules");

@@ -23,6 +23,7 @@ const SERVES: u64 = 3_000;
 /// What findings begin with, for the hunts of mutants.
 pub(crate) const FORGETFUL_SERVES: &str = "serves though it has forgotten";
 pub(crate) const BOTH_SERVE: &str = "two processes serve as node";
+pub(crate) const CONDEMNED: &str = "the true member ends because of a copy";
 
 /// What was turned back.
 #[derive(Default)]
@@ -146,6 +147,13 @@ impl World {
         self.machines.insert(node + SECOND, second);
         self.turned.twice = Some((node, self.now));
         self.count("second processes with a copy of a disk");
+    }
+
+    /// A process was told that it runs with a copy. Whoever stands still for a while, the copy is the other one.
+    pub(super) fn ends_as_copy(&mut self, id: NodeId) {
+        if self.turned.twice.is_some_and(|(node, _)| node == id) {
+            self.findings.push(format!("{CONDEMNED}: {}", name(id)));
+        }
     }
 
     /// Judges who serves.

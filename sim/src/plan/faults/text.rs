@@ -37,6 +37,7 @@ impl fmt::Display for What {
             Self::Clog { node, over, lasts } => {
                 write!(f, "no message of more than {over} bytes comes from node {node} for {lasts} ms")
             }
+            Self::Tear { node, lasts } => write!(f, "no snapshot of node {node} arrives for {lasts} ms"),
             Self::Narrow { from, to, rate, lasts } => {
                 write!(f, "{rate} bytes per second come from node {from} to node {to}, for {lasts} ms")
             }

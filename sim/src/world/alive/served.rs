@@ -14,7 +14,7 @@ const SERVES_WITHIN: u64 = 15_000;
 const ASK_EVERY: u64 = 1_000;
 
 /// What findings of this law begin with.
-const NOBODY_SERVES: &str = "a majority serves nobody";
+pub(crate) const NOBODY_SERVES: &str = "a majority serves nobody";
 
 /// When the nodes of a quorum last answered a read.
 #[derive(Default)]
