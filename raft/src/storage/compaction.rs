@@ -48,7 +48,8 @@ impl Compaction {
             {
                 known = Some(taken);
                 self.head_start_bytes = 0;
-                if let Some(upto) = self.log.snapshot_taken(taken, tail_bytes(self.after_bytes))
+                let (tail, older) = (tail_bytes(self.after_bytes), self.generations.keeps_older());
+                if let Some(upto) = self.log.snapshot_taken(taken, tail, older)
                     && self.raft.trigger().purge_log(upto.index()).await.is_err()
                 {
                     return;

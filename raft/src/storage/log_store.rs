@@ -175,13 +175,20 @@ impl LogStore {
         }
     }
 
-    /// Notes a new snapshot, and truncates the log on disk behind the one before, which is now the oldest that is kept.
+    /// Notes a new snapshot, and truncates the log on disk behind the one before, unless `older_is_kept`: one older than that.
     /// Returns the last entry that need not stay in memory, if about `tail_bytes` of those that the snapshot covers shall
     /// stay.
-    pub(crate) fn snapshot_taken(&self, snapshot: LogId, tail_bytes: u64) -> Option<LogId> {
+    pub(crate) fn snapshot_taken(
+        &self,
+        snapshot: LogId,
+        tail_bytes: u64,
+        older_is_kept: bool,
+    ) -> Option<LogId> {
         let mut inner = self.lock();
-        if let Some((older, sequence)) = self.take_snapshot(&mut inner, snapshot) {
-            self.release(&inner.contents, &older, sequence);
+        if let Some((before, sequence)) = self.take_snapshot(&mut inner, snapshot)
+            && !older_is_kept
+        {
+            self.release(&inner.contents, &before, sequence);
         }
         let useless = inner.contents.before_tail(snapshot, tail_bytes);
         if let Some(before) = std::mem::replace(&mut inner.useless, useless) {

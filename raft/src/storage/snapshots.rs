@@ -9,7 +9,8 @@
 //! ```
 //! A generation gets its number only when all of it, and the log appended before, is on disk: so what has a number is
 //! whole, and the log on disk holds no less than it covers. Two are kept, and the log since the older one: if the newest
-//! cannot be read, a start falls back to the other and replays more of the log. A snapshot from the leader drops the
+//! cannot be read, a start falls back to the other and replays more of the log. One that is known to be damaged is none of the
+//! two. A snapshot from the leader drops the
 //! older one, because the log does not reach back to it. If no generation can be read that the log continues from, the
 //! node refuses to start.
 //!
@@ -20,7 +21,7 @@
 
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -51,6 +52,8 @@ pub(crate) struct Generations {
     supported: RulesRange,
     newest: Mutex<Option<Arc<Generation>>>,
     publishing: Mutex<()>,
+    /// Whether the newest was published while the one before was known to be damaged.
+    keeps_older: AtomicBool,
     /// How many snapshots were begun.
     begun: AtomicU64,
 }
@@ -91,6 +94,7 @@ impl Generations {
             supported,
             newest: Mutex::default(),
             publishing: Mutex::default(),
+            keeps_older: AtomicBool::default(),
             begun: AtomicU64::new(0),
         })
     }
@@ -188,8 +192,14 @@ impl Generations {
         Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store), number)
     }
 
-    /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept,
-    /// and only if `keep_older`.
+    /// Whether the older generation that is kept is not the one that was the newest before: that was damaged. The log has to go on
+    /// reaching as far back as it did.
+    pub(crate) fn keeps_older(&self) -> bool {
+        self.keeps_older.load(Ordering::Relaxed)
+    }
+
+    /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept that is
+    /// not known to be damaged, and only if `keep_older`.
     pub(crate) async fn publish(self: &Arc<Self>, made: Arc<Generation>, keep_older: bool) -> io::Result<()> {
         self.aside(move |this| this.publish_here(&made, keep_older)).await
     }
@@ -198,7 +208,8 @@ impl Generations {
         let _alone = self.publishing.lock().expect("no panic while a snapshot is published");
         let newest = self.newest();
         let before = newest.as_ref().and_then(|newest| newest.index());
-        let repairs = |index| before == Some(index) && newest.as_ref().is_some_and(|it| it.is_damaged());
+        let is_damaged = newest.is_some_and(|newest| newest.is_damaged());
+        let repairs = |index| before == Some(index) && is_damaged;
         let Some(index) = made.index().filter(|index| before < Some(*index) || repairs(*index)) else {
             // It covers nothing, or no more than the newest does: one that was installed while this was being made.
             return Ok(());
@@ -206,11 +217,19 @@ impl Generations {
         // First, since it may lack a descriptor: all this can be done again then.
         let others = indexes(&*self.store)?;
         let published = made.publish(&self.store, name_of(index))?;
+        if before != Some(index) {
+            // Before anybody learns of the new one.
+            self.keeps_older.store(keep_older && is_damaged, Ordering::Relaxed);
+        }
         *self.lock() = Some(Arc::new(published));
         if before == Some(index) {
             return Ok(());
         }
-        let older = before.filter(|_| keep_older);
+        let older = match is_damaged {
+            false => before,
+            true => others.iter().copied().find(|other| Some(*other) < before),
+        };
+        let older = older.filter(|_| keep_older);
         for gone in others.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
             self.store.remove(&name_of(gone))?;
         }

@@ -21,7 +21,8 @@ use crate::consensus::{Entry, LogId, SnapshotMeta, StoredMembership, Vote, log_i
 use crate::random::Random;
 use crate::storage::identity::{DataDir, DirError};
 use crate::storage::log_store::LogStore;
-use crate::storage::snapshots::Generations;
+use crate::storage::snapshots::store::Storage as _;
+use crate::storage::snapshots::{DIR as DIR_OF_SNAPSHOTS, Generations, indexes, name_of};
 
 #[path = "../../tests/nodes/support/snapshots.rs"]
 mod snapshots;
@@ -147,7 +148,8 @@ impl Life {
         let built = drive(&node.storage, builder.build_snapshot())?;
         self.acknowledged = self.states.len();
         self.snapshot = Some(length as u64 - 1);
-        if let Some(purged) = node.log.snapshot_taken(built.meta.last_log_id.unwrap(), 0) {
+        let (taken, older) = (built.meta.last_log_id.unwrap(), node.generations.keeps_older());
+        if let Some(purged) = node.log.snapshot_taken(taken, 0, older) {
             drive(&node.storage, node.log.purge(purged))?;
         }
         Ok(())
@@ -294,4 +296,44 @@ fn a_sync_that_is_left_out_is_noticed() {
             assert!((at + 1..=*next).any(|cut| is_noticed(*at, cut)), "operation {at}");
         }
     }
+}
+
+/// The damaged one was kept as the one to fall back to, and the log cut behind it.
+#[test]
+fn a_node_falls_back_to_a_snapshot_that_is_not_known_to_be_damaged() {
+    let storage = MemoryDisk::default();
+    let (mut node, mut life) = (Node::start(&storage).unwrap(), Life::default());
+    let snapshots = || Stored(storage.clone()).snapshots(&Path::new(DIR).join(DIR_OF_SNAPSHOTS)).unwrap();
+    let remove = |last: u64| snapshots().remove(&name_of(last)).unwrap();
+    life.vote(&mut node, 1).unwrap();
+    let mut go_on = |node: &mut Node, length: usize| {
+        for _ in life.state().terms.len()..length {
+            life.append(node, 1).unwrap();
+            life.barrier(node).unwrap();
+        }
+        life.snapshot(node, length).unwrap();
+        // With that, the log is cut.
+        life.barrier(node).unwrap();
+    };
+    for length in [300, 600] {
+        go_on(&mut node, length);
+    }
+    node.generations.newest().unwrap().note_damaged();
+    go_on(&mut node, 900);
+    assert_eq!(indexes(&*snapshots()).unwrap(), [899, 299]);
+    drop(node);
+    // Now the newest cannot be read.
+    remove(899);
+    let mut node = Node::start(&storage).unwrap();
+    assert_eq!(node.generations.newest().unwrap().index(), Some(299));
+    assert_eq!(drive(&storage, node.log.get_log_state()).unwrap().last_log_id, Some(log_id(1, 899)));
+    // From the next two on, the log is cut behind the first of them.
+    for length in [1_200, 1_500] {
+        go_on(&mut node, length);
+    }
+    assert_eq!(indexes(&*snapshots()).unwrap(), [1_499, 1_199]);
+    drop(node);
+    remove(1_499);
+    remove(1_199);
+    assert!(Node::start(&storage).is_err());
 }

@@ -74,12 +74,12 @@ async fn a_log_that_was_cut_behind_a_snapshot_of_all_there_was_opens_again() {
         let dir = TempDir::new().unwrap();
         let mut log = open(dir.path()).unwrap();
         put(&mut log, 0..10).await;
-        log.snapshot_taken(log_id(1, 5), 0);
+        log.snapshot_taken(log_id(1, 5), 0, false);
         put(&mut log, 10..head + 1).await;
-        log.snapshot_taken(log_id(1, head), 0);
+        log.snapshot_taken(log_id(1, head), 0, false);
         log.barrier().await.unwrap();
         put(&mut log, head + 1..head + 41).await;
-        log.snapshot_taken(log_id(1, head + 31), 0);
+        log.snapshot_taken(log_id(1, head + 31), 0, false);
         put(&mut log, head + 41..head + 44).await;
         let before = log.get_log_state().await.unwrap().last_log_id;
         drop(log);
