@@ -67,7 +67,7 @@ fn member_status(
         lag_entries: metrics.last_log_index.and_then(lag),
         rules: program.as_ref().map(|program| program.rules),
         silent_ms: directory.silent_for(process).map(in_ms),
-        snapshot_failure: matched.and_then(|matched| directory.undelivered(process, matched)),
+        snapshot_failure: matched.and_then(|_| directory.undelivered(process, metrics.current_term)),
         refused: directory.refused(id),
         certificate_ends_unix_s: None,
         version: program.map(|program| program.version).filter(|version| !version.is_empty()),

@@ -109,6 +109,7 @@ impl AppendLink {
             // What acknowledges a heartbeat need not be on disk.
             Ok(Some(last)) if self.target.channel == Channel::Appends => {
                 self.directory.note_acknowledged(follower, self.term, *last);
+                self.directory.note_matched(follower, *last);
             }
             Err(StreamAppendError::Conflict(lacked)) => {
                 return self.directory.check_kept(follower, self.term, *lacked);

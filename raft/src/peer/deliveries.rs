@@ -2,7 +2,7 @@
 //!
 //! openraft repeats a transfer for as long as the member needs it, and each attempt costs both sides the whole snapshot. So the
 //! pause before the next attempt grows. Both sides log a reason once. The leader also shows it until a snapshot was delivered, or the
-//! member has got from the log what the snapshot covers.
+//! member has got from the log what the snapshot covers. What it met in an earlier term counts no more: others have led since.
 
 use std::io::{self, ErrorKind};
 use std::time::Duration;
@@ -20,19 +20,26 @@ const MOST_PAUSE: Duration = Duration::from_secs(30);
 
 impl Directory {
     /// From when on the next attempt may be made, if that is not yet.
-    pub(super) fn next_delivery(&self, target: Target) -> Option<Instant> {
+    pub(super) fn next_delivery(&self, target: Target, term: u64) -> Option<Instant> {
         self.with_known(target.to, |known| {
-            let failed = known.undelivered.as_ref().filter(|failed| Some(failed.to) == target.incarnation);
+            let failed = known.undelivered.as_ref();
+            let failed = failed.filter(|failed| Some(failed.to) == target.incarnation && failed.term == term);
             failed.map(|failed| failed.next).filter(|next| *next > Instant::now())
         })
     }
 
-    /// Notes that a snapshot was not delivered.
-    pub(super) fn note_undelivered(&self, target: Target, covers: Option<LogId>, error: &io::Error) {
+    /// Notes that this node, as the leader of `term`, did not deliver a snapshot.
+    pub(super) fn note_undelivered(
+        &self,
+        target: Target,
+        term: u64,
+        covers: Option<LogId>,
+        error: &io::Error,
+    ) {
         let Some(to) = target.incarnation else { return };
         let reason = error.to_string();
         self.with_known(target.to, |known| {
-            let before = known.undelivered.take().filter(|failed| failed.to == to);
+            let before = known.undelivered.take().filter(|failed| failed.to == to && failed.term == term);
             let pause = before.as_ref().map_or(PAUSE, |failed| MOST_PAUSE.min(2 * failed.pause));
             if before.is_none_or(|failed| failed.reason != reason) {
                 tracing::warn!(
@@ -42,7 +49,7 @@ impl Directory {
                 );
             }
             let next = Instant::now() + pause;
-            known.undelivered = Some(Undelivered { to, covers, reason, pause, next });
+            known.undelivered = Some(Undelivered { to, term, covers, reason, pause, next });
         });
     }
 
@@ -51,11 +58,20 @@ impl Directory {
         self.with_known(target.to, |known| known.undelivered = None);
     }
 
-    /// Why the last snapshot for this member was not delivered, if it still lacks what that covers: it has the log up to `matched`.
-    pub(crate) fn undelivered(&self, (id, incarnation): Process, matched: Option<LogId>) -> Option<String> {
+    /// Notes that a member has got the log up to `matched`, by whatever way: it needs no snapshot that covers no more than that.
+    pub(super) fn note_matched(&self, (id, incarnation): Process, matched: LogId) {
         self.with_known(id, |known| {
-            let failed = known.undelivered.as_ref().filter(|failed| failed.to == incarnation)?;
-            (matched < failed.covers).then(|| failed.reason.clone())
+            known.undelivered.take_if(|failed| failed.to == incarnation && Some(matched) >= failed.covers);
+        });
+    }
+
+    /// Why the last snapshot for this member was not delivered, since this node leads in `term`, and until the member has got what it
+    /// covers.
+    pub(crate) fn undelivered(&self, (id, incarnation): Process, term: u64) -> Option<String> {
+        self.with_known(id, |known| {
+            let failed = known.undelivered.as_ref();
+            let failed = failed.filter(|failed| failed.to == incarnation && failed.term == term);
+            failed.map(|failed| failed.reason.clone())
         })
     }
 

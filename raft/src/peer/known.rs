@@ -75,10 +75,11 @@ pub(super) struct Sent {
     pub(super) acknowledged: Option<LogId>,
 }
 
-/// The snapshot that was not delivered to a data directory last.
+/// The snapshot that this node, as the leader of a term, last failed to deliver to a data directory.
 #[derive(Debug)]
 pub(super) struct Undelivered {
     pub(super) to: Uuid,
+    pub(super) term: u64,
     /// The last entry that it covers.
     pub(super) covers: Option<LogId>,
     pub(super) reason: String,

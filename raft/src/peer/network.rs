@@ -88,8 +88,8 @@ impl Client {
     /// Sends a snapshot, if that is due. openraft repeats it after any error, with its newest snapshot.
     async fn deliver(&self, vote: Vote, snapshot: Snapshot) -> Result<Vote, Undeliverable> {
         let target = Target { channel: Channel::Snapshots, ..self.target };
-        let directory = &self.peers.directory;
-        if let Some(next) = directory.next_delivery(target) {
+        let (directory, term) = (&self.peers.directory, vote.leader_id.term);
+        if let Some(next) = directory.next_delivery(target, term) {
             sleep_until(next).await;
             return Err(io::Error::other("there may be a newer snapshot by now").into());
         }
@@ -102,12 +102,12 @@ impl Client {
         match &sent {
             Ok(_) => directory.note_delivered(target),
             Err(Undeliverable::Unreached(_)) => {}
-            Err(Undeliverable::Failed(error)) => directory.note_undelivered(target, covers, error),
+            Err(Undeliverable::Failed(error)) => directory.note_undelivered(target, term, covers, error),
             Err(Undeliverable::Unreadable(error)) => {
                 // One that was replaced meanwhile may be gone.
                 if let Some(path) = self.generations.path_of(&generation) {
                     let why = format!("the snapshot {} of this node cannot be read: {error}", path.display());
-                    directory.note_undelivered(target, covers, &io::Error::other(why));
+                    directory.note_undelivered(target, term, covers, &io::Error::other(why));
                     if !is_lack(error) {
                         generation.note_damaged();
                     }

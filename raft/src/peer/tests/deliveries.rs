@@ -46,7 +46,7 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
         let option = RPCOption::new(SOON);
         client.full_snapshot(vote, copy(), pending::<ReplicationClosed>(), option).await
     };
-    let reason = |matched| peers.directory.undelivered((2, Uuid::from_u128(TO)), matched);
+    let reason = || peers.directory.undelivered((2, Uuid::from_u128(TO)), 1);
 
     // The snapshot is not read to its end: the refusal comes in its middle.
     let refuse = async {
@@ -59,18 +59,17 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
     let (sent, end) = tokio::join!(send(), refuse);
     assert!(sent.is_err());
     drop(end);
-    assert_eq!(reason(None).unwrap(), "the node refuses it: no room");
-    assert_eq!(reason(meta.last_log_id), None, "it got from the log what the snapshot covers");
+    assert_eq!(reason().unwrap(), "the node refuses it: no room");
 
     // Without a connection: openraft asks for it again, with its newest snapshot.
-    let next = peers.directory.next_delivery(target()).unwrap();
+    let next = peers.directory.next_delivery(target(), 1).unwrap();
     let mut accepted = pin!(transport.accept());
     let waited = tokio::select! {
         biased;
         _ = &mut accepted => panic!("it was sent without a pause"),
         waited = send() => waited,
     };
-    assert!(waited.is_err() && Instant::now() >= next && reason(None).is_some());
+    assert!(waited.is_err() && Instant::now() >= next && reason().is_some());
 
     let install = async {
         let (mut end, _) = welcome(&transport).await;
@@ -80,7 +79,7 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
     };
     let (sent, _end) = tokio::join!(send(), install);
     sent.unwrap();
-    assert_eq!(reason(None), None);
+    assert_eq!(reason(), None);
 }
 
 #[tokio::test]
@@ -90,15 +89,54 @@ async fn the_pauses_between_attempts_grow_up_to_a_bound_until_a_snapshot_was_del
     directory.introduce(2, &directory.address(2).unwrap()).unwrap();
     tokio::time::pause();
     let fail = |target| {
-        directory.note_undelivered(target, None, &std::io::Error::other("of some kind"));
-        directory.next_delivery(target).map(|next| (next - Instant::now()).as_secs())
+        directory.note_undelivered(target, 1, None, &std::io::Error::other("of some kind"));
+        directory.next_delivery(target, 1).map(|next| (next - Instant::now()).as_secs())
     };
     let pauses: Vec<_> = (0..8).filter_map(|_| fail(target())).collect();
     assert_eq!(pauses, [1, 2, 4, 8, 16, 30, 30, 30]);
     // A data directory that replaces it has nothing to do with that.
-    assert_eq!(directory.next_delivery(Target { incarnation: Some(Uuid::from_u128(11)), ..target() }), None);
+    assert_eq!(
+        directory.next_delivery(Target { incarnation: Some(Uuid::from_u128(11)), ..target() }, 1),
+        None
+    );
     directory.note_delivered(target());
-    assert_eq!((directory.next_delivery(target()), fail(target())), (None, Some(1)));
+    assert_eq!((directory.next_delivery(target(), 1), fail(target())), (None, Some(1)));
+}
+
+/// A node that led, did not, and led again showed the failures of the first time.
+#[tokio::test]
+async fn a_failure_counts_for_the_term_that_it_was_met_in_and_until_the_member_has_the_log_instead() {
+    let (peers, transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    let (covers, error) = (log_id(2, 50), std::io::Error::other("of some kind"));
+    directory.note_undelivered(target(), 2, Some(covers), &error);
+    let known = |term| {
+        let reason = directory.undelivered((2, Uuid::from_u128(TO)), term);
+        (reason.is_some(), directory.next_delivery(target(), term).is_some())
+    };
+    assert_eq!([known(2), known(3)], [(true, true), (false, false)]);
+
+    let needed_from = watch::Sender::new(0);
+    let appends = Target { channel: Channel::Appends, ..target() };
+    for (index, is_left) in [(49, true), (50, false)] {
+        let matched = Some(log_id(2, index));
+        let mut link = AppendLink::new(Arc::clone(directory), appends, needed_from.subscribe());
+        let vote = Vote::new_committed(2, 1);
+        let request =
+            AppendEntriesRequest { vote, prev_log_id: matched, entries: Vec::new(), leader_commit: None };
+        let append = async {
+            pin!(link.stream(stream::iter([request])).await.unwrap()).next().await.unwrap().unwrap()
+        };
+        let answer = async {
+            let (mut end, _) = welcome(&transport).await;
+            assert_eq!(end.reader.next().await.unwrap().unwrap().0, APPEND);
+            end.writer.put(APPENDED, |out| put_appended(out, &Ok(matched)));
+            end.writer.flush().await.map(|()| end).unwrap()
+        };
+        let (answered, _end) = tokio::join!(append, answer);
+        assert_eq!((answered, known(2)), (Ok(matched), (is_left, is_left)));
+    }
 }
 
 #[tokio::test]
