@@ -120,8 +120,8 @@ pub struct MemberStatus {
     /// The rules that its program supports, as far as that is known.
     #[serde(default)]
     pub rules: Option<RulesRange>,
-    /// For how many milliseconds it has not answered the answering node, as far as that has asked it; `None` of the answering node
-    /// itself, or if that is not known.
+    /// For how many milliseconds its Raft has not answered the answering node, as far as that has asked it; `None` of the answering
+    /// node itself, or if that is not known. While a flush of its log takes more than 2 s, no answer counts.
     #[serde(default)]
     pub silent_ms: Option<u64>,
     /// Why the last snapshot for it was not delivered, while it lacks that; `None` unless the answering node leads. It is tried

@@ -119,9 +119,11 @@ impl AppendLink {
         Ok(())
     }
 
-    /// Notes what the node says behind an answer, of which it has something to say only on the channel for heartbeats.
-    fn note_said(&self, said: Bytes) {
-        if let Some(follower) = self.follower().filter(|_| self.target.channel == Channel::Heartbeats) {
+    /// Notes that the node has answered, and what it says behind that: it has something to say only on the channel for heartbeats.
+    fn note_answer(&self, said: Bytes) {
+        let Some(follower) = self.follower() else { return };
+        self.directory.note_answer(follower);
+        if self.target.channel == Channel::Heartbeats {
             self.directory.callable.note_said(follower, said);
         }
     }
@@ -205,12 +207,11 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                 biased;
                 answer = open.answer(), if open.owed > 0 => {
                     let (answer, rest) = answer?;
-                    self.link.directory.note_answer(self.link.target);
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }
                     let is_stale = open.is_stale(&answer)?;
-                    self.link.note_said(rest);
+                    self.link.note_answer(rest);
                     self.link.check_kept(&answer)?;
                     if !is_stale {
                         if let (Some(lacks), Ok(Some(matching))) = (&mut self.lacks, &answer) {

@@ -199,10 +199,7 @@ impl Caller {
                 },
                 frame = sent.link.reader.next() => match frame {
                     Ok(Some((ANSWER, body))) => match get_numbered(body) {
-                        Ok((number, answer)) => {
-                            self.directory.note_answer(self.target);
-                            sent.complete(number, answer);
-                        }
+                        Ok((number, answer)) => sent.complete(number, answer),
                         Err(error) => break error,
                     },
                     Ok(Some((kind, _))) => break unexpected(kind, "an answer"),

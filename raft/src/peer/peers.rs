@@ -271,10 +271,19 @@ impl Peers {
             let followed = directory.leader_within(Duration::from_millis(ELECTION_MS.end));
             // A learner that has moved, and is not called, has no other reason to call anybody.
             let Some(process) = followed.or_else(|| self.next_member(&mut turn)) else { continue };
-            if matches!(timeout(CALL_WITHIN, self.answers(process)).await, Ok(true)) && followed.is_some() {
+            if matches!(timeout(CALL_WITHIN, self.is_answered(process)).await, Ok(true)) && followed.is_some()
+            {
                 directory.callable.answered(process);
             }
         }
+    }
+
+    /// Whether a member answers anything. The caller bounds the time. Programs of all versions answer.
+    async fn is_answered(&self, (id, incarnation): Process) -> bool {
+        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
+        let nobodys = Vote::new(0, self.directory.identity.node_id);
+        let call = Call::Confirm { vote: nobodys.into() };
+        self.call_incarnation(id, Some(incarnation), call).await.is_ok()
     }
 
     /// If this node has moved: another member, each in its turn.

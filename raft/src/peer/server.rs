@@ -17,13 +17,14 @@ use super::frame::{FrameWriter, invalid, unexpected};
 use super::handshake::Channel;
 use super::link::Incoming;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
+use super::silence::NO_TERM;
 use super::snapshot::Receiver;
 use super::transport::{Connection, Transport};
 use super::{append, heartbeat, snapshot};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, NodeId, Vote};
 use crate::lines::{Lines, warn_closed};
-use crate::storage::log_store::LogStore;
+use crate::storage::log_store::{HANGS, LogStore};
 use crate::storage::snapshots::Generations;
 
 /// The most bytes of one append: what the log gives at once, and room for one entry more.
@@ -278,7 +279,9 @@ impl<S: Service> Server<S> {
                 }
                 // Raft's own state, in turn with the votes that it grants: its metrics may lag behind a granted vote.
                 let is_own = raft.with_raft_state(move |state| *state.vote_ref() == vote);
-                Answer::Confirmed(is_own.await.unwrap_or(false))
+                let is_own = is_own.await.unwrap_or(false);
+                let hangs = vote.leader_id.term == NO_TERM && self.log.flushing() > HANGS;
+                if hangs { Answer::NotDone } else { Answer::Confirmed(is_own) }
             }
             (call, _) => self.service.answer(call).await,
         }

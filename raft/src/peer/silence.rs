@@ -1,7 +1,9 @@
 //! For how long a member has not answered.
 //!
-//! Only answers to what this node sent count: they show that this node reaches the member, and that its Raft thread runs. What a
-//! member sends of its own accord shows neither. A leader is answered with every heartbeat. A node asks whoever it has not
+//! Only answers count that the Raft of the member has given to what this node sent. They show that this node reaches the member, that
+//! its Raft thread runs, that Raft takes messages in their turn, and that no flush of its log had taken longer than
+//! [`HANGS`](crate::storage::log_store::HANGS) then. A disk that nobody writes to is not seen to hang. What a member sends of its own
+//! accord, and what it answers from memory, shows less. A leader is answered with every heartbeat. A node asks whoever it has not
 //! heard otherwise, so that each knows of each, whoever leads.
 
 use std::collections::BTreeSet;
@@ -13,9 +15,9 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep};
 use uuid::Uuid;
 
-use super::directory::{Directory, Target};
+use super::directory::Directory;
 use super::known::Process;
-use super::message::Call;
+use super::message::{Answer, Call};
 use super::peers::Peers;
 use crate::consensus::{NodeId, Vote};
 
@@ -23,6 +25,8 @@ use crate::consensus::{NodeId, Vote};
 const ASK: Duration = Duration::from_secs(1);
 /// A member that does not answer is asked more and more rarely: whoever refuses this node logs each call. This is the longest pause.
 const MOST_PAUSE: Duration = Duration::from_secs(8);
+/// The term of no leader: Raft's first one has term 1. A node that is asked about it says whether it works.
+pub(super) const NO_TERM: u64 = 0;
 
 impl Directory {
     /// For how long this member has not answered, or has not since it was asked first; `None` before that.
@@ -31,10 +35,9 @@ impl Directory {
         answered.filter(|(it, _)| *it == incarnation).map(|(_, at)| at.elapsed())
     }
 
-    /// Notes that the other side has answered on a connection to `target`.
-    pub(super) fn note_answer(&self, Target { to, incarnation, .. }: Target) {
-        let Some(incarnation) = incarnation else { return };
-        self.with_known(to, |known| known.answered = Some((incarnation, Instant::now())));
+    /// Notes that the Raft of this member has answered.
+    pub(super) fn note_answer(&self, (id, incarnation): Process) {
+        self.with_known(id, |known| known.answered = Some((incarnation, Instant::now())));
     }
 
     /// Notes that this member was asked, and has not answered yet.
@@ -73,26 +76,48 @@ impl Peers {
 
     /// Asks a member for as long as the connection lasts. Returns when it may be asked again.
     async fn ask(&self, member: Process) -> Process {
-        let answers = self.answers(member).await;
         self.directory.note_asked(member);
-        if !answers {
+        if self.works(member).await {
+            self.directory.note_answer(member);
+        } else {
             let silent_for = self.directory.silent_for(member).unwrap_or_default();
             sleep(MOST_PAUSE.min(silent_for / 4)).await;
         }
         member
     }
 
-    /// Whether a member answers anything. The caller bounds the time. Programs of all versions answer.
-    pub(super) async fn answers(&self, (id, incarnation): Process) -> bool {
-        // To confirm no leader's vote takes no look at Raft, which may wait for its disk.
-        let nobodys = Vote::new(0, self.directory.identity.node_id);
+    /// Whether the Raft of a member answers. Programs of all versions answer; older ones also while their disk hangs.
+    async fn works(&self, (id, incarnation): Process) -> bool {
+        // The vote of a leader that there never was: only Raft can tell that it is not its own.
+        let nobodys = Vote::new_committed(NO_TERM, self.directory.identity.node_id);
         let call = Call::Confirm { vote: nobodys.into() };
-        self.call_incarnation(id, Some(incarnation), call).await.is_ok()
+        matches!(self.call_incarnation(id, Some(incarnation), call).await, Ok(Answer::Confirmed(_)))
     }
 
     fn others(&self) -> Vec<(NodeId, Uuid)> {
         let Some(membership) = self.directory.membership() else { return Vec::new() };
         let others = membership.nodes().filter(|(id, _)| **id != self.directory.identity.node_id);
         others.map(|(id, member)| (*id, member.incarnation)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::members::tests::{Cluster, grant, until};
+
+    /// Whoever asked was answered from memory.
+    #[tokio::test]
+    async fn a_member_whose_disk_hangs_is_silent_to_all_until_it_goes_on() {
+        let cluster = Box::pin(Cluster::start(3)).await;
+        grant(&cluster.handle(1), 1).await;
+        let leader = cluster.handle(1).status().leader.unwrap();
+        let hung = leader % 3 + 1;
+        let go_on = cluster.handle(hung).shared.log.hang();
+        let is_silent = |at: &NodeId| cluster.handle(*at).status().members[&hung].silence().is_some();
+        let others: Vec<_> = (1..=3).filter(|id| *id != hung).collect();
+        until("it is silent to both", async || others.iter().all(is_silent)).await;
+        drop(go_on);
+        until("it answers both", async || !others.iter().any(is_silent)).await;
     }
 }
