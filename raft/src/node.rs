@@ -188,6 +188,7 @@ impl Node {
             service,
             named: Mutex::default(),
             lines: Lines::default(),
+            turn: Default::default(),
             fault: tasks.fault.clone(),
         });
         tasks.start("connections of peers", Arc::clone(&server).run(transport));

@@ -18,7 +18,7 @@ use super::handshake::Channel;
 use super::link::Incoming;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
 use super::silence::NO_TERM;
-use super::snapshot::Receiver;
+use super::snapshot::{Receiver, Turn};
 use super::transport::{Connection, Transport};
 use super::{append, heartbeat, snapshot};
 use crate::applied::state_machine::Raft;
@@ -69,6 +69,8 @@ pub(crate) struct Server<S> {
     pub(crate) named: Mutex<BTreeMap<(NodeId, Channel), Alike>>,
     /// Lines about connections that were refused or broke.
     pub(crate) lines: Lines,
+    /// Which snapshot is received.
+    pub(crate) turn: Turn,
     /// Why this node cannot go on.
     pub(crate) fault: watch::Sender<Option<String>>,
 }
@@ -186,9 +188,8 @@ impl<S: Service> Server<S> {
             }
             Channel::Snapshots => {
                 incoming.set_max(snapshot::CHUNK + 1);
-                let (directory, log) = (&self.directory, &self.log);
-                let receiver =
-                    Receiver { directory, log, generations: &self.generations, fault: &self.fault };
+                let Self { directory, log, generations, fault, turn, lines, .. } = &*self;
+                let receiver = Receiver { directory, log, generations, fault, turn, lines };
                 snapshot::receive(self.raft()?, receiver, incoming, writer).await
             }
         }

@@ -9,24 +9,30 @@
 //!                                        ◀──   INSTALLED   its vote
 //! ```
 //! The next chunk is read while one is sent. Neither side holds more than a few chunks in memory. A connection that breaks
-//! leaves nothing behind. What became of transfers that failed is in [`deliveries`](super::deliveries).
+//! leaves nothing behind.
+//!
+//! A node receives one snapshot at a time: each takes room on its disk, and a sender may have gone without a word. So one that begins
+//! ends the one before, and waits until that is removed. Only the leader that this node's Raft would follow may begin one.
+//!
+//! What became of transfers that failed is in [`deliveries`](super::deliveries).
 //!
 //! A node that cannot store a snapshot stops, as one that cannot write its log does.
 
 use std::io::{self, ErrorKind, Read, Write};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use bytes::{Buf, BufMut, Bytes};
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::{Instant, timeout};
 
-use super::directory::{Directory, Target};
+use super::directory::{Directory, Target, refusal};
 use super::frame::{FrameWriter, closed, invalid, unexpected};
 use super::link::{Incoming, Link};
 use super::message::{SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED};
 use crate::applied::state_machine::Raft;
 use crate::consensus::{NodeId, SnapshotMeta, Vote};
+use crate::lines::Lines;
 use crate::storage::log_store::LogStore;
 use crate::storage::record::{RecordError, put_meta, put_vote, read_meta, read_vote};
 use crate::storage::snapshots::generation::{Reader, Snapshot};
@@ -38,6 +44,8 @@ pub(super) const CHUNK: usize = 1 << 20;
 const MAX_REASON: usize = 1_000;
 /// How long telling a reason may take.
 const TELL: Duration = Duration::from_secs(1);
+/// How long Raft may take to say whom it would follow.
+const RAFT_ANSWERS: Duration = Duration::from_secs(5);
 /// How often the progress of a transfer is logged.
 const LOG_EVERY: Duration = Duration::from_secs(2);
 
@@ -72,7 +80,8 @@ pub(super) async fn send(
 ) -> Result<Vote, Undeliverable> {
     let mut link = directory.connect(target, CHUNK).await.map_err(Undeliverable::Unreached)?;
     let bytes = generation.head().bytes;
-    let mut progress = Progress::new("sent", target.to, &meta, bytes);
+    // Attempts are far apart.
+    let mut progress = Progress::new("sent", target.to, &meta, bytes, true);
     link.writer.put(SNAPSHOT_BEGIN, |out| {
         put_vote(out, &vote);
         out.put_u64_le(bytes);
@@ -206,10 +215,70 @@ pub(super) struct Receiver<'a> {
     pub(super) generations: &'a Arc<Generations>,
     /// Why this node cannot go on.
     pub(super) fault: &'a watch::Sender<Option<String>>,
+    pub(super) turn: &'a Turn,
+    pub(super) lines: &'a Lines,
+}
+
+/// The transfer that a node receives: the vote of its leader, and what ends it when it is dropped.
+#[derive(Default)]
+pub(crate) struct Turn(Mutex<Option<(Vote, oneshot::Sender<()>)>>);
+
+impl Turn {
+    /// Ends the transfer before. The result is to be held for as long as the new one lasts, and resolves when the next begins. An error
+    /// if the one before is of a newer leader.
+    fn next(&self, vote: Vote) -> io::Result<oneshot::Receiver<()>> {
+        let mut current = self.0.lock().expect("no panic while the transfer is locked");
+        let newer = current.as_ref().filter(|(of, ends)| !ends.is_closed() && (vote < *of));
+        if let Some((of, _)) = newer {
+            return Err(is_late(&vote, of));
+        }
+        let (ends, end) = oneshot::channel();
+        *current = Some((vote, ends));
+        Ok(end)
+    }
+}
+
+/// The error that another leader has followed the one with this vote.
+fn is_late(vote: &Vote, newer: &Vote) -> io::Error {
+    let (term, newer) = (vote.leader_id.term, newer.leader_id.term);
+    refusal(format!("it is of the leader of term {term}, and this node is in term {newer}"))
+}
+
+/// What the frame BEGIN says.
+struct Begin {
+    vote: Vote,
+    bytes: u64,
+    meta: SnapshotMeta,
+}
+
+impl Begin {
+    fn read(mut body: Bytes) -> Result<Self, RecordError> {
+        let vote = read_vote(&mut body)?;
+        let bytes = body.try_get_u64_le().map_err(|_| RecordError::Short)?;
+        Ok(Self { vote, bytes, meta: read_meta(&mut body)? })
+    }
 }
 
 impl Receiver<'_> {
     async fn install_one(self, raft: &Raft, begin: Bytes, incoming: &mut Incoming) -> Result<Vote, Failed> {
+        let begin = Begin::read(begin).map_err(malformed)?;
+        incoming.check_vote(&begin.vote, begin.meta.last_log_id)?;
+        incoming.check_log(self.log, &begin.vote, begin.meta.last_log_id.into_iter())?;
+        let own = timeout(RAFT_ANSWERS, raft.with_raft_state(|state| *state.vote_ref())).await;
+        let own = own.map_err(io::Error::other)?.map_err(io::Error::other)?;
+        // Raft would refuse it at its end.
+        if !(begin.vote >= own) {
+            return Err(is_late(&begin.vote, &own).into());
+        }
+        let next = self.turn.next(begin.vote)?;
+        tokio::select! {
+            biased;
+            _ = next => Err(io::Error::new(ErrorKind::NotConnected, "another transfer has begun").into()),
+            installed = self.install(raft, begin, incoming) => installed,
+        }
+    }
+
+    async fn install(self, raft: &Raft, begin: Begin, incoming: &mut Incoming) -> Result<Vote, Failed> {
         let (vote, snapshot) = self.receive_one(begin, incoming).await?;
         let covers = snapshot.meta.last_log_id;
         let response = raft.install_full_snapshot(vote, snapshot).await.map_err(io::Error::other)?;
@@ -235,19 +304,15 @@ impl Receiver<'_> {
         }
     }
 
-    /// Receives what follows the frame BEGIN. The result is on disk, and not yet one of the node's own snapshots.
+    /// Receives what follows `begin`. The result is on disk, and not yet one of the node's own snapshots.
     async fn receive_one(
         self,
-        mut begin: Bytes,
+        Begin { vote, bytes, meta }: Begin,
         incoming: &mut Incoming,
     ) -> Result<(Vote, Snapshot), Failed> {
-        let vote = read_vote(&mut begin).map_err(malformed)?;
-        let bytes = begin.try_get_u64_le().map_err(|_| malformed(RecordError::Short))?;
-        let meta = read_meta(&mut begin).map_err(malformed)?;
-        incoming.check_vote(&vote, meta.last_log_id)?;
-        incoming.check_log(self.log, &vote, meta.last_log_id.into_iter())?;
-        let mut progress = Progress::new("received", incoming.from, &meta, bytes);
-        let mut writer = self.generations.writer().await.map_err(Failed::to_store)?;
+        let is_told = self.lines.take().is_some();
+        let mut progress = Progress::new("received", incoming.from, &meta, bytes, is_told);
+        let mut writer = self.generations.receive().await.map_err(Failed::to_store)?;
         let mut left = bytes;
         loop {
             match incoming.next().await? {
@@ -276,8 +341,9 @@ impl Receiver<'_> {
     }
 }
 
-/// Logs the progress of a transfer.
+/// Logs the progress of a transfer, if it `is_told`.
 struct Progress {
+    is_told: bool,
     verb: &'static str,
     peer: NodeId,
     index: Option<u64>,
@@ -288,16 +354,18 @@ struct Progress {
 }
 
 impl Progress {
-    fn new(verb: &'static str, peer: NodeId, meta: &SnapshotMeta, all: u64) -> Self {
+    fn new(verb: &'static str, peer: NodeId, meta: &SnapshotMeta, all: u64, is_told: bool) -> Self {
         let index = meta.last_log_id.map(|id| id.index());
-        tracing::info!(peer, index, bytes = all, "a snapshot is being {verb}");
+        if is_told {
+            tracing::info!(peer, index, bytes = all, "a snapshot is being {verb}");
+        }
         let now = Instant::now();
-        Self { verb, peer, index, all, done: 0, started: now, logged: now }
+        Self { is_told, verb, peer, index, all, done: 0, started: now, logged: now }
     }
 
     fn add(&mut self, bytes: usize) {
         self.done += bytes as u64;
-        if self.logged.elapsed() >= LOG_EVERY {
+        if self.is_told && self.logged.elapsed() >= LOG_EVERY {
             self.logged = Instant::now();
             let percent = 100 * self.done / self.all.max(1);
             tracing::info!(peer = self.peer, bytes = self.done, "{percent} % of a snapshot {}", self.verb);
@@ -305,7 +373,9 @@ impl Progress {
     }
 
     fn end(&self, what: &str) {
-        tracing::info!(peer = self.peer, index = self.index, took = ?self.started.elapsed(), "{what}");
+        if self.is_told {
+            tracing::info!(peer = self.peer, index = self.index, took = ?self.started.elapsed(), "{what}");
+        }
     }
 }
 

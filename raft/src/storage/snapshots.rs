@@ -28,6 +28,7 @@ use std::time::Duration;
 use ringfence_lease::{FrozenTable, LeaseTable, RestoreError, UnsupportedRules};
 use ringfence_wal::lacks_descriptors;
 use ringfence_wire::RulesRange;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::sleep;
 
 use crate::consensus::{LogId, SnapshotMeta};
@@ -54,6 +55,8 @@ pub(crate) struct Generations {
     publishing: Mutex<()>,
     /// Whether the newest was published while the one before was known to be damaged.
     keeps_older: AtomicBool,
+    /// Only one at a time is received: an abandoned one must not take the room of the next.
+    receiving: Arc<Semaphore>,
     /// How many snapshots were begun.
     begun: AtomicU64,
 }
@@ -95,6 +98,7 @@ impl Generations {
             newest: Mutex::default(),
             publishing: Mutex::default(),
             keeps_older: AtomicBool::default(),
+            receiving: Arc::new(Semaphore::new(1)),
             begun: AtomicU64::new(0),
         })
     }
@@ -171,7 +175,7 @@ impl Generations {
         table: FrozenTable,
     ) -> io::Result<Generation> {
         self.aside(move |this| {
-            let mut writer = this.writer_here()?;
+            let mut writer = this.writer_here(None)?;
             table.write_to(&mut writer)?;
             // Chunks that have changed since are copies: they are not needed for longer than this.
             drop(table);
@@ -180,16 +184,17 @@ impl Generations {
         .await
     }
 
-    /// Begins a generation.
-    pub(crate) async fn writer(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
-        let this = Arc::clone(self);
-        Aside::open(&self.dir, move || this.writer_here()).await
+    /// Begins a generation that is received, once the one before is published or removed.
+    pub(crate) async fn receive(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
+        let place = Arc::clone(&self.receiving).acquire_owned().await;
+        let (this, place) = (Arc::clone(self), place.expect("the semaphore is never closed"));
+        Aside::open(&self.dir, move || this.writer_here(Some(place))).await
     }
 
-    fn writer_here(&self) -> io::Result<Writer> {
+    fn writer_here(&self, place: Option<OwnedSemaphorePermit>) -> io::Result<Writer> {
         // No other process has the directory, and what an earlier one left was removed.
         let number = self.begun.fetch_add(1, Ordering::Relaxed);
-        Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store), number)
+        Writer::create(Arc::clone(&self.dir), Arc::clone(&self.store), number, place)
     }
 
     /// Whether the older generation that is kept is not the one that was the newest before: that was damaged. The log has to go on

@@ -46,6 +46,7 @@ async fn starting(
         service: NodeService { directory, founding, handle: OnceLock::new() },
         named: Mutex::default(),
         lines: Lines::default(),
+        turn: Default::default(),
         fault: watch::Sender::default(),
     });
     tokio::spawn(Arc::clone(&server).run(transport));

@@ -2,16 +2,20 @@
 
 use std::future::pending;
 
+use bytes::BufMut;
 use openraft::errors::ReplicationClosed;
 use openraft::network::{RPCOption, RaftNetworkFactory, RaftNetworkV2};
 use tempfile::TempDir;
 
 use super::*;
-use crate::consensus::Member;
+use crate::consensus::{Member, SnapshotMeta};
 use crate::peer::Network;
-use crate::peer::message::{SNAPSHOT_BEGIN, SNAPSHOT_END, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED};
+use crate::peer::link::Link;
+use crate::peer::message::{
+    SNAPSHOT_BEGIN, SNAPSHOT_CHUNK, SNAPSHOT_END, SNAPSHOT_INSTALLED, SNAPSHOT_REFUSED,
+};
 use crate::storage::identity::DataDir;
-use crate::storage::record::put_vote;
+use crate::storage::record::{put_meta, put_vote};
 use crate::storage::snapshots::Generations;
 use crate::storage::snapshots::generation::Snapshot;
 
@@ -149,4 +153,58 @@ async fn a_reason_for_which_a_snapshot_was_not_received_is_a_warning_once() {
     assert_eq!([note("one"), note("one"), note("other"), note("one")], [told, repeated, told, told]);
     directory.note_received(2);
     assert_eq!(note("one"), told);
+}
+
+/// Each took as much of the disk as the snapshot, for as long as its connection lasted; eight of each leader that there had been.
+#[tokio::test]
+async fn a_node_receives_one_snapshot_at_a_time_and_only_of_the_leader_that_it_would_follow() {
+    let cluster = Box::pin(Cluster::start(3)).await;
+    grant(&cluster.handle(1), 1).await;
+    let leader = cluster.handle(1).status().leader.unwrap();
+    let (id, leader) = (leader % 3 + 1, cluster.handle(leader));
+    let (directory, raft) = (&leader.shared.peers.directory, &leader.shared.raft);
+    raft.trigger().snapshot().await.unwrap();
+    until("there is a snapshot", async || raft.get_snapshot().await.unwrap().is_some()).await;
+    let Snapshot { meta, snapshot } = raft.get_snapshot().await.unwrap().unwrap();
+    let incarnation = cluster.handle(id).shared.peers.directory.identity.incarnation;
+    let target = Target { to: id, incarnation: Some(incarnation), channel: Channel::Snapshots };
+    let vote = leader.shared.metrics(|it| it.vote);
+    let stale = Vote::new_committed(0, leader.status().node_id);
+    let none = SnapshotMeta { last_log_id: None, ..meta.clone() };
+    let begin = async |vote: Vote, meta: &SnapshotMeta| {
+        let mut link = directory.connect(target, MAX).await.unwrap();
+        link.writer.put(SNAPSHOT_BEGIN, |out| {
+            put_vote(out, &vote);
+            out.put_u64_le(1 << 30);
+            put_meta(out, meta);
+        });
+        link.writer.put(SNAPSHOT_CHUNK, |out| out.extend_from_slice(&[7; 1 << 10]));
+        link.writer.flush().await.unwrap();
+        link
+    };
+    let unfinished = || {
+        let entries = std::fs::read_dir(cluster.data(id).join("snapshots")).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.filter(|name| name.starts_with("new-")).collect::<Vec<_>>()
+    };
+    let refused = async |link: &mut Link| match timeout(SOON, link.reader.next()).await.unwrap().unwrap() {
+        Some((SNAPSHOT_REFUSED, why)) => String::from_utf8(why.to_vec()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+
+    let mut first = begin(vote, &meta).await;
+    until("the first is there", async || unfinished() == ["new-0"]).await;
+    let why = refused(&mut begin(stale, &none).await).await;
+    assert!(why.contains("of the leader of term 0"), "{why}");
+    assert_eq!(unfinished(), ["new-0"]);
+    // Its sender has lost the connection, and this node has not noticed.
+    let second = begin(vote, &meta).await;
+    assert_eq!(refused(&mut first).await, "another transfer has begun");
+    until("the second is there, alone", async || unfinished() == ["new-1"]).await;
+    drop(second);
+    until("nothing is left", async || unfinished().is_empty()).await;
+    let sent = snapshot::send(directory, target, vote, Snapshot { meta, snapshot });
+    // A machine that stands still deposes leaders, too.
+    let sent = timeout(SOON, sent).await.unwrap();
+    assert!(sent.is_ok() || leader.shared.metrics(|it| it.vote) != vote, "{sent:?}");
 }

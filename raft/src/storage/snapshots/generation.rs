@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use tokio::sync::OwnedSemaphorePermit;
 
 use crate::consensus::{Consensus, SnapshotMeta};
 use crate::storage::aside::{Aside, discard};
@@ -46,13 +47,15 @@ struct Stored {
     store: Arc<dyn SnapshotStore>,
     name: String,
     is_published: AtomicBool,
+    /// Held until it is published or removed.
+    place: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Stored {
     fn drop(&mut self) {
         if !*self.is_published.get_mut() {
             let (store, name) = (Arc::clone(&self.store), mem::take(&mut self.name));
-            discard(&self.dir, Unfinished { store, name });
+            discard(&self.dir, Unfinished { store, name, _place: self.place.take() });
         }
     }
 }
@@ -61,6 +64,7 @@ impl Drop for Stored {
 struct Unfinished {
     store: Arc<dyn SnapshotStore>,
     name: String,
+    _place: Option<OwnedSemaphorePermit>,
 }
 
 impl Drop for Unfinished {
@@ -87,7 +91,7 @@ impl Generation {
         name: String,
         head: Head,
     ) -> Self {
-        let stored = Stored { dir, store, name, is_published: AtomicBool::new(true) };
+        let stored = Stored { dir, store, name, is_published: AtomicBool::new(true), place: None };
         Self { stored, head, is_damaged: AtomicBool::default() }
     }
 
@@ -140,9 +144,14 @@ pub(crate) struct Writer {
 }
 
 impl Writer {
-    pub(super) fn create(dir: Arc<DataDir>, store: Arc<dyn SnapshotStore>, number: u64) -> io::Result<Self> {
+    pub(super) fn create(
+        dir: Arc<DataDir>,
+        store: Arc<dyn SnapshotStore>,
+        number: u64,
+        place: Option<OwnedSemaphorePermit>,
+    ) -> io::Result<Self> {
         let name = format!("{NEW}{number}");
-        let stored = Stored { dir, store, name, is_published: AtomicBool::new(false) };
+        let stored = Stored { dir, store, name, is_published: AtomicBool::new(false), place };
         let snapshot = stored.store.create(&stored.name)?;
         let (chunk, hash) = (Vec::with_capacity(CHUNK), blake3::Hasher::new());
         Ok(Self { snapshot, stored, chunk, chunks: 0, bytes: 0, hash })
@@ -338,7 +347,8 @@ mod tests {
         let head = Head { meta, bytes: 0, hash: [0; 32] };
         let made = |head| {
             let (store, name) = (Arc::clone(&store), "new".to_owned());
-            let stored = Stored { dir: Arc::clone(&dir), store, name, is_published: AtomicBool::new(false) };
+            let is_published = AtomicBool::new(false);
+            let stored = Stored { dir: Arc::clone(&dir), store, name, is_published, place: None };
             Generation { stored, head, is_damaged: AtomicBool::default() }
         };
         let published = made(head.clone());
