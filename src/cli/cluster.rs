@@ -122,6 +122,10 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     call.run(async |client| {
         // Finds a node that answers, too: an order is sent only once, and a frozen node would keep it.
         let status = client.cluster().await?;
+        let before = match command {
+            Command::Add(_) => as_the_leader_sees(status.clone(), call).await.1,
+            _ => Troubles::default(),
+        };
         match command {
             Command::Status(_) | Command::Upgrade(_) | Command::WaitReady(_) => {}
             Command::Add(Add { id, peer, .. }) => client.add_member(*id, peer).await?,
@@ -135,7 +139,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
             eprintln!("ringfence: node {} did not know node {id} as a member", status.node_id);
         }
         let (status, troubles) = match command {
-            Command::Add(Add { id, .. }) => joined(&client, *id, call).await?,
+            Command::Add(Add { id, .. }) => joined(&client, *id, &before, call).await?,
             _ => as_the_leader_sees(client.cluster().await?, call).await,
         };
         print(&status, &troubles, call.output)?;
@@ -143,17 +147,24 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// The status once the new member votes, or something is wrong with it; or else after a while.
-async fn joined(client: &Client, id: u64, call: &Call) -> anyhow::Result<(ClusterStatus, Troubles)> {
+/// The status once the member votes and nothing is wrong with it, or something is that was not `before`; or else after a while.
+async fn joined(
+    client: &Client,
+    id: u64,
+    before: &Troubles,
+    call: &Call,
+) -> anyhow::Result<(ClusterStatus, Troubles)> {
     let until = Instant::now() + JOINS_WITHIN;
     loop {
         let (status, troubles) = as_the_leader_sees(client.cluster().await?, call).await;
         let votes = status.members.get(&id).is_some_and(|member| member.voter);
-        if votes || troubles.are_about(id) {
+        if votes && !troubles.are_about(id) || troubles.are_new(id, before) {
             return Ok((status, troubles));
         }
         if Instant::now() >= until {
-            eprintln!("ringfence: node {id} does not vote yet: cluster status tells how it gets on");
+            if !votes {
+                eprintln!("ringfence: node {id} does not vote yet: cluster status tells how it gets on");
+            }
             return Ok((status, troubles));
         }
         sleep(LOOK).await;

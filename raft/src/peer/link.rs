@@ -191,19 +191,23 @@ impl Incoming {
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
-        let is_shown = |id| certificate.is_none_or(|it| directory.is_shown(&it, id));
+        let unshown = |id| certificate.as_ref().filter(|it| !directory.is_shown(it, id));
         let admitted = match hello {
             Err(error) => Err((error, false)),
-            // Not as a reason that the node is refused for: it may be another that said so.
-            Ok((hello, _)) if !is_shown(hello.from) => {
-                Err((refusal(format!("the certificate of the caller is not of node {}", hello.from)), false))
-            }
-            Ok((hello, processes)) => match directory.admit(&hello, &processes).await {
-                Ok(()) => Ok((hello, processes.starts)),
-                Err(error) => {
-                    let is_copy = is_copy(&error);
-                    Err((directory.note_refused(hello.from, error), is_copy))
+            Ok((hello, processes)) => match unshown(hello.from) {
+                // Not as a reason that the node is refused for: it may be another that said so.
+                Some(certificate) => {
+                    directory.note_shown(certificate, &hello, &processes);
+                    let why = format!("the certificate of the caller is not of node {}", hello.from);
+                    Err((refusal(why), false))
                 }
+                None => match directory.admit(&hello, &processes).await {
+                    Ok(()) => Ok((hello, processes.starts)),
+                    Err(error) => {
+                        let is_copy = is_copy(&error);
+                        Err((directory.note_refused(hello.from, error), is_copy))
+                    }
+                },
             },
         };
         match &admitted {

@@ -17,7 +17,7 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 use crate::support::stranger::{self, Name, Stranger};
-use crate::support::{SOON, grant, settings};
+use crate::support::{SOON, grant, settings, until};
 
 /// Where certificates are, and whose authority signs them.
 struct Issuer(CertifiedIssuer<'static, KeyPair>);
@@ -229,6 +229,29 @@ async fn a_caller_talks_to_no_node_but_the_one_it_means() {
     };
     let error = timeout(SOON, added).await.unwrap().unwrap_err();
     assert!(format!("{error:?} {error}").contains("certificate"), "{error:?}");
+}
+
+/// An operator had to say where it is: the others refused it before they knew that it had moved.
+#[tokio::test]
+async fn a_node_that_moves_with_a_certificate_of_its_new_host_alone_is_recorded_there() {
+    let dir = TempDir::new().unwrap();
+    let nodes = Issuer::new("nodes");
+    let way = |name: &str, san| Way::Tls(load(&nodes.write(&dir.path().join(name), &san, &nodes, false)));
+    let mut cluster = Cluster::start(&[way("1", of(1)), way("2", of(2)), way("3", at("127.0.0.1"))]).await;
+    cluster.works(1).await;
+    cluster.nodes.remove(&3).unwrap().stop().await;
+    let new_host = way("3, later", at("127.0.0.2"));
+    let listener = TcpListener::bind("127.0.0.2:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // As somebody else with a certificate, it is not let in by what it says.
+    assert!(cluster.call(&new_host, 3).await.is_none());
+    let settings = cluster.settings(3, new_host.transport(listener));
+    let peers = settings.peers.iter().map(|(id, at)| (*id, at.clone())).chain([(3, address.clone())]);
+    let settings = Settings { peers: peers.collect(), ..settings };
+    cluster.nodes.insert(3, timeout(SOON, Node::start(settings)).await.unwrap().unwrap());
+    let recorded = |at: NodeId| cluster.nodes[&at].handle().status().members[&3].peer == address;
+    until("it is recorded", || (1..=3).all(recorded)).await;
+    cluster.works(2).await;
 }
 
 #[tokio::test]

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use ringfence_client::ClusterStatus;
+use ringfence_client::{ClusterStatus, MemberStatus};
 
 /// Sentences, of which each member has at most one of each kind.
 #[derive(Default)]
@@ -31,18 +31,22 @@ impl Troubles {
     pub(super) fn see(&mut self, status: &ClusterStatus) {
         let by = status.node_id;
         for (id, member) in &status.members {
-            if let Some(time) = member.silence() {
-                let told = format!("node {id} has not answered node {by} for {} s", time.as_secs());
-                self.members.insert((*id, Kind::Silent), told);
-            }
-            if let Some(refused) = &member.refused {
-                let told = format!("node {by} refuses node {id}: {refused}");
-                self.members.insert((*id, Kind::Refused), told);
-            }
-            if let Some(failure) = &member.snapshot_failure {
-                let told = format!("node {by} could not deliver a snapshot to node {id}: {failure}");
-                self.members.insert((*id, Kind::Snapshot), told);
-            }
+            self.see_member(by, *id, member);
+        }
+    }
+
+    fn see_member(&mut self, by: u64, id: u64, member: &MemberStatus) {
+        if let Some(time) = member.silence() {
+            let told = format!("node {id} has not answered node {by} for {} s", time.as_secs());
+            self.members.insert((id, Kind::Silent), told);
+        }
+        if let Some(refused) = &member.refused {
+            let told = format!("node {by} refuses node {id}: {refused}");
+            self.members.insert((id, Kind::Refused), told);
+        }
+        if let Some(failure) = &member.snapshot_failure {
+            let told = format!("node {by} could not deliver a snapshot to node {id}: {failure}");
+            self.members.insert((id, Kind::Snapshot), told);
         }
     }
 
@@ -59,8 +63,43 @@ impl Troubles {
         self.members.keys().any(|(about, _)| *about == id)
     }
 
+    /// Whether something about this member was not `before` a change. Silence is not: it takes time to tell, and what lasts may have
+    /// begun before the change.
+    pub(super) fn are_new(&self, id: u64, before: &Self) -> bool {
+        let mut about = self.members.iter().filter(|((about, kind), _)| *about == id && *kind != Kind::Silent);
+        about.any(|(about, told)| before.members.get(about) != Some(told))
+    }
+
     /// In the order of the members.
     pub(super) fn lines(&self) -> impl Iterator<Item = &String> {
         self.others.iter().chain(self.members.values())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(silent_ms: Option<u64>, refused: Option<&str>, failure: Option<&str>) -> Troubles {
+        let member: MemberStatus = serde_json::from_value(serde_json::json!({
+            "voter": true, "peer": "b:2", "url": null, "lag_entries": null, "silent_ms": silent_ms, "refused": refused,
+            "snapshot_failure": failure,
+        }))
+        .unwrap();
+        let mut troubles = Troubles::default();
+        troubles.see_member(1, 2, &member);
+        troubles
+    }
+
+    /// `cluster add` of a member that had moved told at once for how long it had been away.
+    #[test]
+    fn what_was_so_before_a_change_is_not_new() {
+        let before = told(Some(90_000), Some("it has moved"), None);
+        let is_new = |now: Troubles| (now.are_about(2), now.are_new(2, &before));
+        assert_eq!(is_new(told(Some(91_000), Some("it has moved"), None)), (true, false));
+        assert_eq!(is_new(told(None, None, None)), (false, false));
+        assert_eq!(is_new(told(Some(91_000), Some("it is a copy"), None)), (true, true));
+        assert_eq!(is_new(told(None, None, Some("no room"))), (true, true));
+        assert!(!told(None, Some("it is a copy"), None).are_new(3, &before));
     }
 }

@@ -83,6 +83,32 @@ async fn a_member_whose_old_address_is_silent_is_let_in_when_an_operator_says_wh
     drop(silent);
 }
 
+/// It let in nobody until its operator listed the new address.
+#[tokio::test]
+async fn a_node_that_was_away_finds_a_member_that_moved_though_its_old_address_is_silent() {
+    let mut cluster = Cluster::start(3).await;
+    for id in 1..=3 {
+        cluster.stop(id).await;
+    }
+    // The two that find each other are a majority.
+    let peer = move_to_another_address(&mut cluster, 2).await;
+    let old = cluster.peers.insert(2, peer.clone()).unwrap();
+    cluster.restart(1).await;
+    for at in [1, 2] {
+        until("it is recorded", async || recorded(&cluster, at, 2) == peer).await;
+    }
+    until_ready(&cluster, 2).await;
+    cluster.stop(1).await;
+    cluster.peers.insert(2, old);
+    let silent = cluster.listener(2).await;
+    cluster.restart(3).await;
+    for id in [2, 3] {
+        until_ready(&cluster, id).await;
+    }
+    assert_eq!(recorded(&cluster, 3, 2), peer);
+    drop(silent);
+}
+
 /// The recorded addresses stayed, and a node that was added could not find the others by them.
 #[tokio::test]
 async fn if_all_move_and_all_lists_say_where_all_are_recorded_there() {
