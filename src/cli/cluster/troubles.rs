@@ -66,7 +66,8 @@ impl Troubles {
     /// Whether something about this member was not `before` a change. Silence is not: it takes time to tell, and what lasts may have
     /// begun before the change.
     pub(super) fn are_new(&self, id: u64, before: &Self) -> bool {
-        let mut about = self.members.iter().filter(|((about, kind), _)| *about == id && *kind != Kind::Silent);
+        let mut about =
+            self.members.iter().filter(|((about, kind), _)| *about == id && *kind != Kind::Silent);
         about.any(|(about, told)| before.members.get(about) != Some(told))
     }
 

@@ -7,9 +7,14 @@ use ringfence_raft::NodeId;
 
 use super::super::World;
 use super::health::Quorum;
+use crate::network::Latency;
 
 /// How long a majority of nodes may serve nobody while a quorum is well, in milliseconds.
-const SERVES_WITHIN: u64 = 15_000;
+const SERVES_WITHIN: u64 = 5_000;
+/// The same, while messages or flushes may take longer than [`FAST`], and for as long afterwards: an election takes several of both.
+const SLOWLY: u64 = 15_000;
+/// In milliseconds.
+const FAST: u64 = 30;
 /// How often the nodes of a quorum are asked, in milliseconds.
 const ASK_EVERY: u64 = 1_000;
 
@@ -22,6 +27,8 @@ pub(super) struct Served {
     at: BTreeMap<NodeId, u64>,
     answers: Arc<Mutex<BTreeSet<NodeId>>>,
     ask_at: u64,
+    /// When messages or flushes were last slow.
+    slow_at: u64,
 }
 
 impl World {
@@ -31,10 +38,15 @@ impl World {
         let answers =
             std::mem::take(&mut *served.answers.lock().expect("nothing panics while the answers are locked"));
         served.at.extend(answers.into_iter().map(|node| (node, self.now)));
+        let Latency { most, spikes, .. } = self.network.latency();
+        if spikes > 0 || most.max(self.flush.1) > FAST {
+            served.slow_at = self.now;
+        }
+        let within = if self.now.saturating_sub(served.slow_at) < SLOWLY { SLOWLY } else { SERVES_WITHIN };
         let Some(quorum) = quorum else { return };
         let since = quorum.since.max(self.alive.caught_up_at);
         let is_served = |id: &NodeId| {
-            self.now.saturating_sub(served.at.get(id).copied().unwrap_or(0).max(since)) <= SERVES_WITHIN
+            self.now.saturating_sub(served.at.get(id).copied().unwrap_or(0).max(since)) <= within
         };
         let is_majority = |of: &BTreeSet<NodeId>| 2 * of.iter().filter(|id| is_served(id)).count() > of.len();
         if !self.alive.voters.iter().all(is_majority) {
