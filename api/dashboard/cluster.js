@@ -137,6 +137,8 @@ function row(view, id, member) {
       el("span", { class: role === "leader" ? "role leading" : "role", text: role }),
       member.silent_ms >= SILENT_MS
         ? el("p", { class: "bad", text: `has not answered node ${view.node_id} for ${time(member.silent_ms)}` }) : null,
+      member.cannot_call
+        ? el("p", { class: "bad", text: `cannot call node ${view.node_id}, which leads` }) : null,
       member.snapshot_failure
         ? el("p", { class: "bad", text: `a snapshot could not be delivered: ${member.snapshot_failure}` }) : null,
       member.refused ? el("p", { text: `refused: ${member.refused}` }) : null),

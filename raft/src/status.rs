@@ -60,13 +60,17 @@ fn member_status(
     let lag = |last: u64| Some(last.saturating_sub(matched?.map_or(0, |id| id.index())));
     let mut voters = metrics.membership_config.membership().get_joint_config().iter();
     let in_ms = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let silent_ms = directory.silent_for(process).map(in_ms);
+    // What it said before it fell silent may be over.
+    let is_heard = silent_ms.is_some_and(|ms| ms < MemberStatus::SILENT_MS);
     MemberStatus {
         voter: voters.any(|voters| voters.contains(&id)),
         peer: member.peer.clone(),
         url: directory.url(id),
         lag_entries: metrics.last_log_index.and_then(lag),
         rules: program.as_ref().map(|program| program.rules),
-        silent_ms: directory.silent_for(process).map(in_ms),
+        silent_ms,
+        cannot_call: matched.is_some() && is_heard && directory.callable.is_uncallable_for(process),
         snapshot_failure: matched.and_then(|_| directory.undelivered(process, metrics.current_term)),
         refused: directory.refused(id),
         certificate_ends_unix_s: None,

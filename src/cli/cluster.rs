@@ -44,8 +44,8 @@ pub(crate) enum Command {
 
 const STATUS_HELP: &str = "\
 Exit status:
-  0    all is well: there is a leader, all members answer it and the node that was asked, none is refused,
-       and all snapshots were delivered
+  0    all is well: there is a leader, all members answer it and the node that was asked, and can call it,
+       none is refused, and all snapshots were delivered
   1    no node answers, or not in order
   2    invalid options
   3    not all is well: the last lines say what is not, on standard error with --output json";
@@ -194,6 +194,7 @@ async fn as_the_leader_sees(mut status: ClusterStatus, call: &Call) -> (ClusterS
                 for (id, member) in &mut status.members {
                     let seen = of_leader.members.get(id);
                     member.lag_entries = seen.and_then(|seen| seen.lag_entries);
+                    member.cannot_call = seen.is_some_and(|seen| seen.cannot_call);
                     member.snapshot_failure = seen.and_then(|seen| seen.snapshot_failure.clone());
                     // Of itself the leader says nothing.
                     member.silent_ms = seen.and_then(|seen| seen.silent_ms).or(member.silent_ms);

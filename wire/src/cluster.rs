@@ -124,6 +124,10 @@ pub struct MemberStatus {
     /// node itself, or if that is not known. While a flush of its log takes more than 2 s, no answer counts.
     #[serde(default)]
     pub silent_ms: Option<u64>,
+    /// Whether it says that it cannot call the answering node, though it hears it; `false` unless the answering node leads. What clients
+    /// ask of it, it cannot pass on then.
+    #[serde(default)]
+    pub cannot_call: bool,
     /// Why the last snapshot for it was not delivered, while it lacks that; `None` unless the answering node leads. It is tried
     /// again.
     #[serde(default)]

@@ -265,9 +265,12 @@ impl Receiver<'_> {
         incoming.check_vote(&begin.vote, begin.meta.last_log_id)?;
         incoming.check_log(self.log, &begin.vote, begin.meta.last_log_id.into_iter())?;
         let own = timeout(RAFT_ANSWERS, raft.with_raft_state(|state| *state.vote_ref())).await;
-        let own = own.map_err(io::Error::other)?.map_err(io::Error::other)?;
-        // Raft would refuse it at its end.
-        if !(begin.vote >= own) {
+        let Ok(Ok(own)) = own else {
+            return Err(io::Error::new(ErrorKind::NotConnected, "Raft does not answer here").into());
+        };
+        let would_follow = begin.vote >= own;
+        // Otherwise Raft would refuse it at its end.
+        if !would_follow {
             return Err(is_late(&begin.vote, &own).into());
         }
         let next = self.turn.next(begin.vote)?;

@@ -150,6 +150,11 @@ async fn a_leader_that_no_majority_can_call_gives_up_the_leadership() {
         sleep(Duration::from_secs(20)).await;
         assert!(old.is_ready().await && third.is_ready().await && !second.is_ready().await);
         assert_eq!(old.status().term, term);
+        let cannot_call = |at: &Handle| {
+            let members = at.status().members.into_iter();
+            members.filter(|(_, member)| member.cannot_call).map(|(id, _)| id).collect::<Vec<_>>()
+        };
+        assert_eq!((cannot_call(&old), cannot_call(&third)), (vec![2], vec![]));
 
         cluster.network.cut("node-3", "node-1");
         let begun = Instant::now();

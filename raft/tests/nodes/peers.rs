@@ -200,9 +200,9 @@ async fn a_snapshot_with_an_empty_chunk_is_refused() {
     let data = cluster.dir.path();
     let member = Name::of(&data.join("2"), 2);
     let mut sender = Stranger::call(&cluster.network, 1, stranger::SNAPSHOTS, &member).await.unwrap();
-    // Its vote, a length, and that it covers no entry and no members.
+    // The vote of a newer leader, a length, and that it covers no entry and no members.
     let (vote, length, covers) =
-        ([0, 2, 0].map(u64::to_le_bytes).concat(), 10_u64.to_le_bytes(), [0, 0, 2, 0, 0, 0, 0, 0]);
+        ([1_000, 2, 1].map(u64::to_le_bytes).concat(), 10_u64.to_le_bytes(), [0, 0, 2, 0, 0, 0, 0, 0]);
     sender.send_frame(stranger::SNAPSHOT_BEGIN, &[&vote[..17], &length, &covers].concat()).await;
     until("the snapshot is being received", || {
         let mut names = data.join("1/snapshots").read_dir().unwrap().map(|entry| entry.unwrap().file_name());

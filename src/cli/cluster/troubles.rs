@@ -14,6 +14,7 @@ pub(super) struct Troubles {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Silent,
+    CannotCall,
     Refused,
     Snapshot,
 }
@@ -39,6 +40,12 @@ impl Troubles {
         if let Some(time) = member.silence() {
             let told = format!("node {id} has not answered node {by} for {} s", time.as_secs());
             self.members.insert((id, Kind::Silent), told);
+        }
+        if member.cannot_call {
+            let told = format!(
+                "node {id} cannot open or use a connection to node {by}, which leads: look at the firewall for its peer port"
+            );
+            self.members.insert((id, Kind::CannotCall), told);
         }
         if let Some(refused) = &member.refused {
             let told = format!("node {by} refuses node {id}: {refused}");
