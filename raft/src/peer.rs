@@ -11,6 +11,7 @@
 //! Nodes meet the network in [`transport`] alone. [`server::Service`] is what a node answers beyond Raft's own messages; the
 //! node provides it, so nothing here knows the rooms above.
 
+mod acknowledged;
 mod addresses;
 mod append;
 mod call;

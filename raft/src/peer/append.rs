@@ -6,7 +6,7 @@
 //!
 //! A follower that lacks what it acknowledged in this term has lost it. The entry may be committed, so it is not sent again: the
 //! follower is refused from then on ([`copies`](super::copies)). Raft never learns of the conflict, which it would retry for ever.
-//! Before a snapshot is sent it is asked for the last of them.
+//! Before a snapshot is sent it is asked for the last of them ([`acknowledged`](super::acknowledged)).
 //!
 //! An append that only announces what is committed is not answered: those answers would be half of all messages of a write.
 //!
@@ -14,7 +14,6 @@
 //! too little progress ends, also in the middle of an append: openraft then purges, and sends the node a snapshot.
 
 use std::io;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +32,8 @@ use super::handshake::Channel;
 use super::known::Process;
 use super::link::{Incoming, Link};
 use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append, read_appended};
-use super::snapshot::Undeliverable;
 use crate::applied::state_machine::Raft;
-use crate::consensus::{Consensus, LogId, Vote};
+use crate::consensus::{Consensus, LogId};
 use crate::storage::log_store::LogStore;
 
 /// The most appends in flight.
@@ -161,27 +159,6 @@ impl AppendLink {
                 }
             }
         }))
-    }
-}
-
-/// Asks a node for the last entry that it acknowledged to this leader; an error if it lacks that. A snapshot that covers the entry
-/// would hide what else the node has lost.
-pub(super) async fn ask_for_acknowledged(
-    directory: &Arc<Directory>,
-    target: Target,
-    vote: Vote,
-) -> Result<(), Undeliverable> {
-    // Nothing is kept for the answer.
-    let mut link = AppendLink::new(Arc::clone(directory), target, watch::channel(0).1);
-    let acknowledged = link.follower().and_then(|it| directory.acknowledged(it, vote.leader_id.term));
-    let Some(last) = acknowledged else { return Ok(()) };
-    let request =
-        AppendEntriesRequest { vote, prev_log_id: Some(last), entries: Vec::new(), leader_commit: None };
-    let sent = link.stream(stream::iter([request])).await;
-    let mut answers = pin!(sent.map_err(|error| Undeliverable::Unreached(io::Error::other(error)))?);
-    match answers.next().await {
-        Some(answer) => Ok(answer.map(|_| ()).map_err(io::Error::other)?),
-        None => Err(closed("no answer to an append").into()),
     }
 }
 

@@ -15,7 +15,8 @@ use openraft::raft::{
 };
 use tokio::time::sleep_until;
 
-use super::append::{AppendLink, ask_for_acknowledged};
+use super::acknowledged::ask_for_acknowledged;
+use super::append::AppendLink;
 use super::call::CallError;
 use super::directory::Target;
 use super::handshake::Channel;

@@ -19,8 +19,9 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use uuid::Uuid;
 
+use super::acknowledged::ask_for_acknowledged;
 use super::addresses::Found;
-use super::append::{AppendLink, ask_for_acknowledged};
+use super::append::AppendLink;
 use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::directory::Target;
 use super::frame::{FrameReader, FrameWriter};
