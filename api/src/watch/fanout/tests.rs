@@ -324,6 +324,23 @@ fn without_contact_a_watch_gets_no_bookmark_and_ends_with_the_reason() {
     assert_eq!(sent(&mut fanout, number, &history), (end.to_owned(), true));
 }
 
+/// Its thread or its machine may have slept meanwhile, or its client have read slowly.
+#[test]
+fn a_bookmark_is_judged_when_it_is_sent() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter(Caller::anybody(), "x", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    keep(&mut history, 1..=10, &["a"]);
+    round(&mut fanout, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    assert_eq!(fanout.next(number, &Context::from_waker(Waker::noop()), false, None), Next::Nothing);
+    assert_eq!(sent(&mut fanout, number, &history).0, "", "it is due again at the next look");
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    keep(&mut history, 11..=11, &["a"]);
+    round(&mut fanout, &history);
+    assert_eq!(sent(&mut fanout, number, &history).0, "id: 11\n\n", "what is true then");
+}
+
 /// After a panic of the task that drives it.
 #[test]
 fn a_fan_out_that_begins_anew_knows_no_earlier_watch() {
