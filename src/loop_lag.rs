@@ -1,11 +1,10 @@
 //! The lag of the event loop that runs Raft, the table and the peers. They share one thread, so a long step of any of
 //! them delays all of them, heartbeats included.
 
-use std::sync::{Arc, Mutex};
+use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use tokio::sync::watch;
-use tokio::time::sleep;
+use ringfence_http::Beat;
 
 use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
@@ -14,38 +13,12 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// The longest lag is that of the current window and the one before.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// The time of the last measurement.
-static MEASURED: Mutex<Option<Instant>> = Mutex::new(None);
-
-/// A loop that hangs for longer decides nothing soon. Then another node may lead.
-const BLOCKED: Duration = Duration::from_millis(1_500);
-/// How often another thread looks whether it hangs.
-const LOOK: Duration = Duration::from_millis(100);
+/// One of each measurement. Without a lock: the thread that has it could hang, and those who look with it.
+static BEAT: LazyLock<Beat> = LazyLock::new(Beat::default);
 
 /// Time since the last measurement: if the event loop hangs, for how long.
 pub(crate) fn hangs_for() -> Duration {
-    let measured = *MEASURED.lock().expect("nothing panics while it holds this lock");
-    measured.map_or(Duration::ZERO, |at| at.elapsed())
-}
-
-/// Tells whether the event loop hangs, until its task is aborted. Not on that loop.
-pub(crate) async fn tell(blocked: Arc<watch::Sender<bool>>) {
-    let mut hung = false;
-    loop {
-        sleep(LOOK).await;
-        // When the whole process was suspended, this thread may run before that one: it counts if two looks agree.
-        let hangs = hangs_for() >= BLOCKED;
-        let is_blocked = hangs && hung;
-        hung = hangs;
-        if blocked.send_if_modified(|blocked| std::mem::replace(blocked, is_blocked) != is_blocked) {
-            match is_blocked {
-                true => tracing::warn!(
-                    "the Raft thread is blocked: who waits or asks here is sent to other nodes"
-                ),
-                false => tracing::info!("the Raft thread runs again"),
-            }
-        }
-    }
+    BEAT.age()
 }
 
 /// Runs until its task is aborted.
@@ -57,7 +30,7 @@ pub(crate) async fn measure() {
         let due = Instant::now() + INTERVAL;
         tokio::time::sleep_until(due.into()).await;
         let lag = due.elapsed();
-        *MEASURED.lock().expect("nothing panics while it holds this lock") = Some(Instant::now());
+        BEAT.beat();
         if began.elapsed() >= WINDOW {
             (previous, current, began) = (current, Duration::ZERO, Instant::now());
         }

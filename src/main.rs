@@ -10,6 +10,7 @@ mod descriptors;
 mod disk_space;
 mod ends;
 mod forever;
+mod hangs;
 mod job;
 mod logging;
 mod loop_lag;

@@ -13,7 +13,6 @@ use anyhow::{Context, bail};
 use axum::extract::Request;
 use axum::response::Response;
 use metrics_exporter_prometheus::PrometheusHandle;
-use ringfence_api::Hang;
 use ringfence_http::{Connections, Remote, RequestBody, Threads};
 use ringfence_mirror::{Mirror, MirrorMode};
 use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, Transport, WallClock};
@@ -29,7 +28,8 @@ use crate::forever::forever;
 use crate::predecessors::Predecessors;
 use crate::signals::Signals;
 use crate::{
-    descriptors, disk_space, loop_lag, measure, mirror, private, resp, service_manager, tls, watched_files,
+    descriptors, disk_space, hangs, loop_lag, measure, mirror, private, resp, service_manager, tls,
+    watched_files,
 };
 
 /// Bounds the transfer of the leadership at a stop.
@@ -128,8 +128,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
 
     let (draining, drain) = watch::channel(false);
     let (blocks, blocked) = watch::channel(false);
-    let blocks = Arc::new(blocks);
-    threads.spawn(forever("the hangs of the Raft thread", move || loop_lag::tell(Arc::clone(&blocks))));
     tokio::spawn(forever("the free disk space", move || disk_space::measure(data.clone())));
     let upkeep = recorder.clone();
     // On an HTTP thread, as it locks the recorder for as long as there are samples.
@@ -153,12 +151,15 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         metrics: recorder,
         connections: Arc::clone(&connections),
         hosts: config.hosts,
-        hangs: hangs(&threads),
+        hangs: hangs::longest(&threads),
         slow_request: config.slow_request,
         mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
         certificates: Arc::new(move |status| ends::show(&files, peer_tls.as_deref(), status)),
     };
     let routes = ringfence_api::routes(service, options);
+    let look =
+        hangs::Look { threads: Arc::clone(&threads), blocked: Arc::new(blocks), routes: routes.clone() };
+    look.start().context("cannot look for threads that hang")?;
     let answer = move |request, remote| routes.clone().answer(request, remote);
     let mut serving = serve(listener, client_tls, &threads, &connections, answer, drain);
 
@@ -200,18 +201,6 @@ fn end(threads: &Threads) {
     if !threads.end(THREADS_END) {
         tracing::warn!("a thread that serves clients did not end in time");
     }
-}
-
-/// What tells of the thread that has hung for longest.
-fn hangs(threads: &Arc<Threads>) -> Arc<dyn Fn() -> Hang + Send + Sync> {
-    let threads = Arc::clone(threads);
-    Arc::new(move || {
-        let (number, of_http) = threads.hangs_for();
-        match loop_lag::hangs_for() {
-            time if time >= of_http => Hang { thread: "the Raft thread".to_owned(), time },
-            _ => Hang { thread: format!("the thread http-{number}"), time: of_http },
-        }
-    })
 }
 
 /// Starts publishing in Redis. Gives what tells the state of that.

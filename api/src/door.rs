@@ -55,7 +55,7 @@ impl Door {
     /// Checks what holds for every route.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Failed> {
         head::check(request)?;
-        origin::check(request, &self.options.hosts, || self.cluster().status())
+        origin::check(request, &self.options.hosts, || self.cluster().try_status())
     }
 
     /// Adds the headers that every response has.

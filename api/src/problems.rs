@@ -6,7 +6,7 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use ringfence_raft::Unanswered;
+use ringfence_raft::{Stuck, Unanswered};
 use ringfence_service::Failure;
 use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
 
@@ -84,6 +84,12 @@ impl From<FieldError> for Failed {
 impl From<Unanswered> for Failed {
     fn from(unanswered: Unanswered) -> Self {
         Failure::from(unanswered).into()
+    }
+}
+
+impl From<Stuck> for Failed {
+    fn from(stuck: Stuck) -> Self {
+        Failure::from(stuck).into()
     }
 }
 

@@ -26,6 +26,7 @@ use ringfence_access::{ClusterRight, KeyRight, Proof};
 use ringfence_http::Remote;
 use ringfence_service::{Caller, Right};
 use ringfence_wire::{PrincipalName, ProblemKind};
+use tokio::runtime;
 
 use crate::door::{Answer, Door, Request};
 use crate::measure;
@@ -46,6 +47,11 @@ pub struct Routes {
 impl Routes {
     pub(crate) fn new(door: Arc<Door>) -> Self {
         Self { door }
+    }
+
+    /// Has watches go on, on `runtime`, if the thread that drives them hangs. To be called now and then, on a thread that serves nobody.
+    pub fn look_after(&self, runtime: &runtime::Handle) {
+        self.door.watchers.look_after(runtime);
     }
 
     /// Answers one request from `remote`. Must be polled in a tokio runtime with timers.

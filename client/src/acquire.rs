@@ -179,6 +179,7 @@ impl<'a> Acquire<'a> {
         let keep_place = !wait.is_zero();
         let body = AcquireRequest { wait_ms, keep_place, ..self.request.clone() };
         let put = Request::new(Method::PUT, format!("/v1/leases/{lease_id}")).with_body(&body);
+        let put = if keep_place { put.waiting() } else { put };
         if !may_batch {
             return put;
         }

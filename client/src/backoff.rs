@@ -33,7 +33,7 @@ pub(crate) fn pick<T>(several: &[T]) -> Option<&T> {
 }
 
 /// From 0 to less than 1. The standard library's only source of randomness is good enough for pauses.
-fn random() -> f64 {
+pub(crate) fn random() -> f64 {
     let bits = RandomState::new().hash_one(()) >> 11;
     bits as f64 / (1_u64 << 53) as f64
 }

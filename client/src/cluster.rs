@@ -4,6 +4,9 @@
 //! it; only *done* or *refused* resolves it. All attempts of a call together take 5 s, far less than the 60 s after
 //! which the cluster may forget an id.
 
+use std::collections::VecDeque;
+use std::fmt;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +29,8 @@ pub(crate) const RETRY_FOR: Duration = Duration::from_secs(5);
 pub(crate) const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a call that is not repeatable may take: as long as a membership change may. Given up, its outcome is unknown.
 const ONCE_TIMEOUT: Duration = Duration::from_secs(60);
+/// How many requests stay open at nodes that fell silent.
+const MAX_OPEN: usize = 4;
 /// How long a release is repeated in the background.
 pub(crate) const RELEASE_FOR: Duration = Duration::from_secs(30);
 
@@ -60,6 +65,22 @@ pub(crate) struct Attempts<'a> {
     pub(crate) maybe_done: bool,
     last_failure: String,
     distrust: Distrust,
+    /// Requests at nodes that fell silent. The cluster takes a place away 2 s after the connection of its request closed: these stay
+    /// open until another node has answered a repeat.
+    open: Open,
+}
+
+/// Requests that nobody reads the responses to.
+#[derive(Default)]
+struct Open(VecDeque<Pending>);
+
+/// A request that was sent.
+type Pending = Pin<Box<dyn Future<Output = Result<Response, Failure>> + Send>>;
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} open requests", self.0.len())
+    }
 }
 
 impl<'a> Attempts<'a> {
@@ -73,6 +94,7 @@ impl<'a> Attempts<'a> {
             maybe_done: false,
             last_failure: String::new(),
             distrust: Distrust::new(),
+            open: Open::default(),
         }
     }
 
@@ -115,7 +137,12 @@ impl<'a> Attempts<'a> {
         outcome
     }
 
-    async fn send(&self, node: &Arc<Node>, request: &Request, time: Duration) -> Result<Response, Failure> {
+    async fn send(
+        &mut self,
+        node: &Arc<Node>,
+        request: &Request,
+        time: Duration,
+    ) -> Result<Response, Failure> {
         // Once sent to a node that hangs or that is of another cluster, it could not be sent to another.
         if request.is_once || !self.nodes.is_met(node) {
             self.nodes.meet(node).await?;
@@ -123,17 +150,25 @@ impl<'a> Attempts<'a> {
         if request.is_once {
             return node.server.send(request, time).await;
         }
-        let response = async {
-            match self.failed == 0 && self.nodes.may_batch() {
-                true => node.send_or_batch(request, time).await,
-                false => node.server.send(request, time).await,
+        let may_batch = self.failed == 0 && self.nodes.may_batch();
+        let (of_request, sent) = (Arc::clone(node), request.clone());
+        let mut response = Box::pin(async move {
+            match may_batch {
+                true => of_request.send_or_batch(&sent, time).await,
+                false => of_request.server.send(&sent, time).await,
             }
-        };
+        });
         tokio::select! {
             biased;
-            response = response => response,
-            () = self.nodes.is_silent(node) => Err(Failure::Broken(format!("{}: it does not answer", node.server))),
+            response = &mut response => return response,
+            () = self.nodes.is_silent(node, request.waits) => {}
         }
+        if request.waits {
+            let open = &mut self.open.0;
+            open.truncate(MAX_OPEN - 1);
+            open.push_front(response);
+        }
+        Err(Failure::Broken(format!("{}: it does not answer", node.server)))
     }
 
     fn record<T>(&mut self, outcome: &Outcome<T>) {
@@ -141,6 +176,9 @@ impl<'a> Attempts<'a> {
             Outcome::Done(_) | Outcome::Refused(_) | Outcome::Limited(..) => {
                 self.failed = 0;
                 self.backoff.reset();
+                if !matches!(outcome, Outcome::Limited(..)) {
+                    self.open.0.clear();
+                }
             }
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
                 self.failed += 1;

@@ -6,7 +6,8 @@
 
 mod sse;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,6 +55,39 @@ pub struct Watch {
     events: VecDeque<Event>,
     /// What to report after these events.
     error: Option<Error>,
+    trouble: Trouble,
+}
+
+/// Is told why no node can be watched.
+type Tell = Box<dyn Fn(&str) + Send + Sync>;
+
+/// Tells why a watch gets nothing, while it tries again.
+#[derive(Default)]
+struct Trouble {
+    tell: Option<Tell>,
+    /// Since it was connected last.
+    told: BTreeSet<String>,
+}
+
+/// The most reasons that are told. More would be one in many words.
+const MAX_TOLD: usize = 16;
+
+impl Trouble {
+    fn note(&mut self, why: String) {
+        if let Some(tell) = &self.tell
+            && self.told.len() < MAX_TOLD
+            && !self.told.contains(&why)
+        {
+            tell(&why);
+            self.told.insert(why);
+        }
+    }
+}
+
+impl fmt::Debug for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Trouble").field(&self.told).finish()
+    }
 }
 
 #[derive(Debug)]
@@ -77,12 +111,20 @@ impl Watch {
             backoff: Backoff::default(),
             events: VecDeque::new(),
             error: None,
+            trouble: Trouble::default(),
         }
     }
 
     /// Begins after `revision`, such as that of a [listing](crate::Listing::all). By default it begins now.
     pub fn after(self, revision: Revision) -> Self {
         Self { after: Some(revision.0), ..self }
+    }
+
+    /// Has `tell` told why no node can be watched, each reason once until one can be. Without it, a watch that has begun tries again in
+    /// silence, for ever.
+    pub fn telling(mut self, tell: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        self.trouble.tell = Some(Box::new(tell));
+        self
     }
 
     /// The revision up to which every event was delivered: another watch can go on from there. `None` before the first
@@ -121,7 +163,10 @@ impl Watch {
                 {
                     return Err(Error::Unavailable { why });
                 }
-                Some(_) => sleep(self.backoff.next()).await,
+                Some(why) => {
+                    self.trouble.note(why);
+                    sleep(self.backoff.next()).await;
+                }
             }
         }
     }
@@ -180,6 +225,7 @@ impl Watch {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
                 (self.was_connected, self.gone) = (true, 0);
+                self.trouble.told.clear();
                 return Ok(None);
             }
             Ok(streaming) => node.server.finish(streaming, ATTEMPT_TIMEOUT).await,

@@ -10,27 +10,34 @@ const EVERY: Duration = Duration::from_millis(100);
 
 /// When a thread ran last.
 #[derive(Debug)]
-pub(crate) struct Beat {
+pub struct Beat {
     begun: Instant,
     /// Milliseconds from there.
     last: AtomicU64,
 }
 
-impl Beat {
-    pub(crate) fn new() -> Self {
+impl Default for Beat {
+    fn default() -> Self {
         Self { begun: Instant::now(), last: AtomicU64::new(0) }
+    }
+}
+
+impl Beat {
+    /// Shows that whose beat it is runs now.
+    pub fn beat(&self) {
+        self.last.store(self.elapsed_ms(), Ordering::Relaxed);
     }
 
     /// Beats for as long as it is polled, on the thread that it is of.
     pub(crate) async fn go_on(&self) {
         loop {
-            self.last.store(self.elapsed_ms(), Ordering::Relaxed);
+            self.beat();
             sleep(EVERY).await;
         }
     }
 
     /// How long ago the last beat was: of a thread that runs, hardly longer than the time between two.
-    pub(crate) fn age(&self) -> Duration {
+    pub fn age(&self) -> Duration {
         Duration::from_millis(self.elapsed_ms().saturating_sub(self.last.load(Ordering::Relaxed)))
     }
 

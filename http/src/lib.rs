@@ -34,6 +34,7 @@ mod socket;
 mod threads;
 mod turns;
 
+pub use beat::Beat;
 pub use bodies::{RequestBody, Shed, without_share};
 pub use budget::Share;
 pub use connections::{Connection, Connections};

@@ -64,7 +64,7 @@ impl Threads {
                 .event_interval(POLLS_UNTIL_LOOK)
                 .on_thread_unpark(move || unparked.looked())
                 .build()?;
-            let beat = Arc::new(Beat::new());
+            let beat = Arc::new(Beat::default());
             let beats = Arc::clone(&beat);
             runtime.spawn(async move { beats.go_on().await });
             let handle = runtime.handle().clone();
@@ -101,6 +101,11 @@ impl Threads {
     /// The runtime of each thread.
     pub fn runtimes(&self) -> Vec<Handle> {
         self.all.iter().map(|thread| thread.runtime.clone()).collect()
+    }
+
+    /// For how long each thread has hung.
+    pub fn hang_for(&self) -> Vec<Duration> {
+        self.all.iter().map(Thread::hangs_for).collect()
     }
 
     /// The number of the thread that has hung for longest, and for how long.

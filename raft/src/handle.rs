@@ -22,9 +22,9 @@ use crate::peer::passed;
 use crate::propose::proposer::Failure;
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
-use crate::status::status;
+use crate::status::{Sums, status};
 use crate::storage::log_store::HANGS;
-use crate::unanswered::{RETRY, TIMEOUT, Unanswered};
+use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered};
 
 /// How long after its connection closed an acquire is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
@@ -102,7 +102,10 @@ impl Handle {
     }
 
     /// Resolves when the lease that `by` calls `lease_id`, whose acquire waits, is granted or ends.
-    pub fn wait_for(&self, by: Option<PrincipalName>, lease_id: LeaseId) -> LeaseWait {
+    ///
+    /// # Errors
+    /// The thread that has the table hangs.
+    pub fn wait_for(&self, by: Option<PrincipalName>, lease_id: LeaseId) -> Result<LeaseWait, Stuck> {
         LeaseWait::start(&self.shared.applied, (lease_id, by), self.batching.reply())
     }
 
@@ -132,14 +135,30 @@ impl Handle {
         self.batching.linearize().await
     }
 
-    /// Looks at this node's applied table.
+    /// Looks at this node's applied table. Waits for it, however long another thread has it: not on a thread that serves clients.
     pub fn view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> R {
-        look(&self.shared.applied.lock().table)
+        self.shared.applied.read(|state| look(&state.table))
     }
 
-    /// Looks at the recent changes of this node's table.
+    /// As [`view`](Self::view), on a thread that serves clients.
+    ///
+    /// # Errors
+    /// The thread that has the table hangs.
+    pub fn try_view<R>(&self, look: impl FnOnce(&LeaseTable) -> R) -> Result<R, Stuck> {
+        self.shared.applied.try_read(|state| look(&state.table))
+    }
+
+    /// Looks at the recent changes of this node's table. As [`view`](Self::view), not on a thread that serves clients.
     pub fn history<R>(&self, look: impl FnOnce(&History) -> R) -> R {
-        look(&self.shared.applied.lock().history)
+        self.shared.applied.read(|state| look(&state.history))
+    }
+
+    /// As [`history`](Self::history), on a thread that serves clients.
+    ///
+    /// # Errors
+    /// The thread that has the table hangs.
+    pub fn try_history<R>(&self, look: impl FnOnce(&History) -> R) -> Result<R, Stuck> {
+        self.shared.applied.try_read(|state| look(&state.history))
     }
 
     /// Resolves when there may be new ones.
@@ -214,7 +233,7 @@ impl Handle {
     /// given up, until another leads.
     pub async fn is_ready(&self) -> bool {
         matches!(timeout(READY_WITHIN, self.linearize()).await, Ok(Ok(_)))
-            && self.view(LeaseTable::started)
+            && self.try_view(LeaseTable::started) == Ok(true)
             && self.shared.leading.oldest() < READY_COMMITS_WITHIN
             && self.shared.leader().is_some()
             && !self.shared.is_uncallable()
@@ -239,8 +258,16 @@ impl Handle {
     }
 
     /// How this node sees itself and the cluster, without its mirror.
+    ///
+    /// # Errors
+    /// The thread that has the table hangs.
+    pub fn try_status(&self) -> Result<ClusterStatus, Stuck> {
+        self.shared.applied.try_read(Sums::of).map(|sums| status(&self.shared, sums))
+    }
+
+    /// As [`try_status`](Self::try_status). Waits for the table: not on a thread that serves clients.
     pub fn status(&self) -> ClusterStatus {
-        status(&self.shared)
+        status(&self.shared, self.shared.applied.read(Sums::of))
     }
 }
 
@@ -266,8 +293,7 @@ impl Replica {
                 error = replaced => error,
             }
         };
-        let rules = || self.applied.lock().table.rules();
-        self.peers.propose(leader, request, rules, end).await
+        self.peers.propose(leader, request, || self.applied.rules(), end).await
     }
 
     /// Whether this node leads, once an election that it has just won is settled.

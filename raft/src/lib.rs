@@ -101,4 +101,4 @@ pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWrite
 pub use time::elapsed::Quartz;
 pub use time::start::Elders;
 pub use time::wall::WallClock;
-pub use unanswered::{MembersError, Unanswered};
+pub use unanswered::{MembersError, Stuck, Unanswered};

@@ -4,22 +4,42 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
-use ringfence_wire::{ClusterStatus, MemberStatus, Role};
+use ringfence_wire::{ClusterStatus, MemberStatus, Revision, Role};
 
-use crate::consensus::{Consensus, Member, NodeId};
+use crate::applied::table::Inner;
+use crate::consensus::{Consensus, LogId, Member, NodeId};
 use crate::replica::Replica;
 
+/// What the applied state says.
+pub(crate) struct Sums {
+    last_applied: Option<LogId>,
+    rules: u8,
+    revision: Revision,
+    at_ms: u64,
+    live: usize,
+    waiters: usize,
+}
+
+impl Sums {
+    pub(crate) fn of(state: &Inner) -> Self {
+        let table = &state.table;
+        Self {
+            last_applied: state.last_applied,
+            rules: table.rules(),
+            revision: table.revision(),
+            at_ms: table.at_ms(),
+            live: table.live(),
+            waiters: table.waiters(),
+        }
+    }
+}
+
 /// The answer to `GET /v1/cluster`, without the mirror and certificates.
-pub(crate) fn status(shared: &Replica) -> ClusterStatus {
+pub(crate) fn status(shared: &Replica, sums: Sums) -> ClusterStatus {
+    let Sums { last_applied, rules, revision, at_ms, live, waiters } = sums;
     // Before the metrics are locked here: it locks them too.
     let leader = shared.leader();
     let rules_supported = shared.rules_supported();
-    let (last_applied, rules, revision, at_ms, live, waiters) = {
-        let applied = shared.applied.lock();
-        let table = &applied.table;
-        let (live, waiters) = (table.live(), table.waiters());
-        (applied.last_applied, table.rules(), table.revision(), table.at_ms(), live, waiters)
-    };
     // Raft waits while they are borrowed: nothing is waited for meanwhile.
     let metrics = shared.raft.metrics();
     let metrics = metrics.borrow_watched();

@@ -18,6 +18,17 @@ pub enum Unanswered {
     Indeterminate,
 }
 
+/// The state of this node cannot be had, as the thread that has it hangs. Nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the thread that has the table hangs")]
+pub struct Stuck;
+
+impl From<Stuck> for Unanswered {
+    fn from(Stuck: Stuck) -> Self {
+        Self::Unavailable
+    }
+}
+
 /// Why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MembersError {

@@ -1,5 +1,5 @@
 use ringfence_lease::{Blocking, Refusal};
-use ringfence_raft::Unanswered;
+use ringfence_raft::{Stuck, Unanswered};
 use ringfence_wire::{Blocker, EndReason, ProblemKind};
 
 /// Why a request was not done, or may not have been. Each door has its own words for it; texts in here hold for all of them.
@@ -120,6 +120,12 @@ impl From<Unanswered> for Failure {
             Unanswered::Unavailable => Self::NoLeader,
             Unanswered::Indeterminate => Self::Indeterminate,
         }
+    }
+}
+
+impl From<Stuck> for Failure {
+    fn from(Stuck: Stuck) -> Self {
+        Self::Blocked
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome};
-use ringfence_raft::Unanswered;
+use ringfence_raft::{Stuck, Unanswered};
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
 use tokio::time::{Instant, timeout};
 
@@ -66,7 +66,7 @@ impl Service {
         self.check_blocked()?;
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
         let commands: Vec<_> = operations.into_iter().map(|operation| self.command(operation)).collect();
-        let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands) };
+        let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands)? };
         let parts = parts(commands.into_iter().zip(keys));
         // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
         let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
@@ -129,9 +129,9 @@ impl Service {
     }
 
     /// How many keys each of `commands` of `caller` touches.
-    fn keys_of(&self, caller: &Caller, commands: &[Command]) -> Vec<usize> {
+    fn keys_of(&self, caller: &Caller, commands: &[Command]) -> Result<Vec<usize>, Stuck> {
         let keys = |table: &LeaseTable, command| table.keys_of(caller.owner_name(), command);
-        self.handle.view(|table| commands.iter().map(|command| keys(table, command)).collect())
+        self.handle.try_view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }
 
     /// The outcomes of the commands that are allowed, and why the others are not. Gives `guard` the acquires before they are proposed.

@@ -39,10 +39,10 @@ impl Service {
         consistency: Consistency,
     ) -> Result<LeaseState, Failure> {
         let now_ms = self.now_ms(consistency).await?;
-        self.handle.view(|table| {
+        self.handle.try_view(|table| {
             caller.allow_lease(table, id)?;
             Ok(table.lease(caller.owner_name(), id, now_ms)?)
-        })
+        })?
     }
 
     /// Who holds `key`, and who waits for it.
@@ -57,7 +57,7 @@ impl Service {
     ) -> Result<KeyView, Failure> {
         let now_ms = self.now_ms(consistency).await?;
         self.check_reads(caller)?;
-        Ok(self.handle.view(|table| table.key(key.get(), now_ms)))
+        Ok(self.handle.try_view(|table| table.key(key.get(), now_ms))?)
     }
 
     /// At most `limit` of the keys that start with `prefix`, behind `after`.
@@ -74,10 +74,10 @@ impl Service {
     ) -> Result<Page, Failure> {
         let now_ms = self.now_ms(consistency).await?;
         self.check_reads(caller)?;
-        Ok(self.handle.view(|table| {
+        Ok(self.handle.try_view(|table| {
             let (keys, last) = table.keys(prefix.get(), after.map(Key::as_str), limit, now_ms);
             Page { keys, last, revision: table.revision() }
-        }))
+        })?)
     }
 
     /// What is known of each of these tokens.
@@ -94,7 +94,7 @@ impl Service {
         self.now_ms(consistency).await?;
         let verdicts =
             |table: &LeaseTable| checks.iter().map(|check| verdict(table, check, consistency)).collect();
-        Ok(self.handle.view(verdicts))
+        Ok(self.handle.try_view(verdicts)?)
     }
 
     /// Waits until this node's table is as new as the cluster's.

@@ -122,15 +122,15 @@ impl Caller {
         let allow = |table: &LeaseTable, commands: Vec<Command>| {
             commands.into_iter().map(|command| self.allow_command(table, command)).collect()
         };
-        let at_once = handle.view(|table| {
+        let at_once = handle.try_view(|table| {
             let knows_all = commands.iter().all(|command| self.knows(table, command));
             if knows_all { Ok(allow(table, commands)) } else { Err(commands) }
-        });
+        })?;
         match at_once {
             Ok(allowed) => Ok(allowed),
             Err(commands) => {
                 handle.linearize().await?;
-                Ok(handle.view(|table| allow(table, commands)))
+                Ok(handle.try_view(|table| allow(table, commands))?)
             }
         }
     }

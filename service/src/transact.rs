@@ -88,7 +88,7 @@ impl Service {
             caller.allow(KeyRight::Acquire, keys.iter())?;
             let copied = Instant::now();
             let now_ms = read_ms.map(|ms| ms + copied.duration_since(asked).as_millis() as u64);
-            let mut transaction = self.copy(&caller, keys, now_ms);
+            let mut transaction = self.copy(&caller, keys, now_ms)?;
             let result = run(&mut transaction);
             let is_timely = now_ms.is_some() || !transaction.reads_time();
             let until = transaction.ends_in().map(|left| copied + left);
@@ -118,8 +118,8 @@ impl Service {
     }
 
     /// A copy of `keys` as this node has them. `now_ms`: cluster time at most, if a linearizable read has found it.
-    fn copy(&self, caller: &Caller, keys: &Keys, now_ms: Option<u64>) -> Transaction {
-        self.handle.view(|table| {
+    fn copy(&self, caller: &Caller, keys: &Keys, now_ms: Option<u64>) -> Result<Transaction, Failure> {
+        let copied = self.handle.try_view(|table| {
             let found = |key: &Key| {
                 let mut found = table.found(caller.owner_name(), key, now_ms.unwrap_or(0));
                 if let Found::Taken { expires_in_ms } = &mut found {
@@ -128,7 +128,8 @@ impl Service {
                 (key.clone(), found)
             };
             Transaction::new(keys.iter().map(found))
-        })
+        });
+        Ok(copied?)
     }
 
     /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was done.

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_lease::{LeaseState, Outcome, Refusal};
+use ringfence_lease::{LeaseState, LeaseTable, Outcome, Refusal};
 use ringfence_raft::Settled;
 use ringfence_wire::Waiting;
 use tokio::time::{Instant, sleep_until};
@@ -36,7 +36,10 @@ impl Waiter<'_> {
     /// The outcome of the acquire once it waits no longer.
     pub(crate) async fn wait(self) -> Result<Outcome, Failure> {
         let handle = &self.service.handle;
-        let mut lease_wait = handle.wait_for(self.caller.owner_name().cloned(), self.place.lease_id);
+        let Ok(mut lease_wait) = handle.wait_for(self.caller.owner_name().cloned(), self.place.lease_id)
+        else {
+            return self.keep();
+        };
         let give_up_at =
             if self.keep_place { self.began + self.wait } else { Instant::now() + self.wait + GRACE };
         let mut draining = self.service.draining.clone();
@@ -45,8 +48,7 @@ impl Waiter<'_> {
             settled = lease_wait.settled() => settled,
             () = sleep_until(give_up_at) => None,
             () = handle.until_cut_off(), if self.keep_place => None,
-            // Who has the lock of the table may be what hangs.
-            () = self.service.until_blocked(), if self.keep_place => return Ok(Outcome::Waiting(self.place)),
+            () = self.service.until_blocked(), if self.keep_place => return self.keep(),
             Ok(_) = draining.wait_for(|draining| *draining) => None,
         };
         match settled {
@@ -65,8 +67,8 @@ impl Waiter<'_> {
         let name = self.caller.owner_name();
         // The lease was not granted when the request arrived, so the time left at any later cluster time is not too long for
         // a client that counts from when it sent the request.
-        let state =
-            self.service.handle.view(|table| table.lease(name, self.place.lease_id, Some(table.at_ms())));
+        let lease = |table: &LeaseTable| table.lease(name, self.place.lease_id, Some(table.at_ms()));
+        let Ok(state) = self.service.handle.try_view(lease) else { return self.keep() };
         match state {
             Ok(LeaseState::Granted(grant)) => Ok(Outcome::Granted(Box::new(grant))),
             Ok(LeaseState::Waiting(place)) if self.keep_place => Ok(Outcome::Waiting(place)),
@@ -74,5 +76,10 @@ impl Waiter<'_> {
             Ok(LeaseState::Waiting(_)) | Err(Refusal::Unknown) => Err(Failure::StoppedWaiting),
             Err(refusal) => Ok(Outcome::Refused(refusal)),
         }
+    }
+
+    /// Answers without the table: the thread that hangs may have it.
+    fn keep(self) -> Result<Outcome, Failure> {
+        if self.keep_place { Ok(Outcome::Waiting(self.place)) } else { Err(Failure::StoppedWaiting) }
     }
 }

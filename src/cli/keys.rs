@@ -104,7 +104,8 @@ pub(crate) fn list(arguments: &List) -> anyhow::Result<ExitCode> {
 pub(crate) fn watch(arguments: &Watch) -> anyhow::Result<ExitCode> {
     let Watch { prefix, after, call } = arguments;
     call.run(async |client| {
-        let mut watch = client.watch(prefix.as_str());
+        let mut watch =
+            client.watch(prefix.as_str()).telling(|why| eprintln!("ringfence: no events now: {why}"));
         if let Some(after) = after {
             watch = watch.after(Revision(*after));
         }

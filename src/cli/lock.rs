@@ -50,9 +50,9 @@ Ctrl-Z stops ringfence, too, nobody renews the lease: COMMAND is killed before i
 
 Exit status:
   the status of COMMAND, or 128+N if it died of signal N
-  75   the lease was not acquired (see -E)
+  75   another lease has a key, or the wait is over (see -E)
   76   the lease was lost: COMMAND was ended, or not started, or outlived it
-  125  ringfence itself failed
+  125  ringfence itself failed, or no node has decided in time
   126  COMMAND cannot be run
   127  COMMAND was not found"
 )]

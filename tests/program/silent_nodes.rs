@@ -13,7 +13,10 @@ use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 use ringfence_client::{Client, Consistency, Lease, Token};
-use ringfence_harness::{Builder, Cluster, Network, Node, available, until};
+use ringfence_harness::{
+    Answered, Builder, Cluster, Network, Node, Watched, available, granted, try_once, until,
+};
+use ringfence_wire::LeaseId;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
@@ -193,6 +196,43 @@ async fn waiters_go_on_when_the_http_thread_hangs_that_accepts() {
 #[tokio::test]
 async fn waiters_go_on_when_another_http_thread_hangs() {
     go_on_while_one_thread_hangs("http-1").await;
+}
+
+/// One task drives all watches: those of other threads once looked well, and got nothing for as long as its thread hung.
+#[tokio::test]
+async fn watches_go_on_when_the_thread_hangs_that_drives_them() {
+    const WATCHES: usize = 4;
+    let cluster = builder().argument("--http-threads").argument("2").start().await.unwrap();
+    let node = cluster.node(2);
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        watches.push(node.client().patient().watch("", None).await.done());
+    }
+    // The thread that drives them is one of the two.
+    for (number, name) in ["http-0", "http-1"].into_iter().enumerate() {
+        let Some(frozen) = Frozen::thread(node, name) else { return };
+        node.tells(&format!("the thread {name} is blocked")).await.unwrap();
+        granted(&cluster.node(1).client(), LeaseId::random(), &try_once(&key(number))).await;
+        let mut reads = JoinSet::new();
+        for mut watch in std::mem::take(&mut watches) {
+            reads.spawn(async move {
+                let read = watch.next().await;
+                (watch, read)
+            });
+        }
+        let (watch, first) =
+            timeout(SOON, reads.join_next()).await.expect("a watch goes on").unwrap().unwrap();
+        watches.push(watch);
+        assert!(matches!(first, Ok(Some(Watched::Change(..)))), "{first:?}");
+        drop(frozen);
+        while let Some(read) = timeout(SOON, reads.join_next()).await.expect("all go on") {
+            let (watch, read) = read.unwrap();
+            watches.push(watch);
+            assert!(matches!(read, Ok(Some(Watched::Change(..)))), "{read:?}");
+        }
+        node.tells(&format!("the thread {name} runs again")).await.unwrap();
+    }
+    node.tells("the thread that drives the watches is blocked").await.unwrap();
 }
 
 /// No packet says that it is gone.

@@ -15,6 +15,7 @@ use axum::extract::Request;
 use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER, USER_AGENT};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use ringfence_raft::Stuck;
 use ringfence_wire::{ClusterStatus, FieldError, ProblemKind};
 
 use crate::problems::Failed;
@@ -26,7 +27,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(crate) fn check<B>(
     request: &Request<B>,
     hosts: &[String],
-    cluster: impl Fn() -> ClusterStatus,
+    cluster: impl Fn() -> Result<ClusterStatus, Stuck>,
 ) -> Result<(), Failed> {
     let headers = request.headers();
     let host = only_host(headers)?;
@@ -36,7 +37,11 @@ pub(crate) fn check<B>(
         let is_unnamed = named.is_none() && host.is_none() && !is_of_a_browser(headers);
         let named = named.or_else(|| host.and_then(|host| host.parse::<Authority>().ok()));
         // HTTP/1.0 health checks name no host.
-        if !is_unnamed && !named.is_some_and(|named| is_known(named.host(), hosts, &cluster)) {
+        let is_known = match named {
+            Some(named) => is_known(named.host(), hosts, &cluster)?,
+            None => is_unnamed,
+        };
+        if !is_known {
             let detail = "the request names a host that is not a name of this node: use an IP address or a name that a \
                           node advertises, or start the nodes with --hosts or --advertise-http";
             return Err(Failed::new(ProblemKind::Misdirected, detail));
@@ -85,10 +90,13 @@ fn is_of_a_browser(headers: &HeaderMap) -> bool {
         || has(USER_AGENT, |value| value.contains("Mozilla/"))
 }
 
-fn is_known(host: &str, hosts: &[String], cluster: &impl Fn() -> ClusterStatus) -> bool {
-    is_address(host)
-        || hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host))
-        || is_of_a_member(host, &cluster())
+fn is_known(
+    host: &str,
+    hosts: &[String],
+    cluster: &impl Fn() -> Result<ClusterStatus, Stuck>,
+) -> Result<bool, Stuck> {
+    let is_listed = hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host));
+    Ok(is_address(host) || is_listed || is_of_a_member(host, &cluster()?))
 }
 
 /// Browsers omit the scheme's default port; proxies may add it.

@@ -18,7 +18,7 @@ use crate::response::json;
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror_status.as_ref().map(|status| status());
-    let mut status = ClusterStatus { mirror, ..door.cluster().status() };
+    let mut status = ClusterStatus { mirror, ..door.cluster().try_status()? };
     (door.options.certificates)(&mut status);
     Ok(json(StatusCode::OK, &status))
 }
@@ -27,7 +27,8 @@ pub(crate) async fn get(door: &Door, request: Request) -> Answer {
 pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     door.cluster().linearize().await?;
-    let (first_revision, revision) = door.cluster().view(|table| (table.first_revision(), table.revision()));
+    let (first_revision, revision) =
+        door.cluster().try_view(|table| (table.first_revision(), table.revision()))?;
     if revision == Revision(0) {
         return Err(Failed::new(
             ProblemKind::Unavailable,

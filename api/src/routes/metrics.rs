@@ -10,11 +10,11 @@ use crate::response::with_type;
 /// `GET /metrics`
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    set_gauges(&door.cluster().status());
-    let (bytes, max_bytes) = door.cluster().view(|table| (table.bytes(), table.max_bytes()));
+    set_gauges(&door.cluster().try_status()?);
+    let (bytes, max_bytes) = door.cluster().try_view(|table| (table.bytes(), table.max_bytes()))?;
     measure::LEASE_BYTES.get().set(bytes as f64);
     measure::LEASE_BYTES_MOST.get().set(max_bytes.map_or(f64::NAN, |max| max as f64));
-    measure::WATCHERS.get().set(door.watchers.count() as f64);
+    measure::WATCHERS.get().set(door.watchers.count().map_or(f64::NAN, |count| count as f64));
     let (connections, max) = door.options.connections.count();
     measure::CONNECTIONS.get().set(connections as f64);
     measure::CONNECTIONS_MOST.get().set(max as f64);

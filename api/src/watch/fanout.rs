@@ -81,6 +81,8 @@ struct Watch {
     sent_at: Instant,
     /// Text for this watch alone, sent before anything else.
     own: Option<Bytes>,
+    /// Whether a bookmark is due. It is made when it is sent: until then it may become untrue.
+    owes_bookmark: bool,
     is_ended: bool,
     /// Whether it waits for its turn to read the history.
     is_blocked: bool,
@@ -260,8 +262,15 @@ impl Fanout {
         history.count_after(self.position) > history.count_after(history.before()) / 2
     }
 
-    /// What watch `number` sends next.
-    pub(super) fn next(&mut self, number: u64, cx: &Context<'_>, history: &History) -> Next {
+    /// What watch `number` sends next, while this node `has_contact` or not. Without the `history`, which a thread that hangs may
+    /// have, a watch that lags waits for its turn.
+    pub(super) fn next(
+        &mut self,
+        number: u64,
+        cx: &Context<'_>,
+        has_contact: bool,
+        history: Option<&History>,
+    ) -> Next {
         let Some(watch) = self.watches.get_mut(&number) else { return Next::End };
         loop {
             if let Some(text) = watch.own.take() {
@@ -278,21 +287,26 @@ impl Fanout {
                     watch.mark_sent(upto);
                     return Next::Text(text);
                 }
-                Available::InHistory(upto) if self.reads > 0 => {
+                Available::InHistory(upto) => {
+                    let Some(history) = history.filter(|_| self.reads > 0) else {
+                        if !std::mem::replace(&mut watch.is_blocked, true) {
+                            self.blocked.push_back(number);
+                        }
+                        watch.waker = Some(cx.waker().clone());
+                        return Next::Nothing;
+                    };
                     self.reads -= 1;
                     if let Some(text) = watch.read(upto, history) {
                         return Next::Text(text);
                     }
                 }
-                Available::InHistory(_) => {
-                    if !std::mem::replace(&mut watch.is_blocked, true) {
-                        self.blocked.push_back(number);
-                    }
-                    watch.waker = Some(cx.waker().clone());
-                    return Next::Nothing;
-                }
                 Available::Nothing(upto) => {
                     watch.at = watch.at.max(upto);
+                    let owes_bookmark = std::mem::take(&mut watch.owes_bookmark);
+                    if owes_bookmark && has_contact && watch.at <= self.position {
+                        watch.mark_sent(self.position);
+                        return Next::Text(frame::bookmark(self.position));
+                    }
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
                 }
@@ -325,13 +339,13 @@ impl Fanout {
         self.position
     }
 
-    /// Sends bookmarks where they are due, if this node `has_contact`, and cuts off watches whose place the history has dropped,
-    /// whether or not their clients read.
+    /// Has watches send bookmarks where they are due, if this node `has_contact`, and cuts off watches whose place the history has
+    /// dropped, whether or not their clients read.
     pub(super) fn send_bookmarks(&mut self, now: Instant, has_contact: bool, history: &History) {
         let left = history.count_after(self.position);
         let far = ((history.count_after(history.before()) - left) / 4).clamp(LEAST_FAR, FAR);
         for (number, watch) in &mut self.watches {
-            if watch.own.is_some() || watch.is_ended {
+            if watch.own.is_some() || watch.is_ended || watch.owes_bookmark {
                 continue;
             }
             match self.groups.get(&watch.prefix).map(|group| group.after(watch.at, self.position)) {
@@ -340,8 +354,7 @@ impl Fanout {
                 {
                     let behind = history.count_after(watch.sent).saturating_sub(left);
                     if behind >= far || now.duration_since(watch.sent_at) >= QUIET {
-                        watch.mark_sent(self.position);
-                        watch.own = Some(frame::bookmark(self.position));
+                        watch.owes_bookmark = true;
                         self.to_wake.push(*number);
                     }
                 }
@@ -413,6 +426,7 @@ impl Watch {
             sent: after,
             sent_at: Instant::now(),
             own: head,
+            owes_bookmark: false,
             is_ended: false,
             is_blocked: false,
             waker: None,
@@ -422,6 +436,7 @@ impl Watch {
     /// What is sent now covers everything up to here.
     fn mark_sent(&mut self, upto: Revision) {
         (self.at, self.sent, self.sent_at) = (upto, upto, Instant::now());
+        self.owes_bookmark = false;
     }
 
     /// Reads one step of the history, up to `upto`.

@@ -2,21 +2,25 @@
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http_body::{Body as HttpBody, Frame};
-use ringfence_raft::{Handle, History, Progress};
+use parking_lot::{Mutex, MutexGuard};
+use ringfence_http::Beat;
+use ringfence_raft::{Handle, History, Progress, Stuck};
 use ringfence_service::{Allowed, Caller, Counted};
 use ringfence_wire::{ProblemKind, Revision};
-use tokio::sync::{Notify, watch};
+use tokio::runtime;
+use tokio::sync::{Notify, mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
-use super::contact::{ASK_EVERY, ASK_WITHIN, Contact};
+use super::contact::{ASK_EVERY, ASK_WITHIN, Contact, Moment};
 use super::fanout::{Fanout, Next};
 use crate::problems::Failed;
 
@@ -30,12 +34,22 @@ const GATHER_AT_MOST: Duration = Duration::from_secs(2);
 const MOST: usize = 4_096;
 /// How often bookmarks are sent, and watches to end are looked for.
 const BOOKMARKS: Duration = Duration::from_secs(1);
+/// How long a thread waits for the state, of which each step is short, unless the thread that has it hangs.
+const PATIENCE: Duration = Duration::from_millis(500);
+/// After so long without a step, the thread of the task hangs.
+const HANGS: Duration = Duration::from_secs(3);
 
 /// The watches of this node.
 pub(crate) struct Watchers {
     handle: Handle,
     draining: watch::Receiver<bool>,
     state: Mutex<State>,
+    /// Whether a thread waited for the state in vain, and none has had it since: then the others do not wait.
+    stuck: AtomicBool,
+    /// Where streams that have ended say so, without the state.
+    left: mpsc::UnboundedSender<u64>,
+    /// Of the task.
+    beat: Beat,
     /// Notified when a watch waits for its turn to read the history.
     blocked_reader: Notify,
 }
@@ -43,21 +57,37 @@ pub(crate) struct Watchers {
 struct State {
     /// Whether the task runs.
     runs: bool,
+    /// Which task that is: one whose thread hangs is replaced, and ends when it runs again.
+    task: u64,
     fanout: Fanout,
     contact: Contact,
-}
-
-impl Default for State {
-    fn default() -> Self {
-        Self { runs: false, fanout: Fanout::default(), contact: Contact::new(Instant::now()) }
-    }
+    left: mpsc::UnboundedReceiver<u64>,
 }
 
 impl State {
-    /// Whether there are watches left. If not, the task ends.
-    fn go_on(&mut self) -> bool {
+    /// Whether this `task` goes on: there are watches left, and no other has replaced it.
+    fn goes_on(&mut self, task: u64) -> bool {
+        if self.task != task {
+            return false;
+        }
         self.runs = self.fanout.count() > 0;
         self.runs
+    }
+
+    fn has_contact(&self) -> bool {
+        self.contact.is_recent(Moment::now())
+    }
+
+    /// Whether all that was found is fanned out.
+    fn note_position(&mut self) -> bool {
+        self.contact.reached(self.fanout.position())
+    }
+
+    fn forget_left(&mut self) {
+        // `try_recv` would park this thread while another is in the middle of sending.
+        while let Poll::Ready(Some(number)) = self.left.poll_recv(&mut Context::from_waker(Waker::noop())) {
+            self.fanout.leave(number);
+        }
     }
 
     fn end(&mut self) {
@@ -98,18 +128,52 @@ impl HttpBody for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.watchers.leave(self.number);
+        // The task may have ended with the node.
+        let _ = self.watchers.left.send(self.number);
     }
 }
 
 impl Watchers {
     pub(crate) fn new(handle: Handle, draining: watch::Receiver<bool>) -> Arc<Self> {
-        Arc::new(Self { handle, draining, state: Mutex::default(), blocked_reader: Notify::new() })
+        let (left, leaving) = mpsc::unbounded_channel();
+        let (fanout, contact) = (Fanout::default(), Contact::new(Moment::now()));
+        let state = State { runs: false, task: 0, fanout, contact, left: leaving };
+        let (state, stuck) = (Mutex::new(state), AtomicBool::new(false));
+        Arc::new(Self {
+            handle,
+            draining,
+            state,
+            stuck,
+            left,
+            beat: Beat::default(),
+            blocked_reader: Notify::new(),
+        })
     }
 
-    /// The number of watches.
-    pub(crate) fn count(&self) -> usize {
-        self.state().fanout.count()
+    /// The number of watches, unless a thread that hangs has them.
+    pub(crate) fn count(&self) -> Option<usize> {
+        let mut state = self.state()?;
+        state.forget_left();
+        Some(state.fanout.count())
+    }
+
+    /// Replaces the task by one on `runtime` if its thread hangs: else no watch would be sent anything, on whichever thread it is.
+    pub(crate) fn look_after(self: &Arc<Self>, runtime: &runtime::Handle) {
+        if self.beat.age() < HANGS {
+            return;
+        }
+        let Some(mut state) = self.state() else { return };
+        if state.runs {
+            tracing::warn!("the thread that drives the watches is blocked: another goes on");
+            self.start(&mut state, runtime);
+        }
+    }
+
+    fn start(self: &Arc<Self>, state: &mut State, runtime: &runtime::Handle) {
+        state.runs = true;
+        state.task += 1;
+        self.beat.beat();
+        runtime.spawn(Arc::clone(self).run(state.task));
     }
 
     /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`.
@@ -120,121 +184,123 @@ impl Watchers {
         place: Counted,
         after: Option<Revision>,
     ) -> Result<Stream, Failed> {
-        // Taken before the history is read, so that no later change is missed.
-        let progress = self.handle.progress();
-        let mut state = self.state();
+        let mut state = self.state().ok_or(Stuck)?;
+        state.forget_left();
         if state.fanout.count() >= MOST {
             let detail = "this node has the maximum of 4,096 watches: use another node";
             return Err(Failed::new(ProblemKind::Overloaded, detail));
         }
-        let number = self.handle.history(|history| {
+        let number = self.handle.try_history(|history| {
             let after = after.unwrap_or(history.last());
             let under = prefix.get();
             match history.after(after, under).is_some() {
                 true => Ok(state.fanout.enter(caller.clone(), under, after, history)),
                 false => Err(gone(after, under, history)),
             }
-        })?;
-        if !std::mem::replace(&mut state.runs, true) {
+        })??;
+        if !state.runs {
             // The caller has caught up.
-            state.contact = Contact::new(Instant::now());
-            tokio::spawn(Arc::clone(self).run(progress));
+            state.contact = Contact::new(Moment::now());
+            self.start(&mut state, &runtime::Handle::current());
         }
         Ok(Stream { watchers: Arc::clone(self), number, _place: place })
     }
 
+    /// What watch `number` sends next. It ends if a thread that hangs has the state: its client resumes at another node.
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
-        let (next, is_blocked) =
-            self.fanout(|fanout, history| (fanout.next(number, cx, history), fanout.has_blocked_readers()));
-        if is_blocked {
+        let Some(mut state) = self.state() else { return Next::End };
+        let has_contact = state.has_contact();
+        let fanout = &mut state.fanout;
+        let next =
+            match self.handle.try_history(|history| fanout.next(number, cx, has_contact, Some(history))) {
+                Ok(next) => next,
+                Err(Stuck) => fanout.next(number, cx, has_contact, None),
+            };
+        if fanout.has_blocked_readers() {
             self.blocked_reader.notify_one();
         }
         next
     }
 
-    fn leave(&self, number: u64) {
-        self.state().fanout.leave(number);
-    }
-
-    /// Runs until there are no watches left.
-    async fn run(self: Arc<Self>, mut progress: Progress) {
+    /// Runs until there are no watches left, or another `task` has replaced this one.
+    async fn run(self: Arc<Self>, task: u64) {
         let _runs = Runs(Arc::clone(&self));
+        let mut progress = self.handle.progress();
         let mut draining = self.draining.clone();
         let mut bookmarks = interval(BOOKMARKS);
         bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut next_round, mut next_reads) = (Instant::now(), Instant::now());
+        // What was changed before it looked for progress.
+        let mut is_due = true;
         let mut contact = pin!(self.keep_contact());
         loop {
-            let is_due = tokio::select! {
-                biased;
-                _ = draining.wait_for(|draining| *draining) => break,
-                _ = bookmarks.tick() => {
-                    self.look_at_all();
-                    false
-                }
-                never = &mut contact => match never {},
-                () = self.readers_due(next_reads) => {
-                    self.state().fanout.allow_reads();
-                    next_reads = Instant::now() + GATHER;
-                    false
-                }
-                () = self.changes_due(next_round, &mut progress) => true,
-            };
             self.wake_all().await;
             if is_due {
                 let pause = GATHER_FOR_EACH * self.round().await;
                 next_round = Instant::now() + pause.clamp(GATHER, GATHER_AT_MOST);
             }
-            if !self.state().go_on() {
+            if !self.with(|state| state.goes_on(task)).await {
                 return;
             }
+            is_due = tokio::select! {
+                biased;
+                () = async { drop(draining.wait_for(|draining| *draining).await) } => break,
+                _ = bookmarks.tick() => {
+                    self.look_at_all().await;
+                    false
+                }
+                never = &mut contact => match never {},
+                () = self.readers_due(next_reads) => {
+                    self.with(|state| state.fanout.allow_reads()).await;
+                    next_reads = Instant::now() + GATHER;
+                    false
+                }
+                () = self.changes_due(next_round, &mut progress) => true,
+            };
         }
-        self.state().end();
+        self.with(State::end).await;
     }
 
-    /// Sends bookmarks, and ends watches, where that is due.
-    fn look_at_all(&self) {
-        let now = Instant::now();
-        let mut state = self.state();
-        state.fanout.end_denied();
-        self.note_position(&mut state);
-        let has_contact = state.contact.is_recent(now);
-        self.handle.history(|history| state.fanout.send_bookmarks(now, has_contact, history));
+    /// Has watches send bookmarks, and ends watches, where that is due.
+    async fn look_at_all(&self) {
+        self.with_history(|state, history| {
+            state.forget_left();
+            state.fanout.end_denied();
+            state.note_position();
+            let has_contact = state.has_contact();
+            state.fanout.send_bookmarks(Instant::now(), has_contact, history);
+        })
+        .await;
     }
 
     /// Asks for what the cluster has committed, again and again.
     async fn keep_contact(&self) -> Infallible {
         loop {
-            let asked = Instant::now();
+            let (asked, next) = (Moment::now(), Instant::now() + ASK_EVERY);
             // The Raft thread may hang.
             match timeout(ASK_WITHIN, self.handle.linearize()).await {
                 Ok(Ok(_)) => {
-                    let found = self.handle.history(History::last);
-                    self.state().contact.read(asked, found);
-                    while !self.note_position(&mut self.state()) {
+                    self.with_history(|state, history| state.contact.read(asked, history.last())).await;
+                    while !self.with(State::note_position).await {
                         sleep(GATHER).await;
                     }
                 }
                 Ok(Err(_)) | Err(_) => {
-                    let mut state = self.state();
-                    if state.contact.is_lost(asked) {
-                        state.fanout.end_without_contact();
-                    }
+                    let end = |state: &mut State| {
+                        if state.contact.is_lost(asked) {
+                            state.fanout.end_without_contact();
+                        }
+                    };
+                    self.with(end).await;
                 }
             }
-            sleep_until(asked + ASK_EVERY).await;
+            sleep_until(next).await;
         }
-    }
-
-    /// Whether all that was found is fanned out.
-    fn note_position(&self, state: &mut State) -> bool {
-        let position = state.fanout.position();
-        state.contact.reached(position)
     }
 
     /// Waits until a watch wants to read the history, and it is time for that.
     async fn readers_due(&self, next: Instant) {
-        while !self.state().fanout.has_blocked_readers() {
+        while !self.with(|state| state.fanout.has_blocked_readers()).await {
             self.blocked_reader.notified().await;
         }
         sleep_until(next).await;
@@ -242,7 +308,9 @@ impl Watchers {
 
     /// Waits until a round is due and there are changes.
     async fn changes_due(&self, next: Instant, progress: &mut Progress) {
-        while Instant::now() < next && !self.fanout(|fanout, history| fanout.are_late(history)) {
+        while Instant::now() < next
+            && !self.with_history(|state, history| state.fanout.are_late(history)).await
+        {
             sleep(GATHER).await;
         }
         progress.any().await;
@@ -250,9 +318,9 @@ impl Watchers {
 
     /// Fans out all changes that exist when it begins. Returns how many watches it woke.
     async fn round(&self) -> u32 {
-        let (upto, mut woken) = (self.handle.history(History::last), 0);
+        let (upto, mut woken) = (self.with_history(|_, history| history.last()).await, 0);
         loop {
-            let goes_on = self.fanout(|fanout, history| fanout.step(history, upto));
+            let goes_on = self.with_history(|state, history| state.fanout.step(history, upto)).await;
             // Short steps: this thread serves connections, and the step holds the lock of the table.
             yield_now().await;
             woken += self.wake_all().await;
@@ -265,21 +333,41 @@ impl Watchers {
     /// Wakes the watches that have something to send, some at a time. Returns how many.
     async fn wake_all(&self) -> u32 {
         let mut woken = 0;
-        while self.state().fanout.has_any_to_wake() {
-            woken += self.state().fanout.wake_some();
+        while self.with(|state| state.fanout.has_any_to_wake()).await {
+            woken += self.with(|state| state.fanout.wake_some()).await;
             yield_now().await;
         }
         woken
     }
 
-    /// Runs `work` on the fan-out and the history. Lock order: the watches, then the history.
-    fn fanout<T>(&self, work: impl FnOnce(&mut Fanout, &History) -> T) -> T {
-        let mut state = self.state();
-        self.handle.history(|history| work(&mut state.fanout, history))
+    /// A step of the task, once it has the state.
+    async fn with<T>(&self, mut step: impl FnMut(&mut State) -> T) -> T {
+        loop {
+            self.beat.beat();
+            if let Some(mut state) = self.state() {
+                return step(&mut state);
+            }
+            sleep(GATHER).await;
+        }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    /// A step of the task, once it has the state and the history. Lock order: the watches, then the history.
+    async fn with_history<T>(&self, mut step: impl FnMut(&mut State, &History) -> T) -> T {
+        loop {
+            let found = self.with(|state| self.handle.try_history(|history| step(state, history))).await;
+            match found {
+                Ok(found) => return found,
+                Err(Stuck) => sleep(GATHER).await,
+            }
+        }
+    }
+
+    /// The state, unless a thread that hangs has it.
+    fn state(&self) -> Option<MutexGuard<'_, State>> {
+        let patience = if self.stuck.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+        let state = self.state.try_lock_for(patience);
+        self.stuck.store(state.is_none(), Ordering::Relaxed);
+        state
     }
 }
 
@@ -289,8 +377,10 @@ struct Runs(Arc<Watchers>);
 
 impl Drop for Runs {
     fn drop(&mut self) {
-        if thread::panicking() {
-            self.0.state().start_anew();
+        if thread::panicking()
+            && let Some(mut state) = self.0.state()
+        {
+            state.start_anew();
         }
     }
 }

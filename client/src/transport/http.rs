@@ -56,6 +56,8 @@ pub(crate) struct Request {
     pub(super) batched: Option<Batched>,
     /// Whether it must not be sent again while it may have been done.
     pub(crate) is_once: bool,
+    /// Whether it waits in the cluster's queue.
+    pub(crate) waits: bool,
     /// Whether it asks for a sign of life.
     is_probe: bool,
 }
@@ -139,7 +141,15 @@ impl Drop for Connection {
 
 impl Request {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self { method, path: path.into(), body: Bytes::new(), batched: None, is_once: false, is_probe: false }
+        Self {
+            method,
+            path: path.into(),
+            body: Bytes::new(),
+            batched: None,
+            is_once: false,
+            waits: false,
+            is_probe: false,
+        }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -158,6 +168,11 @@ impl Request {
     /// Allows sending it as an operation of a batch. Alone it would wait for `wait` in the cluster's queue.
     pub(crate) fn or_batched(self, operation: Operation, wait: Duration) -> Self {
         Self { batched: Some(Batched { operation, wait }), ..self }
+    }
+
+    /// It waits in the cluster's queue. So it can wait for a node that is late; and while it is open, it keeps the place.
+    pub(crate) fn waiting(self) -> Self {
+        Self { waits: true, ..self }
     }
 
     /// Sends it at most once: it waits for the response even if the server is silent.
@@ -283,7 +298,16 @@ impl Server {
 
     /// Completes once it is [silent](super::pulse).
     pub(super) async fn falls_silent(&self) {
-        self.pulse.stops(|| Box::pin(async { self.probe().await.is_ok() }) as Probe<'_>).await;
+        self.pulse.stops(|| self.answers()).await;
+    }
+
+    /// Whether it is still silent a moment after `since`.
+    pub(super) async fn stays_silent(&self, since: Instant) -> bool {
+        self.pulse.stays_silent(since, || self.answers()).await
+    }
+
+    fn answers(&self) -> Probe<'_> {
+        Box::pin(async { self.probe().await.is_ok() })
     }
 
     async fn exchange(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {

@@ -219,10 +219,12 @@ impl Nodes {
     }
 
     /// Completes once a node is silent while another may answer. Else waiting is all there is.
-    pub(crate) async fn is_silent(&self, node: &Node) {
+    /// A request that `can_wait` looks once more.
+    pub(crate) async fn is_silent(&self, node: &Node, can_wait: bool) {
         loop {
             node.server.falls_silent().await;
-            if self.known().has_usable_besides(node) {
+            let since = Instant::now();
+            if self.known().has_usable_besides(node) && (!can_wait || node.server.stays_silent(since).await) {
                 return;
             }
         }

@@ -5,18 +5,24 @@
 //!
 //! ```text
 //!  sent ── 300 ms without a response ──▶ probe ── answered ──▶ 1 s ──▶ probe ── …
-//!                                          └─ not within 1.5 s ──▶ the request is broken, and repeated elsewhere
+//!                                          └─ not within 1.5 s ──▶ the request is repeated elsewhere
 //! ```
 //! Only the answer to a probe counts as a sign of life: it says that all threads of the server run, and a response to another request
-//! says nothing of the thread that has this one. All requests that wait for a server share its probes. No task sends them: the first
-//! request to notice that a probe is due does. If that one is dropped, the next one does. If nobody polls it, the others find the
-//! server silent, which is harmless: a repeat keeps the place in the queue.
+//! says nothing of the thread that has this one. All requests that wait for a server share its probes, and what comes of them. No task sends
+//! them: the first request to notice that a probe is due does. If that one is dropped, the next one does. If nobody polls it, the others
+//! find the server silent, which is harmless: a repeat keeps the place in the queue.
+//!
+//! A busy server may be late for a moment, with thousands of waiters. If all of them asked elsewhere at once, that would make it later
+//! still. So those who can wait pause for a random time, and look once more.
 
 use std::pin::Pin;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+
+use crate::backoff::random;
 
 /// How long a request waits before the server is asked. Most responses take less.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
@@ -26,11 +32,17 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const ANSWERS_WITHIN: Duration = Duration::from_millis(1_500);
 /// A server of which a thread has not run for so long is silent: that thread may have the request that waits.
 pub(super) const THREADS_RUN_WITHIN_MS: u64 = 1_000;
+/// The longest pause before a look at a server that was silent, how long that look may take, and how long it counts for others.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
+const LOOK_WITHIN: Duration = Duration::from_millis(300);
+const LOOK_COUNTS: Duration = Duration::from_millis(100);
 
 /// When a server last answered a probe.
 #[derive(Debug, Default)]
 pub(super) struct Pulse {
     heard: Mutex<Option<Instant>>,
+    /// When a probe failed last: all requests that were sent before are concerned.
+    failed: watch::Sender<Option<Instant>>,
     /// Held by the request that probes.
     probing: tokio::sync::Mutex<()>,
 }
@@ -46,6 +58,15 @@ impl Pulse {
 
     /// Completes once the server is silent. A `probe` that is answered beats.
     pub(super) async fn stops<'a>(&self, probe: impl Fn() -> Probe<'a>) {
+        let mut failed = self.failed.subscribe();
+        tokio::select! {
+            biased;
+            _ = failed.changed() => {}
+            () = self.is_found_silent(probe) => {}
+        }
+    }
+
+    async fn is_found_silent<'a>(&self, probe: impl Fn() -> Probe<'a>) {
         let begun = Instant::now();
         loop {
             let heard = self.heard();
@@ -54,14 +75,33 @@ impl Pulse {
             if self.heard() != heard {
                 continue;
             }
-            let answers = async {
-                let _one = self.probing.lock().await;
-                self.heard() != heard || probe().await
-            };
-            if !timeout(ANSWERS_WITHIN, answers).await.unwrap_or(false) {
+            let Ok(_one) = timeout(ANSWERS_WITHIN, self.probing.lock()).await else { return };
+            if self.heard() == heard && !timeout(ANSWERS_WITHIN, probe()).await.unwrap_or(false) {
+                self.failed.send_replace(Some(Instant::now()));
                 return;
             }
         }
+    }
+
+    /// Whether a server that fell silent at `since` still is, after a pause in which many others decide the same.
+    pub(super) async fn stays_silent<'a>(&self, since: Instant, probe: impl Fn() -> Probe<'a>) -> bool {
+        sleep(LOOK_AFTER.mul_f64(random())).await;
+        let answers = async {
+            let _one = self.probing.lock().await;
+            if self.heard().is_some_and(|heard| heard > since) {
+                return true;
+            }
+            let looked = self.failed.borrow().filter(|failed| *failed > since);
+            if looked.is_some_and(|looked| looked.elapsed() < LOOK_COUNTS) {
+                return false;
+            }
+            let answers = probe().await;
+            if !answers {
+                self.failed.send_replace(Some(Instant::now()));
+            }
+            answers
+        };
+        !timeout(LOOK_WITHIN, answers).await.unwrap_or(false)
     }
 
     fn heard(&self) -> Option<Instant> {
@@ -73,8 +113,6 @@ impl Pulse {
 mod tests {
     use std::future::{pending, ready};
     use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use tokio::time::sleep;
 
     use super::*;
 
@@ -120,6 +158,44 @@ mod tests {
             () = pulse.stops(|| Box::pin(ready(false))) => panic!("it was probed"),
             () = answers => unreachable!("it has no end"),
             () = sleep(Duration::from_secs(60)) => {}
+        }
+    }
+
+    /// Each once waited for a probe of its own.
+    #[tokio::test(start_paused = true)]
+    async fn a_probe_that_fails_counts_for_all_requests_in_flight() {
+        let (pulse, begun) = (Pulse::default(), Instant::now());
+        let waits = async |after: u64| {
+            sleep(Duration::from_millis(after)).await;
+            pulse.stops(|| Box::pin(pending())).await;
+            begun.elapsed().as_millis() / 100
+        };
+        assert_eq!(tokio::join!(waits(0), waits(900), waits(1_700)), (18, 18, 18));
+    }
+
+    /// A leader that was late for a moment once sent all of its waiters away at once.
+    #[tokio::test(start_paused = true)]
+    async fn who_can_wait_looks_once_more_and_few_of_many_probe() {
+        let (pulse, probes, runs) = (Pulse::default(), AtomicUsize::new(0), AtomicUsize::new(0));
+        let probe = || {
+            probes.fetch_add(1, Ordering::SeqCst);
+            let answers = runs.load(Ordering::SeqCst) == 1;
+            if answers {
+                pulse.beat();
+            }
+            Box::pin(ready(answers)) as Probe<'_>
+        };
+        for answers in [true, false] {
+            probes.store(0, Ordering::SeqCst);
+            runs.store(answers.into(), Ordering::SeqCst);
+            sleep(PROBE_INTERVAL).await;
+            let since = Instant::now();
+            sleep(Duration::from_millis(1)).await;
+            let looks = (0..1_000).map(|_| pulse.stays_silent(since, probe));
+            let stay = futures_util::future::join_all(looks).await;
+            assert!(stay.iter().all(|silent| *silent != answers));
+            let most = if answers { 1 } else { 1 + LOOK_AFTER.div_duration_f64(LOOK_COUNTS) as usize };
+            assert!((1..=most).contains(&probes.load(Ordering::SeqCst)), "{probes:?} instead of {most}");
         }
     }
 

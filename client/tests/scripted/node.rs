@@ -1,7 +1,7 @@
 //! A node that a test scripts.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -32,6 +32,8 @@ struct Connections {
 struct Shared {
     hangs: AtomicBool,
     one_thread_hangs: AtomicBool,
+    /// How often it has told so.
+    told_unfit: AtomicUsize,
     /// More headers of its answers to probes.
     headers: String,
 }
@@ -59,6 +61,7 @@ impl ScriptedNode {
         let shared = Arc::new(Shared {
             hangs: AtomicBool::new(false),
             one_thread_hangs: AtomicBool::new(false),
+            told_unfit: AtomicUsize::new(0),
             headers: headers.to_owned(),
         });
         let (sender, next) = mpsc::unbounded_channel();
@@ -98,6 +101,22 @@ impl ScriptedNode {
     /// From now on a thread of it does not run, which it tells who asks for that.
     pub(crate) fn hang_in_part(&self) {
         self.shared.one_thread_hangs.store(true, Ordering::SeqCst);
+    }
+
+    /// Waits until it has told somebody that a thread of it does not run; from then on all of them do.
+    pub(crate) async fn hang_in_part_for_a_moment(&self) {
+        let told = self.shared.told_unfit.load(Ordering::SeqCst);
+        self.hang_in_part();
+        while self.shared.told_unfit.load(Ordering::SeqCst) == told {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        self.shared.one_thread_hangs.store(false, Ordering::SeqCst);
+    }
+
+    /// Waits until this many more connections were made, as by probes.
+    pub(crate) async fn answers(&self, count: usize) {
+        let so_far = *self.accepted.borrow();
+        self.connections(so_far + count).await;
     }
 
     /// Waits until this many connections were made.
@@ -159,6 +178,7 @@ impl Shared {
         );
         // The client may be gone.
         let _ = probe.stream.write_all(head.as_bytes()).await;
+        self.told_unfit.fetch_add(is_unfit.into(), Ordering::SeqCst);
     }
 }
 
@@ -174,6 +194,12 @@ impl Received {
         let has_bound = head.contains("\r\nringfence-within-ms: 1000\r\n");
         let mut words = head.split(' ').map(str::to_owned);
         Some(Self { method: words.next()?, path: words.next()?, body, has_bound, stream })
+    }
+
+    /// Whether the client has closed the connection.
+    pub(crate) fn is_closed(&self) -> bool {
+        let mut byte = [0];
+        !matches!(self.stream.try_read(&mut byte), Err(error) if error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     pub(crate) async fn write(&mut self, text: &str) {

@@ -86,6 +86,66 @@ async fn a_waiter_leaves_a_node_of_which_one_thread_hangs_although_others_answer
     timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
 }
 
+/// The first node would take its place away 2 s after the connection closed, and the second may be slow.
+#[tokio::test]
+async fn a_waiter_leaves_a_node_only_once_another_has_answered() {
+    let (nodes, client) = two().await;
+    let waiter = tokio::spawn(client.lock("a").no_renew().acquire());
+    let (first, put) = receive(&nodes).await;
+    let place = put.path.replace("/v1/leases/", r#"{"lease_id":""#) + r#"","state":"waiting","ahead":0}"#;
+    put.respond("202 Accepted", &place).await;
+    let waits = nodes[first].receive().await;
+    nodes[first].hang();
+    let again = nodes[1 - first].receive().await;
+    assert!(!waits.is_closed());
+    again.respond("202 Accepted", &place).await;
+    let last = nodes[1 - first].receive().await;
+    let closed = async {
+        while !waits.is_closed() {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(SOON, closed).await.expect("it leaves");
+    let body = grant(&last.path);
+    last.respond("201 Created", &body).await;
+    timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
+}
+
+/// A busy leader that was late by a second once sent all of its waiters to others, which made it later still.
+#[tokio::test]
+async fn no_waiter_leaves_a_node_that_is_late_for_a_moment() {
+    const WAITERS: usize = 4;
+    // On a busy machine the client may find both silent.
+    for _ in 0..5 {
+        let (nodes, client) = two().await;
+        let acquire = |number| tokio::spawn(client.lock(format!("a/{number}")).no_renew().acquire());
+        let mut waiters = vec![acquire(0)];
+        let (first, put) = receive(&nodes).await;
+        let place = put.path.replace("/v1/leases/", r#"{"lease_id":""#) + r#"","state":"waiting","ahead":0}"#;
+        put.respond("202 Accepted", &place).await;
+        let mut puts = vec![nodes[first].receive().await];
+        while puts.len() < WAITERS {
+            waiters.push(acquire(puts.len()));
+            puts.push(nodes[first].receive().await);
+        }
+        nodes[first].hang_in_part_for_a_moment().await;
+        let is_left = tokio::select! {
+            _put = nodes[1 - first].receive() => true,
+            () = nodes[first].answers(3) => false,
+        };
+        if is_left {
+            continue;
+        }
+        for (put, waiter) in puts.into_iter().zip(waiters) {
+            let body = grant(&put.path);
+            put.respond("201 Created", &body).await;
+            timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
+        }
+        return;
+    }
+    panic!("waiters leave");
+}
+
 #[tokio::test]
 async fn a_try_leaves_a_node_that_hangs() {
     let (nodes, client) = two().await;

@@ -1,5 +1,6 @@
 //! How a watch goes on after failures.
 
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ringfence_client::{Client, Error, Revision, Watch, WatchEventName};
@@ -175,4 +176,41 @@ async fn an_unreadable_event_is_an_error_and_not_requested_in_a_loop() {
         let _ = tokio::time::timeout(Duration::from_millis(200), watch.next()).await;
     };
     tokio::join!(script, again);
+}
+
+/// It once tried again in silence, for ever, at a node that was removed from its cluster.
+#[tokio::test]
+async fn a_watch_tells_each_reason_once_why_it_gets_nothing() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let told = Arc::<Mutex<Vec<String>>>::default();
+    let tells = Arc::clone(&told);
+    let mut watch = client.watch("a").telling(move |why| tells.lock().unwrap().push(why.to_owned()));
+    let unavailable = |why: &str| {
+        format!(r#"{{"type":"urn:ringfence:problem:unavailable","title":"t","status":503,"detail":"{why}"}}"#)
+    };
+    let script = async {
+        for last in [1, 2] {
+            let mut request = node.receive().await;
+            request.write(&format!("{STREAM}{}", event(last))).await;
+            drop(request);
+            for why in ["removed", "removed", "stopping", "removed"] {
+                node.receive().await.respond("503 Service Unavailable", &unavailable(why)).await;
+            }
+        }
+        let mut request = node.receive().await;
+        request.write(&format!("{STREAM}{}", event(3))).await;
+        request
+    };
+    let read = async {
+        for revision in 1..=3 {
+            assert_eq!(next(&mut watch).await, Ok(revision));
+        }
+    };
+    tokio::join!(script, read);
+    let reasons = ["removed", "stopping", "removed", "stopping"].map(str::to_owned);
+    // A busy machine may find other reasons, too.
+    let told = told.lock().unwrap();
+    let told: Vec<_> = told.iter().filter(|why| reasons.contains(why)).cloned().collect();
+    assert_eq!(told, reasons);
 }

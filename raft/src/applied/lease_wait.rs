@@ -3,13 +3,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
 use crate::applied::table::Applied;
-use crate::applied::waits::{Awaited, Settled, settled};
+use crate::applied::waits::{Awaited, Left, Settled, settled};
 use crate::reply::Reply;
+use crate::unanswered::Stuck;
 
 /// The wait of one request for one lease. Dropping it ends the wait.
 pub struct LeaseWait {
-    applied: Applied,
-    awaited: Awaited,
+    left: Left,
+    /// Until it ends.
+    awaited: Option<Awaited>,
     number: u64,
     settled: oneshot::Receiver<Settled>,
 }
@@ -19,10 +21,10 @@ impl LeaseWait {
         applied: &Applied,
         awaited: Awaited,
         (reply, settled_here): (Reply<Settled>, oneshot::Receiver<Settled>),
-    ) -> Self {
+    ) -> Result<Self, Stuck> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        let mut state = applied.lock();
+        let mut state = applied.try_lock()?;
         let oldest = match settled(&state.table, &awaited) {
             Some(settled) => {
                 reply.send_here(settled);
@@ -32,7 +34,7 @@ impl LeaseWait {
         };
         drop(state);
         drop(oldest);
-        Self { applied: applied.clone(), awaited, number, settled: settled_here }
+        Ok(Self { left: applied.left(), awaited: Some(awaited), number, settled: settled_here })
     }
 
     /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped, or too many requests that
@@ -44,9 +46,9 @@ impl LeaseWait {
 
 impl Drop for LeaseWait {
     fn drop(&mut self) {
-        // After a panic under the lock, another one here would end the process before the node can say why.
-        if !self.applied.is_poisoned() {
-            self.applied.lock().waits.remove(&self.awaited, self.number);
+        // Without the lock: who has it may be the thread that hangs, because of which this wait is given up.
+        if let Some(awaited) = self.awaited.take() {
+            let _ = self.left.send((awaited, self.number));
         }
     }
 }

@@ -1,23 +1,28 @@
 //! The applied state of a node: the lease table, how far the log is applied, and what depends on its changes.
 
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, ThreadId};
+use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::applied::audit;
 use crate::applied::changes::Marker;
 use crate::applied::history::History;
 use crate::applied::tally::Tally;
-use crate::applied::waits::{Notification, Waits};
+use crate::applied::waits::{Left, Notification, Waits};
 use crate::applied::witness::Witness;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
 use crate::propose::batch::Batch;
+use crate::unanswered::Stuck;
 
-const UNPOISONED: &str = "no panic while the state is locked";
+/// How long a thread that serves clients waits for the lock. No step takes so long, unless the thread that has the lock hangs.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// The applied state. Clones share it.
 #[derive(Clone)]
@@ -25,6 +30,7 @@ pub(crate) struct Applied {
     inner: Arc<Mutex<Inner>>,
     gate: Arc<Gate>,
     index: Arc<watch::Sender<Option<LogId>>>,
+    left: Left,
 }
 
 /// Lets the Raft thread have the lock before all others. The lock is not fair: threads that take it again and again would
@@ -35,29 +41,51 @@ struct Gate {
     wanted: AtomicBool,
     /// Held by the one other thread that has the lock, or may take it next.
     turn: Mutex<()>,
+    /// Whether somebody waited for the lock in vain, and nobody has had it since: then the others do not wait.
+    stuck: AtomicBool,
+    /// Whether a thread panicked while it could change the state. One that only reads leaves it as it was.
+    poisoned: AtomicBool,
+    /// The rules in use, for threads that need nothing else.
+    rules: AtomicU8,
 }
 
-/// The locked state.
-pub(crate) struct Locked<'a> {
+/// A thread's turn at the lock.
+struct Turn<'a> {
     // Dropped, and so unlocked, before the next thread has its turn.
     state: MutexGuard<'a, Inner>,
     _turn: Option<MutexGuard<'a, ()>>,
+}
+
+/// The locked state, to change it.
+pub(crate) struct Locked<'a> {
+    turn: Turn<'a>,
+    poisoned: &'a AtomicBool,
+    was_panicking: bool,
 }
 
 impl Deref for Locked<'_> {
     type Target = Inner;
 
     fn deref(&self) -> &Inner {
-        &self.state
+        &self.turn.state
     }
 }
 
 impl DerefMut for Locked<'_> {
     fn deref_mut(&mut self) -> &mut Inner {
-        &mut self.state
+        &mut self.turn.state
     }
 }
 
+impl Drop for Locked<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() && !self.was_panicking {
+            self.poisoned.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The locked state.
 pub(crate) struct Inner {
     pub(crate) table: LeaseTable,
     pub(crate) last_applied: Option<LogId>,
@@ -73,45 +101,124 @@ pub(crate) struct Inner {
 impl Applied {
     /// To be called on the thread that Raft runs on.
     pub(crate) fn new() -> Self {
+        let (waits, left) = Waits::new();
         let inner = Inner {
             table: LeaseTable::new(),
             last_applied: None,
             membership: StoredMembership::default(),
-            waits: Waits::default(),
+            waits,
             marker: Marker::default(),
             history: History::default(),
             witness: Witness::default(),
             events: Vec::new(),
             tally: Tally::new(),
         };
-        let raft = thread::current().id();
-        let gate = Gate { raft, wanted: AtomicBool::new(false), turn: Mutex::default() };
+        let gate = Gate {
+            raft: thread::current().id(),
+            wanted: AtomicBool::new(false),
+            turn: Mutex::default(),
+            stuck: AtomicBool::new(false),
+            poisoned: AtomicBool::new(false),
+            rules: AtomicU8::new(inner.table.rules()),
+        };
         Self {
             inner: Arc::new(Mutex::new(inner)),
             gate: Arc::new(gate),
             index: Arc::new(watch::Sender::new(None)),
+            left,
         }
     }
 
+    /// The state, to change it. Waits for as long as another thread has it: not on a thread that serves clients.
     pub(crate) fn lock(&self) -> Locked<'_> {
+        self.to_change(self.wait())
+    }
+
+    /// As [`lock`](Self::lock), on a thread that serves clients.
+    ///
+    /// # Errors
+    /// Who has the lock hangs.
+    pub(crate) fn try_lock(&self) -> Result<Locked<'_>, Stuck> {
+        Ok(self.to_change(self.wait_briefly()?))
+    }
+
+    /// Looks at the state. Waits for as long as another thread has it: not on a thread that serves clients.
+    pub(crate) fn read<R>(&self, look: impl FnOnce(&Inner) -> R) -> R {
+        look(&self.wait().state)
+    }
+
+    /// As [`read`](Self::read), on a thread that serves clients.
+    ///
+    /// # Errors
+    /// Who has the lock hangs.
+    pub(crate) fn try_read<R>(&self, look: impl FnOnce(&Inner) -> R) -> Result<R, Stuck> {
+        Ok(look(&self.wait_briefly()?.state))
+    }
+
+    fn to_change<'a>(&'a self, turn: Turn<'a>) -> Locked<'a> {
+        Locked { turn, poisoned: &self.gate.poisoned, was_panicking: thread::panicking() }
+    }
+
+    fn wait(&self) -> Turn<'_> {
         let gate = &*self.gate;
         if thread::current().id() == gate.raft {
             gate.wanted.store(true, Ordering::Relaxed);
             let state = self.inner.lock();
             gate.wanted.store(false, Ordering::Relaxed);
-            return Locked { state: state.expect(UNPOISONED), _turn: None };
+            return self.have(state, None);
         }
-        let turn = gate.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = gate.turn.lock();
         // Not for long: nobody else can have the lock now.
         while gate.wanted.load(Ordering::Relaxed) {
             thread::yield_now();
         }
-        Locked { state: self.inner.lock().expect(UNPOISONED), _turn: Some(turn) }
+        self.have(self.inner.lock(), Some(turn))
     }
 
-    /// Whether a thread has panicked with the lock: then [`lock`](Self::lock) panics.
-    pub(crate) fn is_poisoned(&self) -> bool {
-        self.inner.is_poisoned()
+    /// As [`wait`](Self::wait), but not for a thread that hangs.
+    fn wait_briefly(&self) -> Result<Turn<'_>, Stuck> {
+        let gate = &*self.gate;
+        if thread::current().id() == gate.raft {
+            return Ok(self.wait());
+        }
+        let patience = if gate.stuck.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
+        let begun = Instant::now();
+        let rest = || patience.saturating_sub(begun.elapsed());
+        let taken = || {
+            let turn = gate.turn.try_lock_for(patience)?;
+            while gate.wanted.load(Ordering::Relaxed) {
+                if rest().is_zero() {
+                    return None;
+                }
+                thread::yield_now();
+            }
+            Some((self.inner.try_lock_for(rest())?, turn))
+        };
+        match taken() {
+            Some((state, turn)) if !gate.poisoned.load(Ordering::Relaxed) => Ok(self.have(state, Some(turn))),
+            Some(_) => Err(Stuck),
+            None => {
+                gate.stuck.store(true, Ordering::Relaxed);
+                Err(Stuck)
+            }
+        }
+    }
+
+    fn have<'a>(&self, state: MutexGuard<'a, Inner>, turn: Option<MutexGuard<'a, ()>>) -> Turn<'a> {
+        let poisoned = self.gate.poisoned.load(Ordering::Relaxed);
+        assert!(!poisoned, "no panic while the state is locked to change it");
+        self.gate.stuck.store(false, Ordering::Relaxed);
+        Turn { state, _turn: turn }
+    }
+
+    /// Where waits that are given up are told, without the lock.
+    pub(super) fn left(&self) -> Left {
+        self.left.clone()
+    }
+
+    /// The rules in use, without the lock.
+    pub(crate) fn rules(&self) -> u8 {
+        self.gate.rules.load(Ordering::Relaxed)
     }
 
     /// Watches how far the log is applied.
@@ -131,6 +238,7 @@ impl Applied {
     pub(crate) fn announce(&self) {
         let (last_applied, notifications) = {
             let mut state = self.lock();
+            self.gate.rules.store(state.table.rules(), Ordering::Relaxed);
             (state.last_applied, state.waits.take_notifications())
         };
         notifications.into_iter().for_each(Notification::send);
@@ -215,7 +323,7 @@ mod tests {
                     while !applied.gate.wanted.load(Ordering::Relaxed) {
                         thread::yield_now();
                     }
-                    order.lock().unwrap().push("the first");
+                    order.lock().push("the first");
                 });
                 for _ in 0..OTHERS {
                     scope.spawn(|| {
@@ -223,14 +331,14 @@ mod tests {
                             thread::yield_now();
                         }
                         let _locked = applied.lock();
-                        order.lock().unwrap().push("another");
+                        order.lock().push("another");
                     });
                 }
                 has_lock.1.recv().unwrap();
                 let _locked = applied.lock();
-                order.lock().unwrap().push("raft");
+                order.lock().push("raft");
             });
-            let order = order.into_inner().unwrap();
+            let order = order.into_inner();
             assert_eq!((&order[..2], order.len()), (&["the first", "raft"][..], 2 + OTHERS));
         }
     }
@@ -243,15 +351,63 @@ mod tests {
             let locked = applied.lock();
             let waiting = scope.spawn(|| {
                 let lease = LeaseId::from_u128(1).unwrap();
-                drop(LeaseWait::start(&applied, (lease, None), Reply::new(None)));
+                drop(LeaseWait::start(&applied, (lease, None), Reply::new(None)).unwrap());
             });
-            while applied.gate.turn.try_lock().is_ok() {
+            while applied.gate.turn.try_lock().is_some() {
                 assert!(!waiting.is_finished() && !applied.gate.wanted.load(Ordering::Relaxed));
                 thread::yield_now();
             }
             assert!(!applied.gate.wanted.load(Ordering::Relaxed));
             drop(locked);
         });
+    }
+
+    /// The Raft thread once took all HTTP threads with it if it hung while it had the lock, and nobody answered `/livez`.
+    #[test]
+    fn a_thread_that_hangs_with_the_lock_takes_no_thread_with_it_that_serves_clients() {
+        let applied = Applied::new();
+        let wait = || LeaseWait::start(&applied, (LeaseId::from_u128(1).unwrap(), None), Reply::new(None));
+        let waits = || applied.lock().waits.count();
+        thread::scope(|scope| {
+            let begun = scope.spawn(|| wait().unwrap()).join().unwrap();
+            assert_eq!(waits(), 1);
+            let hangs = applied.lock();
+            let goes_on = scope.spawn(|| {
+                drop(begun);
+                assert_eq!(applied.try_read(|_| ()), Err(Stuck));
+                assert!(wait().is_err());
+                // Nobody else waits for as long.
+                assert!(applied.gate.stuck.load(Ordering::Relaxed));
+            });
+            goes_on.join().unwrap();
+            drop(hangs);
+            assert_eq!(scope.spawn(|| applied.try_read(|_| ())).join().unwrap(), Ok(()));
+            assert!(!applied.gate.stuck.load(Ordering::Relaxed));
+            applied.announce();
+            assert_eq!(waits(), 0, "it was given up meanwhile");
+        });
+    }
+
+    /// A page or a watch that panicked once ended the node, and with the client's repeats, one node after the other.
+    #[test]
+    fn only_who_may_change_the_state_poisons_it_by_a_panic() {
+        let applied = Applied::new();
+        let panics = |work: &(dyn Fn() + Sync)| {
+            thread::scope(|scope| assert!(scope.spawn(work).join().is_err()));
+        };
+        panics(&|| applied.read(|_| panic!("a reader")));
+        panics(&|| applied.try_read(|_| panic!("a reader")).unwrap());
+        assert_eq!(thread::scope(|scope| scope.spawn(|| applied.try_read(|_| ())).join().unwrap()), Ok(()));
+        drop(applied.lock());
+        panics(&|| {
+            let _locked = applied.lock();
+            panic!("a writer");
+        });
+        assert_eq!(
+            thread::scope(|scope| scope.spawn(|| applied.try_read(|_| ())).join().unwrap()),
+            Err(Stuck)
+        );
+        panics(&|| drop(applied.lock()));
     }
 
     /// A follower that is started with a snapshot of all there is applies nothing before the next write.

@@ -9,8 +9,11 @@ use std::mem;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use futures_util::FutureExt;
 use ringfence_lease::{Change, Event, LeaseState, LeaseTable, Refusal};
 use ringfence_wire::{EndReason, Grant, LeaseId, PrincipalName};
+use tokio::sync::mpsc;
+use tokio::task::unconstrained;
 
 use crate::reply::Reply;
 
@@ -34,11 +37,15 @@ type Replies = BTreeMap<u64, Reply<Settled>>;
 /// How many requests wait for one lease. Each holds a connection, and only leases count against what a principal may have.
 const MAX_WAITS: usize = 2;
 
+/// Where a request that waits no longer says so, with the number of its wait.
+pub(super) type Left = mpsc::UnboundedSender<(Awaited, u64)>;
+
 /// The waits of this node.
-#[derive(Default)]
 pub(crate) struct Waits {
     by_lease: BTreeMap<Awaited, Replies>,
     notifications: Vec<Notification>,
+    /// Those that were given up. At most as many as ever waited at once: a new one takes them out.
+    gone: mpsc::UnboundedReceiver<(Awaited, u64)>,
 }
 
 /// How the waits for one lease ended. Sending it wakes other threads, so it is sent when the state is unlocked.
@@ -56,6 +63,12 @@ impl Notification {
 }
 
 impl Waits {
+    /// No waits yet, and where those that are given up are told.
+    pub(super) fn new() -> (Self, Left) {
+        let (left, gone) = mpsc::unbounded_channel();
+        (Self { by_lease: BTreeMap::new(), notifications: Vec::new(), gone }, left)
+    }
+
     /// Ends the waits for the lease of `event`, unless it still waits.
     pub(crate) fn apply(&mut self, event: &Event, table: &LeaseTable) {
         if event.change == Change::Queued {
@@ -106,6 +119,7 @@ impl Waits {
 
     /// The waits that have ended since the last call.
     pub(crate) fn take_notifications(&mut self) -> Vec<Notification> {
+        self.forget_gone();
         mem::take(&mut self.notifications)
     }
 
@@ -117,12 +131,26 @@ impl Waits {
         number: u64,
         reply: Reply<Settled>,
     ) -> Option<Reply<Settled>> {
+        self.forget_gone();
         let replies = self.by_lease.entry(awaited).or_default();
         replies.insert(number, reply);
         if replies.len() > MAX_WAITS { replies.pop_first().map(|(_, oldest)| oldest) } else { None }
     }
 
-    pub(super) fn remove(&mut self, awaited: &Awaited, number: u64) {
+    /// Forgets the waits that were given up.
+    fn forget_gone(&mut self) {
+        // `try_recv` would park this thread while another is in the middle of sending.
+        while let Some(Some((awaited, number))) = unconstrained(self.gone.recv()).now_or_never() {
+            self.remove(&awaited, number);
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn count(&self) -> usize {
+        self.by_lease.values().map(BTreeMap::len).sum()
+    }
+
+    fn remove(&mut self, awaited: &Awaited, number: u64) {
         if let Some(replies) = self.by_lease.get_mut(awaited) {
             replies.remove(&number);
             if replies.is_empty() {
@@ -154,7 +182,7 @@ mod tests {
 
     #[test]
     fn all_waits_for_a_lease_are_notified_of_its_end_but_those_that_were_dropped() {
-        let mut waits = Waits::default();
+        let (mut waits, left) = Waits::new();
         let [one, other] = [1, 2].map(|id| LeaseId::from_u128(id).unwrap());
         let mut waiting = Vec::new();
         for (lease_id, number) in [(one, 1), (other, 2), (one, 3), (one, 4)] {
@@ -162,7 +190,7 @@ mod tests {
             assert!(waits.add((lease_id, None), number, reply).is_none());
             waiting.push(settled);
             if number == 3 {
-                waits.remove(&(one, None), number);
+                left.send(((one, None), number)).unwrap();
             }
         }
         let ended = Change::Left(Some(EndReason::Revoked));
@@ -180,13 +208,14 @@ mod tests {
         let ended = Ok(Settled::Ended(EndReason::Revoked));
         let expected = [ended.clone(), Err(TryRecvError::Empty), Err(TryRecvError::Closed), ended];
         assert!(waiting.iter_mut().map(|settled| settled.try_recv()).eq(expected));
-        waits.remove(&(other, None), 2);
+        left.send(((other, None), 2)).unwrap();
+        assert!(waits.take_notifications().is_empty());
         assert!(waits.by_lease.is_empty());
     }
 
     #[test]
     fn a_wait_too_many_ends_the_oldest_for_its_lease() {
-        let mut waits = Waits::default();
+        let (mut waits, _left) = Waits::new();
         let [one, other] = [1, 2].map(|id| (LeaseId::from_u128(id).unwrap(), None));
         let mut add = |awaited: &Awaited, number| {
             let (reply, settled) = Reply::new(None);

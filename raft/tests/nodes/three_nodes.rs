@@ -72,7 +72,7 @@ async fn a_waiter_on_any_node_is_told_of_its_grant() {
         let handle = cluster.handle(node);
         let lease = 10 + u128::from(node);
         assert!(matches!(one(&handle, acquire(lease, "a", 60_000)).await, Outcome::Waiting(_)));
-        let mut wait = handle.wait_for(None, id(lease));
+        let mut wait = handle.wait_for(None, id(lease)).unwrap();
         waits.push(tokio::spawn(async move { wait.settled().await }));
     }
     let mut held = id(1);
@@ -87,8 +87,9 @@ async fn a_waiter_on_any_node_is_told_of_its_grant() {
     for node in 1..=3 {
         let handle = cluster.handle(node);
         handle.linearize().await.unwrap();
-        let settled =
-            async |lease| tokio::time::timeout(SOON, handle.wait_for(None, lease).settled()).await.unwrap();
+        let settled = async |lease| {
+            tokio::time::timeout(SOON, handle.wait_for(None, lease).unwrap().settled()).await.unwrap()
+        };
         assert!(matches!(settled(held).await, Some(Settled::Granted(grant)) if grant.lease_id == held));
         assert_eq!(settled(id(1)).await, Some(Settled::Ended(EndReason::Released)));
     }
@@ -103,7 +104,7 @@ async fn a_lease_ends_by_itself_when_nothing_else_happens() {
     short.ttl = Ttl::from_ms(1_000).unwrap();
     assert!(matches!(one(&handle, Command::Acquire(short)).await, Outcome::Granted(_)));
     assert!(matches!(one(&handle, acquire(2, "a", 60_000)).await, Outcome::Waiting(_)));
-    let settled = tokio::time::timeout(SOON, handle.wait_for(None, id(2)).settled()).await.unwrap();
+    let settled = tokio::time::timeout(SOON, handle.wait_for(None, id(2)).unwrap().settled()).await.unwrap();
     assert!(matches!(settled, Some(Settled::Granted(_))), "{settled:?}");
     assert_eq!(handle.view(|table| table.lease(None, id(1), None)), Err(Refusal::Gone(EndReason::Expired)));
 }
@@ -123,7 +124,7 @@ async fn all_whom_a_release_lets_in_are_granted_though_nothing_else_happens() {
     for thousand in 1..=9 {
         handle.propose((0..1_000).map(|n| reader(thousand * 1_000 + n)).collect::<Vec<_>>()).await.unwrap();
     }
-    let mut last = handle.wait_for(None, id(9_999));
+    let mut last = handle.wait_for(None, id(9_999)).unwrap();
     assert_eq!(one(&handle, Command::Release { lease_id: id(1) }).await, Outcome::Done);
     let settled = tokio::time::timeout(SOON, last.settled()).await.unwrap();
     assert!(matches!(settled, Some(Settled::Granted(_))), "{settled:?}");

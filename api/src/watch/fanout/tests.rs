@@ -8,7 +8,7 @@ use crate::watch::tests::event;
 fn sent(fanout: &mut Fanout, number: u64, history: &History) -> (String, bool) {
     let mut all = String::new();
     for _ in 0..10_000 {
-        match fanout.next(number, &Context::from_waker(Waker::noop()), history) {
+        match fanout.next(number, &Context::from_waker(Waker::noop()), true, Some(history)) {
             Next::Text(text) => all += std::str::from_utf8(&text).unwrap(),
             Next::Nothing if fanout.has_blocked_readers() => fanout.allow_reads(),
             Next::Nothing => return (all, false),
@@ -228,8 +228,9 @@ fn lagging_watches_share_a_budget_of_reads_per_turn() {
     keep(&mut history, 1..=20_000, &["a"]);
     let numbers =
         ["a", "x", "a"].map(|prefix| fanout.enter(Caller::anybody(), prefix, Revision(0), &history));
-    let next =
-        |fanout: &mut Fanout, number| fanout.next(number, &Context::from_waker(Waker::noop()), &history);
+    let next = |fanout: &mut Fanout, number| {
+        fanout.next(number, &Context::from_waker(Waker::noop()), true, Some(&history))
+    };
     for number in numbers {
         assert!(matches!(next(&mut fanout, number), Next::Text(_)), "the head");
     }
@@ -323,6 +324,23 @@ fn without_contact_a_watch_gets_no_bookmark_and_ends_with_the_reason() {
     assert_eq!(sent(&mut fanout, number, &history), (end.to_owned(), true));
 }
 
+/// Its thread or its machine may have slept meanwhile, or its client have read slowly.
+#[test]
+fn a_bookmark_is_judged_when_it_is_sent() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter(Caller::anybody(), "x", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    keep(&mut history, 1..=10, &["a"]);
+    round(&mut fanout, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    assert_eq!(fanout.next(number, &Context::from_waker(Waker::noop()), false, None), Next::Nothing);
+    assert_eq!(sent(&mut fanout, number, &history).0, "", "it is due again at the next look");
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    keep(&mut history, 11..=11, &["a"]);
+    round(&mut fanout, &history);
+    assert_eq!(sent(&mut fanout, number, &history).0, "id: 11\n\n", "what is true then");
+}
+
 /// After a panic of the task that drives it.
 #[test]
 fn a_fan_out_that_begins_anew_knows_no_earlier_watch() {
@@ -332,7 +350,7 @@ fn a_fan_out_that_begins_anew_knows_no_earlier_watch() {
     let late = fanout.enter(Caller::anybody(), "a", Revision(0), &history);
     keep(&mut history, 1..=1, &["a"]);
     round(&mut fanout, &history);
-    assert_eq!(fanout.next(early, &Context::from_waker(Waker::noop()), &history), Next::End);
+    assert_eq!(fanout.next(early, &Context::from_waker(Waker::noop()), true, Some(&history)), Next::End);
     fanout.leave(early);
     assert_eq!(revisions(&mut fanout, late, &history), [1]);
 }
