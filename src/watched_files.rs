@@ -85,6 +85,12 @@ impl Watched {
                     tracing::info!(r#use, "files that changed are in use");
                     self.guarded.warn(Some(r#use));
                 }
+                Ok(Look::Aged) => {
+                    tracing::warn!(
+                        r#use,
+                        "an authority has begun or ended: what it has signed is accepted from now on, or refused"
+                    );
+                }
                 Ok(Look::Refused(error)) => {
                     tracing::error!(r#use, %error, "files that changed cannot be used: what they contained before stays in use");
                 }

@@ -44,6 +44,7 @@ pub(crate) fn status(shared: &Replica) -> ClusterStatus {
         rules,
         rules_supported,
         certificates: Vec::new(),
+        files_refused: Vec::new(),
     }
 }
 

@@ -7,6 +7,9 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::certificate::X509Certificate;
 use x509_parser::parse_x509_certificate;
 
+use crate::Error;
+use crate::trusted::Trusted;
+
 /// Authorities that must have nothing in common, because whoever has a certificate of one must not pass for a holder of
 /// the other. They are compared whenever one of them is loaded again.
 ///
@@ -16,23 +19,20 @@ use x509_parser::parse_x509_certificate;
 pub struct Unrelated(Arc<Mutex<BTreeMap<&'static str, Vec<CertificateDer<'static>>>>>);
 
 impl Unrelated {
-    /// Takes `authorities` as those of `whose`, unless they have something in common with another's: then returns whose.
-    pub(crate) fn take(
-        &self,
-        whose: &'static str,
-        authorities: &[CertificateDer<'static>],
-    ) -> Result<(), &'static str> {
+    /// Takes `trusted` as the authorities of `whose`, unless they have something in common with another's.
+    pub(crate) fn take(&self, whose: &'static str, trusted: &Trusted) -> Result<(), Error> {
         let mut all = self.0.lock().expect("nothing panics while this is locked");
-        let mine = parsed(authorities);
+        let mine = parsed(&trusted.all);
         let related = |theirs: &[X509Certificate<'_>]| {
             mine.iter().any(|mine| theirs.iter().any(|theirs| are_related(mine, theirs)))
         };
         for (other, theirs) in all.iter() {
             if *other != whose && related(&parsed(theirs)) {
-                return Err(other);
+                let why = format!("has something in common with the authority of {other}");
+                return Err(Error::file(&trusted.file, why));
             }
         }
-        all.insert(whose, authorities.to_vec());
+        all.insert(whose, trusted.all.clone());
         Ok(())
     }
 }
@@ -42,10 +42,20 @@ fn parsed<'a>(certificates: &'a [CertificateDer<'static>]) -> Vec<X509Certificat
 }
 
 fn are_related(one: &X509Certificate<'_>, other: &X509Certificate<'_>) -> bool {
-    one.public_key().raw == other.public_key().raw || has_signed(one, other) || has_signed(other, one)
+    one.public_key().raw == other.public_key().raw || signed(one, other) || signed(other, one)
 }
 
-fn has_signed(issuer: &X509Certificate<'_>, certificate: &X509Certificate<'_>) -> bool {
+/// Whether `certificate` was signed by `issuer`.
+pub(crate) fn has_signed(issuer: &CertificateDer<'_>, certificate: &CertificateDer<'_>) -> bool {
+    let (Ok((_, issuer)), Ok((_, certificate))) =
+        (parse_x509_certificate(issuer), parse_x509_certificate(certificate))
+    else {
+        return false;
+    };
+    signed(&issuer, &certificate)
+}
+
+fn signed(issuer: &X509Certificate<'_>, certificate: &X509Certificate<'_>) -> bool {
     issuer.subject().as_raw() == certificate.issuer().as_raw()
         && certificate.verify_signature(Some(issuer.public_key())).is_ok()
 }
