@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 
 use crate::certificates::Identity;
 use crate::trusted::Trusted;
-use crate::{Error, Refused};
+use crate::{Error, Refused, provider};
 
 /// The most certificates between that of the other side and the authority.
 const MAX_INTERMEDIATES: usize = 3;
@@ -74,10 +75,25 @@ impl Noting {
 /// Verifies clients whose chains are not too long.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounded {
-    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    /// Of no authority that is live, there is no verifier.
-    pub(crate) trusts_nobody: bool,
-    pub(crate) noting: Option<Noting>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// No authority is live.
+    trusts_nobody: bool,
+    noting: Option<Noting>,
+}
+
+impl Bounded {
+    /// Verifies by the authorities `trusted`.
+    pub(crate) fn new(trusted: &Trusted, allow_unauthenticated: bool) -> Result<Self, Error> {
+        let builder = WebPkiClientVerifier::builder_with_provider(trusted.roots_or_all(), provider());
+        let builder = if allow_unauthenticated { builder.allow_unauthenticated() } else { builder };
+        let verifier = builder.build().map_err(|error| Error::file(&trusted.file, error.to_string()))?;
+        Ok(Self { verifier, trusts_nobody: trusted.roots.is_empty(), noting: None })
+    }
+
+    /// The same, which notes why it refuses.
+    pub(crate) fn noting(&self, noting: Noting) -> Self {
+        Self { noting: Some(noting), ..self.clone() }
+    }
 }
 
 impl ClientCertVerifier for Bounded {

@@ -21,7 +21,7 @@ use crate::files::Content;
 use crate::in_use::of_own;
 use crate::trusted::Trusted;
 use crate::watched::{Certified, Look, Reload, Watched};
-use crate::{Certificates, Error, InUse, Refused, Unrelated, provider};
+use crate::{Error, InUse, Refused, Unrelated, provider};
 
 /// What nodes speak over TLS, for ALPN.
 const PROTOCOL: &[u8] = b"ringfence-peer";
@@ -142,12 +142,12 @@ fn load(
     let trusted = Arc::new(Trusted::new(authority, authorities(authority)?)?);
     let mut in_use = of_own(&file, &certified.cert, trusted.refuses_after(&certified.cert));
     in_use.extend(trusted.in_use.clone());
-    let nodes = trusted.verifier(Certificates::Required)?;
+    let nodes = Bounded::new(&trusted, false)?;
     let resolver = Arc::new(SingleCertAndKey::from(certified));
     let new = Loaded { resolver, nodes, trusted: Arc::clone(&trusted), in_use };
     new.is_no_worse_than(old)?;
     // Last: only what comes into use counts.
-    unrelated.take("nodes", &trusted)?;
+    unrelated.take("nodes", &trusted.file, &trusted.all)?;
     Ok(new)
 }
 
@@ -161,7 +161,7 @@ impl Loaded {
     }
 
     fn nodes(&self, refused: &Refused) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(Bounded { noting: Some(self.noting(refused)), ..self.nodes.clone() })
+        Arc::new(self.nodes.noting(self.noting(refused)))
     }
 
     fn server(&self, refused: &Refused) -> ServerConfig {

@@ -8,6 +8,7 @@ use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::SingleCertAndKey;
 
 use crate::certificates::{Identity, authorities};
+use crate::chain::Bounded;
 use crate::files::Content;
 use crate::in_use::of_own;
 use crate::trusted::Trusted;
@@ -100,7 +101,7 @@ fn load(
     in_use.extend(trusted.iter().flat_map(|trusted| trusted.in_use.clone()));
     let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
     if let Some(trusted) = &trusted {
-        clients = Some(Arc::new(trusted.verifier(of_clients)?));
+        clients = Some(Arc::new(Bounded::new(trusted, of_clients == Certificates::Optional)?));
     }
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -120,7 +121,7 @@ fn load(
     new.is_no_worse_than(old)?;
     // Last: only what comes into use counts.
     if let Some(trusted) = &trusted {
-        unrelated.take("clients", trusted)?;
+        unrelated.take("clients", &trusted.file, &trusted.all)?;
     }
     Ok(new)
 }

@@ -10,13 +10,12 @@ use std::time::Duration;
 use rustls::RootCertStore;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::pki_types::{CertificateDer, TrustAnchor, UnixTime};
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::server::ParsedCertificate;
 
-use crate::chain::Bounded;
 use crate::files::Content;
 use crate::in_use::{end, of_authorities};
 use crate::unrelated::has_signed;
-use crate::{Certificates, Error, InUse, now, provider};
+use crate::{Error, InUse, now, provider};
 
 /// The authorities of a file, some of which are live.
 #[derive(Debug)]
@@ -53,20 +52,12 @@ impl Trusted {
         Ok(trusted)
     }
 
-    /// Verifies certificates of clients.
-    pub(crate) fn verifier(&self, of_clients: Certificates) -> Result<Bounded, Error> {
-        let trusts_nobody = self.roots.is_empty();
-        let roots = match trusts_nobody {
+    /// Those that are live, or all if none is: rustls verifies nothing with an empty store. Then trust nobody.
+    pub(crate) fn roots_or_all(&self) -> Arc<RootCertStore> {
+        match self.roots.is_empty() {
             true => Arc::new(self.anchors.iter().cloned().collect()),
             false => Arc::clone(&self.roots),
-        };
-        let builder = WebPkiClientVerifier::builder_with_provider(roots, provider());
-        let builder = match of_clients {
-            Certificates::Required => builder,
-            Certificates::Optional => builder.allow_unauthenticated(),
-        };
-        let verifier = builder.build().map_err(|error| Error::file(&self.file, error.to_string()))?;
-        Ok(Bounded { verifier, trusts_nobody, noting: None })
+        }
     }
 
     /// When a node with this chain, its own certificate first, begins to be refused, or began, in seconds since the Unix epoch.

@@ -1,6 +1,7 @@
 //! Authorities that must have nothing in common.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use rustls::pki_types::CertificateDer;
@@ -8,7 +9,6 @@ use x509_parser::certificate::X509Certificate;
 use x509_parser::parse_x509_certificate;
 
 use crate::Error;
-use crate::trusted::Trusted;
 
 /// Authorities that must have nothing in common, because whoever has a certificate of one must not pass for a holder of
 /// the other. They are compared whenever one of them is loaded again.
@@ -19,20 +19,25 @@ use crate::trusted::Trusted;
 pub struct Unrelated(Arc<Mutex<BTreeMap<&'static str, Vec<CertificateDer<'static>>>>>);
 
 impl Unrelated {
-    /// Takes `trusted` as the authorities of `whose`, unless they have something in common with another's.
-    pub(crate) fn take(&self, whose: &'static str, trusted: &Trusted) -> Result<(), Error> {
+    /// Takes `authorities`, which are those of `file`, as those of `whose`, unless they have something in common with another's.
+    pub(crate) fn take(
+        &self,
+        whose: &'static str,
+        file: &Path,
+        authorities: &[CertificateDer<'static>],
+    ) -> Result<(), Error> {
         let mut all = self.0.lock().expect("nothing panics while this is locked");
-        let mine = parsed(&trusted.all);
+        let mine = parsed(authorities);
         let related = |theirs: &[X509Certificate<'_>]| {
             mine.iter().any(|mine| theirs.iter().any(|theirs| are_related(mine, theirs)))
         };
         for (other, theirs) in all.iter() {
             if *other != whose && related(&parsed(theirs)) {
                 let why = format!("has something in common with the authority of {other}");
-                return Err(Error::file(&trusted.file, why));
+                return Err(Error::file(file, why));
             }
         }
-        all.insert(whose, trusted.all.clone());
+        all.insert(whose, authorities.to_vec());
         Ok(())
     }
 }
