@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
-use ringfence_tls::{InUse, Nearness, Peer, Reload, now, when};
-use ringfence_wire::{CertificateStatus, ClusterStatus};
+use ringfence_tls::{InUse, Nearness, Peer, Reload, now};
+use ringfence_wire::{CertificateStatus, ClusterStatus, FilesRefused};
 
 use crate::measure::CERTIFICATE_EXPIRES_SECONDS;
 
@@ -31,7 +31,7 @@ impl Ends {
         let now = now();
         let mut told = BTreeMap::new();
         for (r#use, one) in all(files) {
-            let nearness = Nearness::of(one.ends, now);
+            let nearness = one.nearness(now);
             let key = (r#use, one);
             let last = self.0.remove(&key).filter(|(last, at)| *last == nearness && at.elapsed() < AGAIN);
             told.entry(key).or_insert_with_key(|(_, one)| {
@@ -42,13 +42,8 @@ impl Ends {
             });
         }
         self.0 = told;
-        let mut first: BTreeMap<&'static str, i64> = BTreeMap::new();
-        for (r#use, one) in self.0.keys() {
-            let ends = first.entry(label(r#use, one)).or_insert(one.ends);
-            *ends = one.ends.min(*ends);
-        }
-        for (label, ends) in first {
-            CERTIFICATE_EXPIRES_SECONDS.of(label).set(ends as f64);
+        for (r#use, one) in self.0.keys().filter(|(_, one)| one.is_needed) {
+            CERTIFICATE_EXPIRES_SECONDS.of(label(r#use, one)).set(one.ends as f64);
         }
     }
 }
@@ -66,49 +61,64 @@ fn label(r#use: &'static str, one: &InUse) -> &'static str {
 }
 
 fn say(r#use: &str, one: &InUse, nearness: Nearness, now: i64) {
-    let (file, subject, when) = (one.file.display(), &one.subject, when(one.ends, now));
-    match (nearness, one.is_authority) {
-        (Nearness::Far, _) => {}
-        (Nearness::Soon, false) => {
+    let (file, subject, when) = (one.file.display(), &one.subject, one.when(now));
+    match (nearness, one.is_needed, one.is_authority) {
+        (Nearness::Far, ..) => {}
+        (Nearness::Soon, true, false) => {
             tracing::warn!(r#use, %file, subject, "a certificate of this node {when}: replace it before");
         }
-        (Nearness::Soon, true) => tracing::warn!(
+        (Nearness::Soon, true, true) => tracing::warn!(
             r#use, %file, subject, "an authority {when}: replace it before, and what it has signed"
         ),
-        (Nearness::Ended, false) => {
+        (Nearness::NotYet, true, false) => {
+            tracing::error!(r#use, %file, subject, "a certificate of this node {when}: others refuse it before");
+        }
+        (Nearness::Ended, true, false) => {
             tracing::error!(r#use, %file, subject, "a certificate of this node {when}: others refuse it. Replace it");
         }
-        (Nearness::Ended, true) => tracing::error!(
-            r#use, %file, subject, "an authority {when}: what it has signed is refused. Take it out of the file, or replace it"
+        (Nearness::NotYet, true, true) => tracing::error!(
+            r#use, %file, subject, "an authority {when}, and no other of its file is valid: what it has signed is refused before"
+        ),
+        (Nearness::Ended, true, true) => tracing::error!(
+            r#use, %file, subject, "an authority {when}, and no other of its file is valid: what it has signed is refused. Replace it"
+        ),
+        (_, false, false) => tracing::warn!(
+            r#use, %file, subject,
+            "a certificate behind that of this node {when}. Take it out of the file if nobody needs it, or replace both"
+        ),
+        (_, false, true) => tracing::warn!(
+            r#use, %file, subject, "one of several authorities {when}. Take it out of the file, or replace it"
         ),
     }
 }
 
-/// An error if a certificate has ended, or all authorities of a file have.
+/// An error if a certificate is not valid now, or no authority of a file is.
 pub(crate) fn check(files: &Files) -> anyhow::Result<()> {
     let now = now();
-    let all: Vec<_> = all(files).map(|(_, one)| one).collect();
-    let is_live = |one: &InUse| Nearness::of(one.ends, now) != Nearness::Ended;
-    for one in all.iter().filter(|one| !is_live(one)) {
-        let has_another = one.is_authority
-            && all.iter().any(|other| other.is_authority && other.file == one.file && is_live(other));
-        if !has_another {
-            bail!("{}: the certificate of {} {}", one.file.display(), one.subject, when(one.ends, now));
+    match all(files).find(|(_, one)| one.is_needed && !one.is_live(now)) {
+        Some((_, one)) => {
+            bail!("{}: the certificate of {} {}", one.file.display(), one.subject, one.when(now))
         }
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// Adds to what a node says of the cluster its own certificates, and when those end that `peer` was shown.
+/// Adds to what a node says of the cluster its own certificates, which files it cannot use, and when those end that `peer` was shown.
 pub(crate) fn show(files: &Files, peer: Option<&Peer>, status: &mut ClusterStatus) {
     let shown = |(r#use, one): (&'static str, InUse)| CertificateStatus {
         r#use: r#use.to_owned(),
         file: one.file.display().to_string(),
         subject: one.subject,
         authority: one.is_authority,
+        needed: one.is_needed,
+        begins_unix_s: Some(one.begins),
         ends_unix_s: one.ends,
     };
     status.certificates = all(files).map(shown).collect();
+    let refused = |(r#use, files): &(&'static str, Arc<dyn Reload>)| {
+        Some(FilesRefused { r#use: (*r#use).to_owned(), why: files.refusal()?.to_string() })
+    };
+    status.files_refused = files.iter().filter_map(refused).collect();
     for (id, member) in &mut status.members {
         member.certificate_ends_unix_s = peer.and_then(|peer| peer.met(*id));
     }

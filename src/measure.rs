@@ -20,7 +20,7 @@ metrics! {
     );
     CERTIFICATE_EXPIRES_SECONDS: Gauge = Gauge::new(
         "ringfence_tls_certificate_expires_seconds",
-        "When the first certificate in use ends, in seconds since the Unix epoch. By use: clients and peers (between nodes) for those of this node, client-authority and peer-authority for those that it trusts.",
+        "When the certificate in use ends, in seconds since the Unix epoch. By use: clients and peers (between nodes) for that of this node, client-authority and peer-authority for the last of those that it trusts.",
     ).by("use", &["clients", "peers", "client-authority", "peer-authority"]);
     FILES_REFUSED: Gauge = Gauge::new(
         "ringfence_files_refused",

@@ -19,6 +19,7 @@ use ringfence_raft::{Handle, Node, Quartz, Random, Settings, System, Tcp, Tls, T
 use ringfence_service::Service;
 use ringfence_wire::Revision;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -42,6 +43,8 @@ const UPKEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Runs a node until a signal asks it to stop, or it fails.
 pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
+    // First, and also without files that may change: otherwise the signal ends the node.
+    let hangup = signal(SignalKind::hangup())?;
     let recorder =
         ringfence_api::metrics_builder().install_recorder().context("metrics are already started")?;
     measure::start();
@@ -83,7 +86,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     if !files.is_empty() {
-        let watched = Arc::new(watched_files::Watched::new(files.clone(), guarded)?);
+        let watched = Arc::new(watched_files::Watched::new(files.clone(), guarded, hangup));
         tokio::spawn(forever("files that may change", move || Arc::clone(&watched).watch()));
     }
     let settings = Settings {

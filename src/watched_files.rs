@@ -1,12 +1,11 @@
 //! Files that may change while a node runs.
 
-use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_tls::Look;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::signal::unix::Signal;
 use tokio::sync::Mutex;
 use tokio::time::interval;
 
@@ -58,8 +57,8 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    pub(crate) fn new(files: Files, guarded: Guarded) -> io::Result<Self> {
-        Ok(Self { files, guarded, hangup: Mutex::new(signal(SignalKind::hangup())?) })
+    pub(crate) fn new(files: Files, guarded: Guarded, hangup: Signal) -> Self {
+        Self { files, guarded, hangup: Mutex::new(hangup) }
     }
 
     pub(crate) async fn watch(self: Arc<Self>) {
@@ -85,6 +84,12 @@ impl Watched {
                 Ok(Look::Loaded) => {
                     tracing::info!(r#use, "files that changed are in use");
                     self.guarded.warn(Some(r#use));
+                }
+                Ok(Look::Aged) => {
+                    tracing::warn!(
+                        r#use,
+                        "an authority has begun or ended: what it has signed is accepted from now on, or refused"
+                    );
                 }
                 Ok(Look::Refused(error)) => {
                     tracing::error!(r#use, %error, "files that changed cannot be used: what they contained before stays in use");

@@ -1,7 +1,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ringfence_tls::{InUse, Look, Reload};
+use ringfence_tls::{Certified, InUse, Look, Reload};
 
 use crate::Rules;
 
@@ -14,7 +14,7 @@ impl Watched {
     /// # Errors
     /// It cannot be read, or its rules cannot be used.
     pub fn load(file: PathBuf) -> Result<Self, ringfence_tls::Error> {
-        let rules = |contents: &[ringfence_tls::Content]| {
+        let rules = |contents: &[ringfence_tls::Content], _: Option<&Rules>| {
             let [content] = contents else { unreachable!("there is one file") };
             let text = str::from_utf8(content.bytes()?).map_err(|_| content.error("is not UTF-8"))?;
             Rules::parse(text).map_err(|error| content.error(error.to_string()))
@@ -32,6 +32,8 @@ impl Watched {
         self.0.version()
     }
 }
+
+impl Certified for Rules {}
 
 impl Reload for Watched {
     fn look(&self, at_once: bool) -> Look {

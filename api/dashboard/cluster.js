@@ -76,6 +76,7 @@ export class ClusterView {
       view.role === "leader" ? null : el("p", { class: "note" }, "Only the leader knows how far the others are",
         ...leaderLink(view), "."),
       ...certificates(view),
+      ...(view.files_refused ?? []).map((one) => el("p", { class: "bad", text: `Node ${view.node_id} cannot use files for ${one.use} that changed: ${one.why}` })),
     ];
     this.members.replaceChildren(...parts.filter(Boolean));
     if (focused) [...this.members.querySelectorAll("a")].find((link) => link.href === focused)?.focus();
@@ -152,7 +153,7 @@ function row(view, id, member) {
 
 /** Those that this node uses, and the last that the others showed to it. Older nodes tell of none. */
 function certificates(view) {
-  const own = (view.certificates ?? []).map((one) => [one.subject, one.authority ? `${one.use}, authority` : one.use, one.file, ends(one.ends_unix_s)]);
+  const own = (view.certificates ?? []).map((one) => [one.subject, one.authority ? `${one.use}, authority` : one.use, one.file, ends(one.ends_unix_s, one.begins_unix_s, one.needed)]);
   const shown = Object.entries(view.members).filter(([, member]) => member.certificate_ends_unix_s);
   const rows = [...own, ...shown.map(([id, member]) => [`node ${id}`, "peers", "–", ends(member.certificate_ends_unix_s)])];
   if (!rows.length) return [];
@@ -161,13 +162,15 @@ function certificates(view) {
   ], rows)];
 }
 
-/** From 30 days before, it stands out. */
-function ends(unix_s) {
-  const left = unix_s * 1000 - Date.now();
-  const at = new Date(unix_s * 1000).toISOString().slice(0, 16).replace("T", " ");
+/** From 30 days before, it stands out, unless it may be left over. */
+function ends(unix_s, begins_unix_s = 0, isNeeded = true) {
+  const isEarly = begins_unix_s * 1000 > Date.now();
+  const moment = isEarly ? begins_unix_s : unix_s;
+  const left = moment * 1000 - Date.now();
+  const at = new Date(moment * 1000).toISOString().slice(0, 16).replace("T", " ");
   const distance = left < 2 * DAY_MS ? span(Math.floor(left / 60_000) * 60_000) : `${Math.floor(left / DAY_MS)} days`;
-  const text = left < 0 ? `ended on ${at} UTC` : `${at} UTC, in ${distance}`;
-  return el("span", { class: left < 30 * DAY_MS ? "bad" : null, text });
+  const text = left < 0 ? `ended on ${at} UTC` : `${isEarly ? "begins on " : ""}${at} UTC, in ${distance}`;
+  return el("span", { class: isNeeded && (isEarly || left < 30 * DAY_MS) ? "bad" : null, text });
 }
 
 /** Old nodes tell nothing of rules. */

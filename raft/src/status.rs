@@ -64,6 +64,7 @@ pub(crate) fn status(shared: &Replica, sums: Sums) -> ClusterStatus {
         rules,
         rules_supported,
         certificates: Vec::new(),
+        files_refused: Vec::new(),
     }
 }
 

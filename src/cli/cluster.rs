@@ -45,7 +45,7 @@ pub(crate) enum Command {
 const STATUS_HELP: &str = "\
 Exit status:
   0    all is well: there is a leader, all members answer it and the node that was asked, and can call it,
-       none is refused, and all snapshots were delivered
+       none is refused, all snapshots were delivered, and these two nodes can use their files and certificates
   1    no node answers, or not in order
   2    invalid options
   3    not all is well: the last lines say what is not, on standard error with --output json";

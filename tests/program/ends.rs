@@ -77,6 +77,40 @@ async fn a_check_warns_of_what_ends_within_30_days_and_fails_if_something_has_en
     assert!(status == 0 && said.contains("Take it out of the file"), "{said}");
 }
 
+/// The exit status of `cluster status`, and what it prints.
+async fn status(secured: &Secured, operator: &Credential) -> (i32, String) {
+    let urls: Vec<_> =
+        secured.cluster.nodes().iter().map(|node| format!("https://{}", node.http())).collect();
+    let command = [
+        format!("RINGFENCE_URLS={}", urls.join(",")),
+        format!("RINGFENCE_AUTHORITY={}", secured.path("authority.pem").display()),
+        format!("RINGFENCE_CREDENTIAL={}", operator.reveal()),
+        PROGRAM.to_owned(),
+        "cluster".to_owned(),
+        "status".to_owned(),
+    ];
+    let ended = run("env", command, SOON).await.unwrap();
+    (ended.status.code().unwrap(), ended.output)
+}
+
+/// Only its log said so.
+#[tokio::test]
+async fn cluster_status_tells_of_files_that_a_node_cannot_use() {
+    let (operator, rules) = principal("operator", ALL);
+    let secured = Secured::lay_out(cluster().nodes(1), &rules).await;
+    secured.start(&[]);
+    secured.ready().await;
+    let (code, said) = status(&secured, &operator).await;
+    assert_eq!(code, 0, "{said}");
+    fs::write(secured.path("node-1-peer.pem"), "none").unwrap();
+    let told = async || {
+        let (code, said) = status(&secured, &operator).await;
+        let parts = ["node 1 cannot use files for peers", "node-1-peer.pem: has no certificate"];
+        (code == 3 && parts.iter().all(|part| said.contains(part))).then_some(())
+    };
+    until(SOON, "it tells of the file", told).await.unwrap();
+}
+
 /// Three nodes with clocks that can be thrown.
 struct Clocked {
     secured: Secured,
@@ -118,18 +152,9 @@ impl Clocked {
 
     /// What `cluster status` prints.
     async fn status(&self) -> String {
-        let urls: Vec<_> = self.nodes().iter().map(|node| format!("https://{}", node.http())).collect();
-        let command = [
-            format!("RINGFENCE_URLS={}", urls.join(",")),
-            format!("RINGFENCE_AUTHORITY={}", self.secured.path("authority.pem").display()),
-            format!("RINGFENCE_CREDENTIAL={}", self.operator.reveal()),
-            PROGRAM.to_owned(),
-            "cluster".to_owned(),
-            "status".to_owned(),
-        ];
-        let ended = run("env", command, SOON).await.unwrap();
-        assert!(ended.status.success(), "{ended:?}");
-        ended.output
+        let (status, said) = status(&self.secured, &self.operator).await;
+        assert_eq!(status, 0, "{said}");
+        said
     }
 
     /// What a client is told that would wait.

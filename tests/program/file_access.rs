@@ -38,3 +38,17 @@ async fn files_that_others_may_access_are_warned_of_at_the_start_and_when_they_c
     let warned = async || node.log().contains(&written).then_some(());
     until(SOON, "the change is warned of", warned).await.unwrap();
 }
+
+/// A hangup once ended a node that had no file to load again.
+#[tokio::test]
+async fn a_node_without_such_files_goes_on_after_a_hangup() {
+    let cluster = cluster().nodes(1).start().await.unwrap();
+    cluster.ready().await.unwrap();
+    let pid = cluster.node(1).pid().unwrap();
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
+    let caught = u64::from_str_radix(caught.trim(), 16).unwrap();
+    assert_eq!(caught & (1 << (Signal::HUP.as_raw() - 1)), 1, "{status}");
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::HUP).unwrap();
+    cluster.ready().await.unwrap();
+}

@@ -76,8 +76,9 @@ secure() {
   mkdir -p "$etc"
   [ -e "certificates/node-$1.pem" ] || ringfence cert node --dir certificates --id "$1" --hosts "$HOST" > /dev/null
   for end in .pem .key -peer.pem -peer.key; do cp "certificates/node-$1$end" "$etc/node$end"; done
-  cp certificates/node-authority.pem access.toml "$etc"
+  cp certificates/authority.pem certificates/node-authority.pem access.toml "$etc"
   printf 'RINGFENCE_%s\n' TLS_CERTIFICATE="$etc/node.pem" TLS_KEY="$etc/node.key" ACCESS="$etc/access.toml" \
+    TLS_CLIENT_AUTHORITY="$etc/authority.pem" \
     PEER_CERTIFICATE="$etc/node-peer.pem" PEER_KEY="$etc/node-peer.key" PEER_AUTHORITY="$etc/node-authority.pem" \
     >> "$R/$1/etc/default/ringfence"
 }

@@ -145,6 +145,7 @@ const SECURED: &[Walk] = &[
         after: "lasts 1 2 3; votes 1 2 3; keeps
                 [ \"$old\" != \"$(cat certificates/authority.pem certificates/node-authority.pem)\" ]
                 for n in 1 2 3; do
+                  cmp certificates/authority.pem $R/$n/etc/ringfence/authority.pem
                   cmp certificates/node-authority.pem $R/$n/etc/ringfence/node-authority.pem
                   cmp certificates/node-$n-peer.pem $R/$n/etc/ringfence/node-peer.pem
                 done

@@ -1,26 +1,26 @@
 //! Certificates and keys in PEM.
 
-use rustls::RootCertStore;
+use std::path::PathBuf;
+
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::sign::CertifiedKey;
 use x509_parser::parse_x509_certificate;
 
 use crate::files::Content;
-use crate::in_use::{InUse, end, in_use};
+use crate::in_use::end;
 use crate::{Error, provider};
 
 /// A certificate with its key.
 pub(crate) struct Identity {
     pub(crate) certified: CertifiedKey,
-    /// The chain.
-    pub(crate) in_use: Vec<InUse>,
+    /// Of the certificate.
+    pub(crate) file: PathBuf,
 }
 
 impl Identity {
     pub(crate) fn parse(certificate: &Content, key: &Content) -> Result<Self, Error> {
         let chain = certificates(certificate)?;
-        let in_use = in_use(&certificate.file, &chain, false);
         let private = PrivateKeyDer::from_pem_slice(key.bytes()?).map_err(|error| match error {
             PemError::NoItemsFound => {
                 Error::file(&key.file, "has no private key in PEM without a passphrase")
@@ -36,7 +36,7 @@ impl Identity {
             Err(rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) => {
                 Err(Error::file(&key.file, format!("is not the key of {}", certificate.file.display())))
             }
-            _ => Ok(Self { certified, in_use }),
+            _ => Ok(Self { certified, file: certificate.file.clone() }),
         }
     }
 }
@@ -79,20 +79,6 @@ pub(crate) fn certificates(content: &Content) -> Result<Vec<CertificateDer<'stat
         return Err(Error::file(&content.file, "has no certificate in PEM"));
     }
     Ok(all)
-}
-
-/// A store of `authorities`, which are those of `content`.
-pub(crate) fn roots(
-    content: &Content,
-    authorities: &[CertificateDer<'static>],
-) -> Result<RootCertStore, Error> {
-    let mut roots = RootCertStore::empty();
-    for (number, authority) in (1..).zip(authorities) {
-        roots.add(authority.clone()).map_err(|_| {
-            Error::file(&content.file, format!("certificate {number} cannot be used as an authority"))
-        })?;
-    }
-    Ok(roots)
 }
 
 /// rustls's own texts quote the line that they cannot read.

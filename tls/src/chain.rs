@@ -4,16 +4,17 @@
 //! that were made up for it take a second, and need no authority's signature.
 
 use std::iter;
-use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::{CertificateError, DigitallySignedStruct, DistinguishedName, OtherError, SignatureScheme};
 
 use crate::certificates::Identity;
-use crate::{Error, Refused};
+use crate::trusted::Trusted;
+use crate::{Error, Refused, provider};
 
 /// The most certificates between that of the other side and the authority.
 const MAX_INTERMEDIATES: usize = 3;
@@ -31,10 +32,10 @@ impl From<TooLong> for rustls::Error {
     }
 }
 
-/// Refuses an `identity` of `file` that a node would refuse, which does not say why.
-pub(crate) fn check_own(file: &Path, identity: &Identity) -> Result<(), Error> {
+/// Refuses an `identity` that a node would refuse, which does not say why.
+pub(crate) fn check_own(identity: &Identity) -> Result<(), Error> {
     let Some((own, others)) = identity.certified.cert.split_first() else { return Ok(()) };
-    check(own, others).map_err(|long| Error::file(file, format!("nodes refuse it: {long}")))
+    check(own, others).map_err(|long| Error::file(&identity.file, format!("nodes refuse it: {long}")))
 }
 
 /// Refuses chains that may take long to verify.
@@ -50,31 +51,49 @@ pub(crate) fn check(
 #[derive(Clone, Debug)]
 pub(crate) struct Noting {
     pub(crate) refused: Refused,
-    /// The file of the authorities that it trusts.
-    pub(crate) authority: Arc<Path>,
+    pub(crate) trusted: Arc<Trusted>,
 }
 
 impl Noting {
+    /// What `verify` says of a chain at the time `now`.
     pub(crate) fn note<T>(
         &self,
-        verified: Result<T, rustls::Error>,
+        verify: impl Fn(UnixTime) -> Result<T, rustls::Error>,
         certificate: &CertificateDer<'_>,
         intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
     ) -> Result<T, rustls::Error> {
-        verified.inspect_err(|error| {
+        verify(now).inspect_err(|error| {
             // What is too long is not parsed.
             let others = intermediates.iter().take(MAX_INTERMEDIATES);
             let chain: Vec<_> = iter::once(certificate).chain(others).collect();
-            self.refused.note(error, &chain, &self.authority);
+            self.refused.note(error, &chain, &self.trusted, |at| verify(at).is_ok());
         })
     }
 }
 
 /// Verifies clients whose chains are not too long.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bounded {
-    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
-    pub(crate) noting: Option<Noting>,
+    verifier: Arc<dyn ClientCertVerifier>,
+    /// No authority is live.
+    trusts_nobody: bool,
+    noting: Option<Noting>,
+}
+
+impl Bounded {
+    /// Verifies by the authorities `trusted`.
+    pub(crate) fn new(trusted: &Trusted, allow_unauthenticated: bool) -> Result<Self, Error> {
+        let builder = WebPkiClientVerifier::builder_with_provider(trusted.roots_or_all(), provider());
+        let builder = if allow_unauthenticated { builder.allow_unauthenticated() } else { builder };
+        let verifier = builder.build().map_err(|error| Error::file(&trusted.file, error.to_string()))?;
+        Ok(Self { verifier, trusts_nobody: trusted.roots.is_empty(), noting: None })
+    }
+
+    /// The same, which notes why it refuses.
+    pub(crate) fn noting(&self, noting: Noting) -> Self {
+        Self { noting: Some(noting), ..self.clone() }
+    }
 }
 
 impl ClientCertVerifier for Bounded {
@@ -96,12 +115,16 @@ impl ClientCertVerifier for Bounded {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = check(certificate, intermediates)
-            .map_err(rustls::Error::from)
-            .and_then(|()| self.verifier.verify_client_cert(certificate, intermediates, now));
+        let verify = |at| {
+            check(certificate, intermediates)?;
+            if self.trusts_nobody {
+                return Err(CertificateError::UnknownIssuer.into());
+            }
+            self.verifier.verify_client_cert(certificate, intermediates, at)
+        };
         match &self.noting {
-            Some(noting) => noting.note(verified, certificate, intermediates),
-            None => verified,
+            Some(noting) => noting.note(verify, certificate, intermediates, now),
+            None => verify(now),
         }
     }
 

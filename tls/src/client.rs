@@ -6,11 +6,13 @@ use std::sync::Arc;
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::certificates::{Identity, certificates, roots};
+use crate::certificates::{Identity, certificates};
 use crate::chain;
 use crate::files::Content;
-use crate::watched::{Look, Reload, Watched};
-use crate::{Error, Files, InUse, provider};
+use crate::in_use::{is_live, of_own};
+use crate::trusted::Trusted;
+use crate::watched::{Certified, Look, Reload, Watched};
+use crate::{Error, Files, InUse, now, provider};
 
 /// The configuration of a client of HTTP/1.1, which verifies the server's certificate and host.
 pub struct Client(Watched<Loaded>);
@@ -41,7 +43,7 @@ impl Client {
     fn new(authority: Option<PathBuf>, own: Vec<PathBuf>) -> Result<Self, Error> {
         let has_authority = authority.is_some();
         let files = authority.into_iter().chain(own).collect();
-        Watched::load(files, move |contents| load(contents, has_authority)).map(Self)
+        Watched::load(files, move |contents, old| load(contents, has_authority, old)).map(Self)
     }
 
     /// The configuration for the next connection.
@@ -64,17 +66,23 @@ impl Reload for Client {
     }
 }
 
-fn load(contents: &[Content], has_authority: bool) -> Result<Loaded, Error> {
+impl Certified for Loaded {
+    fn in_use(&self) -> &[InUse] {
+        &self.in_use
+    }
+}
+
+fn load(contents: &[Content], has_authority: bool, old: Option<&Loaded>) -> Result<Loaded, Error> {
     let (authority, own) = contents.split_at(usize::from(has_authority));
     let mut in_use = Vec::new();
     let roots = match authority {
         // A server may sign its own certificate, so these need not be certificates of authorities.
         [authority] => {
-            let trusted = certificates(authority)?;
-            in_use = crate::in_use::in_use(&authority.file, &trusted, true);
-            roots(authority, &trusted)?
+            let trusted = Trusted::new(authority, certificates(authority)?)?;
+            in_use = trusted.in_use;
+            trusted.roots
         }
-        _ => system_roots()?,
+        _ => Arc::new(system_roots()?),
     };
     let config = ClientConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -83,18 +91,22 @@ fn load(contents: &[Content], has_authority: bool) -> Result<Loaded, Error> {
     let mut config = match own {
         [certificate, key] => {
             let identity = Identity::parse(certificate, key)?;
-            chain::check_own(&certificate.file, &identity)?;
-            in_use.extend(identity.in_use);
+            chain::check_own(&identity)?;
+            in_use.extend(of_own(&identity.file, &identity.certified.cert, None));
             config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(identity.certified)))
         }
         _ => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Loaded { config: Arc::new(config), in_use })
+    let new = Loaded { config: Arc::new(config), in_use };
+    new.is_no_worse_than(old)?;
+    Ok(new)
 }
 
 fn system_roots() -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
-    let (added, _) = roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+    let (all, now) = (rustls_native_certs::load_native_certs().certs, now());
+    let live = all.into_iter().filter(|authority| is_live(authority, now));
+    let (added, _) = roots.add_parsable_certificates(live);
     if added == 0 { Err(Error::NoSystemAuthorities) } else { Ok(roots) }
 }

@@ -12,6 +12,8 @@
 //!   [`Server::trusts`] and [`Peer::verify`] tell whether a chain that was accepted before still is.
 //! - **A chain of certificates is short**, so that nobody can have it verified for seconds.
 //! - **No error quotes what a file contains**: it may be a private key. Of a certificate it tells whose it is, and when it ends.
+//! - **An authority that has ended is trusted no more**, nor is one that has not begun: a look finds that, too.
+//! - **Nothing that works is replaced by what does not yet, or no longer**: such files are refused until they begin.
 //! - **What ends by itself is known to its user**: [`Reload::in_use`] lists the certificates with their ends.
 
 mod certificates;
@@ -24,6 +26,7 @@ mod names;
 mod peer;
 mod refused;
 mod server;
+mod trusted;
 mod unrelated;
 mod watched;
 
@@ -34,10 +37,10 @@ pub use files::{Content, Files};
 pub use in_use::{InUse, Nearness, now, when};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
-pub use refused::Refused;
+pub use refused::{Refused, refuses_certificate};
 pub use server::{Certificates, Server};
 pub use unrelated::Unrelated;
-pub use watched::{Look, Reload, Watched};
+pub use watched::{Certified, Look, Reload, Watched};
 
 use std::sync::Arc;
 

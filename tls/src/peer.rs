@@ -2,25 +2,25 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::client::Resumption;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::ParsedCertificate;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
 use rustls::sign::SingleCertAndKey;
 use rustls::version::TLS13;
-use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-};
+use rustls::{ClientConfig, DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureScheme};
 
-use crate::certificates::{Identity, authorities, expires, roots};
+use crate::certificates::{Identity, authorities, expires};
 use crate::chain::{self, Bounded, Noting};
 use crate::files::Content;
-use crate::watched::{Look, Reload, Watched};
+use crate::in_use::of_own;
+use crate::trusted::Trusted;
+use crate::watched::{Certified, Look, Reload, Watched};
 use crate::{Error, InUse, Refused, Unrelated, provider};
 
 /// What nodes speak over TLS, for ALPN.
@@ -37,10 +37,8 @@ pub struct Peer {
 
 struct Loaded {
     resolver: Arc<SingleCertAndKey>,
-    nodes: Arc<dyn ClientCertVerifier>,
-    roots: Arc<RootCertStore>,
-    /// The file of the authorities.
-    authority: Arc<Path>,
+    nodes: Bounded,
+    trusted: Arc<Trusted>,
     in_use: Vec<InUse>,
 }
 
@@ -59,7 +57,7 @@ impl Peer {
     ) -> Result<Self, Error> {
         let unrelated = unrelated.clone();
         let files = vec![certificate, key, authority];
-        let files = Watched::load(files, move |contents| load(contents, &unrelated, &is_own))?;
+        let files = Watched::load(files, move |contents, old| load(contents, &unrelated, &is_own, old))?;
         Ok(Self { files, met: Mutex::default() })
     }
 
@@ -122,30 +120,35 @@ impl Reload for Peer {
     }
 }
 
+impl Certified for Loaded {
+    fn in_use(&self) -> &[InUse] {
+        &self.in_use
+    }
+}
+
 fn load(
     contents: &[Content],
     unrelated: &Unrelated,
     is_own: &dyn Fn(&CertificateDer<'_>) -> bool,
+    old: Option<&Loaded>,
 ) -> Result<Loaded, Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
     let identity = Identity::parse(certificate, key)?;
     if !identity.certified.cert.first().is_some_and(is_own) {
         return Err(Error::file(&certificate.file, "is the certificate of another node"));
     }
-    chain::check_own(&certificate.file, &identity)?;
-    let Identity { certified, mut in_use } = identity;
-    let trusted = authorities(authority)?;
-    in_use.extend(crate::in_use::in_use(&authority.file, &trusted, true));
-    let roots = Arc::new(roots(authority, &trusted)?);
-    let nodes = WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider())
-        .build()
-        .map_err(|error| Error::file(&authority.file, error.to_string()))?;
-    unrelated.take("nodes", &trusted).map_err(|other| {
-        Error::file(&authority.file, format!("has something in common with the authority of {other}"))
-    })?;
-    let (resolver, authority) =
-        (Arc::new(SingleCertAndKey::from(certified)), authority.file.as_path().into());
-    Ok(Loaded { resolver, nodes, roots, authority, in_use })
+    chain::check_own(&identity)?;
+    let Identity { certified, file } = identity;
+    let trusted = Arc::new(Trusted::new(authority, authorities(authority)?)?);
+    let mut in_use = of_own(&file, &certified.cert, trusted.refuses_after(&certified.cert));
+    in_use.extend(trusted.in_use.clone());
+    let nodes = Bounded::new(&trusted, false)?;
+    let resolver = Arc::new(SingleCertAndKey::from(certified));
+    let new = Loaded { resolver, nodes, trusted: Arc::clone(&trusted), in_use };
+    new.is_no_worse_than(old)?;
+    // Last: only what comes into use counts.
+    unrelated.take("nodes", &trusted.file, &trusted.all)?;
+    Ok(new)
 }
 
 const OF_TLS: &str = "ring has what TLS 1.3 needs";
@@ -154,11 +157,11 @@ const OF_TLS: &str = "ring has what TLS 1.3 needs";
 /// handshake.
 impl Loaded {
     fn noting(&self, refused: &Refused) -> Noting {
-        Noting { refused: refused.clone(), authority: Arc::clone(&self.authority) }
+        Noting { refused: refused.clone(), trusted: Arc::clone(&self.trusted) }
     }
 
     fn nodes(&self, refused: &Refused) -> Arc<dyn ClientCertVerifier> {
-        Arc::new(Bounded { verifier: Arc::clone(&self.nodes), noting: Some(self.noting(refused)) })
+        Arc::new(self.nodes.noting(self.noting(refused)))
     }
 
     fn server(&self, refused: &Refused) -> ServerConfig {
@@ -175,12 +178,12 @@ impl Loaded {
     }
 
     fn client(&self, refused: &Refused) -> ClientConfig {
-        let (roots, provider, noting) = (Arc::clone(&self.roots), provider(), self.noting(refused));
+        let (provider, noting) = (provider(), self.noting(refused));
         let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
             .with_protocol_versions(&[&TLS13])
             .expect(OF_TLS)
             .dangerous()
-            .with_custom_certificate_verifier(Arc::new(AnyNode { roots, provider, noting }))
+            .with_custom_certificate_verifier(Arc::new(AnyNode { provider, noting }))
             .with_client_cert_resolver(Arc::clone(&self.resolver) as _);
         client.resumption = Resumption::disabled();
         // The caller knows the other side by its id, which is no name of a host.
@@ -193,7 +196,6 @@ impl Loaded {
 /// Accepts each server whose certificate the authority signed, whatever its name.
 #[derive(Debug)]
 struct AnyNode {
-    roots: Arc<RootCertStore>,
     provider: Arc<CryptoProvider>,
     noting: Noting,
 }
@@ -208,7 +210,7 @@ impl AnyNode {
         chain::check(certificate, intermediates)?;
         rustls::client::verify_server_cert_signed_by_trust_anchor(
             &ParsedCertificate::try_from(certificate)?,
-            &self.roots,
+            &self.noting.trusted.roots,
             intermediates,
             now,
             self.provider.signature_verification_algorithms.all,
@@ -226,7 +228,8 @@ impl ServerCertVerifier for AnyNode {
         _ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        self.noting.note(self.verify(certificate, intermediates, now), certificate, intermediates)
+        let verify = |at| self.verify(certificate, intermediates, at);
+        self.noting.note(verify, certificate, intermediates, now)
     }
 
     fn verify_tls12_signature(

@@ -5,22 +5,29 @@
 
 use std::fmt::Write as _;
 use std::io::{self, ErrorKind};
-use std::path::Path;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
-use rustls::pki_types::CertificateDer;
+use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::{AlertDescription, CertificateError, Error as TlsError};
 
-use crate::in_use::{InUse, end, now, subject, when};
+use crate::in_use::{InUse, end, now, subject, validity, when};
+use crate::trusted::Trusted;
 
 /// Why the certificate of the other side of one connection was refused, once it was.
 #[derive(Clone, Debug, Default)]
 pub struct Refused(Arc<OnceLock<String>>);
 
 impl Refused {
-    /// Notes that `chain` is refused with `error` by the authorities of the file `authority`.
-    pub(crate) fn note(&self, error: &TlsError, chain: &[&CertificateDer<'_>], authority: &Path) {
-        self.0.get_or_init(|| reason(error, chain, authority));
+    /// Notes that `chain` is refused with `error` by the authorities `trusted`. `is_valid_at` verifies it at another time.
+    pub(crate) fn note(
+        &self,
+        error: &TlsError,
+        chain: &[&CertificateDer<'_>],
+        trusted: &Trusted,
+        is_valid_at: impl Fn(UnixTime) -> bool,
+    ) {
+        self.0.get_or_init(|| cut(reason(error, chain, trusted, is_valid_at)));
     }
 
     /// Why the other side was refused.
@@ -37,45 +44,95 @@ impl Refused {
         else {
             return error;
         };
+        if !refuses_certificate(*alert) {
+            return error;
+        }
         let says = match alert {
             AlertDescription::CertificateExpired => "that it has ended, or not begun",
             AlertDescription::UnknownCA => "that no authority which it trusts has signed it",
-            AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::AccessDenied => "no more",
-            _ => return error,
+            // It knows another authority of the same name.
+            AlertDescription::DecryptError => "that its signature is wrong",
+            _ => "no more",
         };
         let mut why = format!("the other side refuses this side's certificate, and says {says}");
-        if let Some(first) = own.iter().filter(|own| !own.is_authority).min_by_key(|own| own.ends) {
-            let _ = write!(why, ": {}, {}, {}", first.file.display(), first.subject, when(first.ends, now()));
+        if let Some(first) = own.iter().find(|own| !own.is_authority) {
+            let _ = write!(why, ": {}, {}, {}", first.file.display(), first.subject, first.when(now()));
         }
         io::Error::new(ErrorKind::PermissionDenied, why)
     }
 }
 
-/// Why `chain`, of which the first is the other side's own, is refused.
-fn reason(error: &TlsError, chain: &[&CertificateDer<'_>], authority: &Path) -> String {
+/// Whether this alert tells that the other side refuses the certificate which it was shown.
+pub fn refuses_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::AccessDenied
+            | AlertDescription::DecryptError
+    )
+}
+
+/// Why `chain`, of which the first is the other side's own, is refused. `is_valid_at` verifies it at another time.
+fn reason(
+    error: &TlsError,
+    chain: &[&CertificateDer<'_>],
+    trusted: &Trusted,
+    is_valid_at: impl Fn(UnixTime) -> bool,
+) -> String {
     let Some(own) = chain.first() else { return "it has shown no certificate".to_owned() };
-    let own_subject = subject(own);
-    match error {
-        TlsError::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            let now = now();
-            let of_chain =
-                chain.iter().find_map(|one| Some((subject(one), end(one).filter(|end| *end < now)?)));
-            match of_chain {
-                Some((subject, ends)) => format!("the certificate of {subject} {}", when(ends, now)),
-                None => format!(
-                    "the certificate of {own_subject} is signed by an authority of {} that has ended",
-                    authority.display()
-                ),
-            }
-        }
-        // The latter if another authority has the same name.
-        TlsError::InvalidCertificate(CertificateError::UnknownIssuer | CertificateError::BadSignature) => {
-            format!("no authority of {} has signed the certificate of {own_subject}", authority.display())
-        }
-        error => format!("the certificate of {own_subject} is refused: {error}"),
+    let (own, now, file) = (subject(own), now(), trusted.file.display());
+    let TlsError::InvalidCertificate(why) = error else {
+        return format!("the certificate of {own} is refused: {error}");
+    };
+    let of_validity = matches!(
+        why,
+        CertificateError::Expired
+            | CertificateError::ExpiredContext { .. }
+            | CertificateError::NotValidYet
+            | CertificateError::NotValidYetContext { .. }
+    );
+    // The latter if another authority has the same name.
+    if !of_validity && !matches!(why, CertificateError::UnknownIssuer | CertificateError::BadSignature) {
+        return format!("the certificate of {own} is refused: {why}");
+    }
+    if let Some(authority) = trusted.issuer_that_is_not_live(chain, now) {
+        let (subject, when) = (&authority.subject, authority.when(now));
+        return format!(
+            "the certificate of {own} is signed by an authority of {file}, {subject}, that {when}"
+        );
+    }
+    // rustls looks at the validity before it looks for an authority: who wrote what the certificate says?
+    let then =
+        |at: i64| UnixTime::since_unix_epoch(Duration::from_secs(u64::try_from(at).unwrap_or_default()));
+    let of_own = chain.first().and_then(|own| end(own));
+    let first = chain.iter().filter_map(|one| end(one)).min();
+    if !of_validity || !of_own.into_iter().chain(first).any(|at| is_valid_at(then(at))) {
+        return format!(
+            "it shows a certificate that says it is of {own}, and that no authority of {file} has signed"
+        );
+    }
+    let not_live = chain.iter().find_map(|one| {
+        let (begins, ends) = validity(one)?;
+        (!(begins..=ends).contains(&now)).then(|| (subject(one), when(begins, ends, now)))
+    });
+    match not_live {
+        Some((subject, when)) => format!("the certificate of {subject} {when}"),
+        None => format!("the certificate of {own} is refused: {why}"),
+    }
+}
+
+/// The most characters of a text of which a stranger has written a part.
+const MAX_TEXT: usize = 300;
+
+/// At most [`MAX_TEXT`] characters of `text`.
+fn cut(text: String) -> String {
+    match text.char_indices().nth(MAX_TEXT) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text,
     }
 }

@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
-use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::sign::SingleCertAndKey;
 
-use crate::certificates::{Identity, authorities, roots};
+use crate::certificates::{Identity, authorities};
 use crate::chain::Bounded;
 use crate::files::Content;
-use crate::watched::{Look, Reload, Watched};
+use crate::in_use::of_own;
+use crate::trusted::Trusted;
+use crate::watched::{Certified, Look, Reload, Watched};
 use crate::{Error, Files, InUse, Unrelated, provider};
 
 /// Whether clients without a certificate are let in where an authority signs those of clients.
@@ -40,7 +41,7 @@ impl Server {
     pub fn load(files: Files, of_clients: Certificates, unrelated: &Unrelated) -> Result<Self, Error> {
         let unrelated = unrelated.clone();
         let files = [files.certificate, files.key].into_iter().chain(files.authority).collect();
-        Watched::load(files, move |contents| load(contents, of_clients, &unrelated)).map(Self)
+        Watched::load(files, move |contents, old| load(contents, of_clients, &unrelated, old)).map(Self)
     }
 
     /// The configuration for the next connection.
@@ -78,24 +79,29 @@ impl Reload for Server {
     }
 }
 
-fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -> Result<Loaded, Error> {
+impl Certified for Loaded {
+    fn in_use(&self) -> &[InUse] {
+        &self.in_use
+    }
+}
+
+fn load(
+    contents: &[Content],
+    of_clients: Certificates,
+    unrelated: &Unrelated,
+    old: Option<&Loaded>,
+) -> Result<Loaded, Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
-    let Identity { certified, mut in_use } = Identity::parse(certificate, key)?;
+    let Identity { certified, file } = Identity::parse(certificate, key)?;
+    let mut in_use = of_own(&file, &certified.cert, None);
+    let trusted = match authority {
+        [authority] => Some(Trusted::new(authority, authorities(authority)?)?),
+        _ => None,
+    };
+    in_use.extend(trusted.iter().flat_map(|trusted| trusted.in_use.clone()));
     let mut clients: Option<Arc<dyn ClientCertVerifier>> = None;
-    if let [authority] = authority {
-        let trusted = authorities(authority)?;
-        in_use.extend(crate::in_use::in_use(&authority.file, &trusted, true));
-        let roots = Arc::new(roots(authority, &trusted)?);
-        let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
-        let verifier = match of_clients {
-            Certificates::Required => verifier,
-            Certificates::Optional => verifier.allow_unauthenticated(),
-        };
-        let verifier = verifier.build().map_err(|error| Error::file(&authority.file, error.to_string()))?;
-        unrelated.take("clients", &trusted).map_err(|other| {
-            Error::file(&authority.file, format!("has something in common with the authority of {other}"))
-        })?;
-        clients = Some(Arc::new(Bounded { verifier, noting: None }));
+    if let Some(trusted) = &trusted {
+        clients = Some(Arc::new(Bounded::new(trusted, of_clients == Certificates::Optional)?));
     }
     let config = ServerConfig::builder_with_provider(provider())
         .with_safe_default_protocol_versions()
@@ -111,5 +117,11 @@ fn load(contents: &[Content], of_clients: Certificates, unrelated: &Unrelated) -
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    Ok(Loaded { config: Arc::new(config), clients, in_use })
+    let new = Loaded { config: Arc::new(config), clients, in_use };
+    new.is_no_worse_than(old)?;
+    // Last: only what comes into use counts.
+    if let Some(trusted) = &trusted {
+        unrelated.take("clients", &trusted.file, &trusted.all)?;
+    }
+    Ok(new)
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use crate::files::Content;
-use crate::{Error, InUse};
+use crate::{Error, InUse, now};
 
 /// What a look at the files found.
 #[derive(Debug, PartialEq, Eq)]
@@ -16,6 +16,8 @@ pub enum Look {
     Changing,
     /// New files, which are in use from now on.
     Loaded,
+    /// The same files, of which an authority has begun or ended: from now on, what it has signed is accepted, or refused.
+    Aged,
     /// New files that cannot be used, or another reason why they cannot. The old ones stay in use.
     Refused(Error),
 }
@@ -33,8 +35,41 @@ pub trait Reload: Send + Sync {
     fn in_use(&self) -> Vec<InUse>;
 }
 
-/// Makes a `T` of the content of its files.
-type Load<T> = Box<dyn Fn(&[Content]) -> Result<T, Error> + Send + Sync>;
+/// What files are loaded into.
+pub trait Certified {
+    /// The certificates in it.
+    fn in_use(&self) -> &[InUse] {
+        &[]
+    }
+
+    /// Refuses this in place of `old`, if nobody accepts something of it now, and the like of `old` is accepted: it may be meant for
+    /// later.
+    ///
+    /// # Errors
+    /// What is not accepted.
+    fn is_no_worse_than(&self, old: Option<&Self>) -> Result<(), Error> {
+        let (Some(old), now) = (old, now()) else { return Ok(()) };
+        let is_worse = |new: &&InUse| {
+            let is_like =
+                |old: &&InUse| old.is_needed && old.is_authority == new.is_authority && old.is_live(now);
+            new.is_needed && !new.is_live(now) && old.in_use().iter().any(|old| is_like(&old))
+        };
+        match self.in_use().iter().find(is_worse) {
+            None => Ok(()),
+            Some(one) => {
+                let why = format!(
+                    "the certificate of {} {}, and the one in use is valid",
+                    one.subject,
+                    one.when(now)
+                );
+                Err(Error::file(&one.file, why))
+            }
+        }
+    }
+}
+
+/// Makes a `T` of the content of its files, to replace the one that is given, if there is one. It must not be worse.
+type Load<T> = Box<dyn Fn(&[Content], Option<&T>) -> Result<T, Error> + Send + Sync>;
 
 /// A `T`, made of the content of files.
 pub struct Watched<T> {
@@ -47,23 +82,34 @@ pub struct Watched<T> {
 
 struct Seen {
     loaded: Vec<Content>,
+    /// Just before it was loaded, in seconds since the Unix epoch.
+    at: i64,
     /// What one look found.
     pending: Option<Vec<Content>>,
     refusal: Option<Error>,
 }
 
-impl<T> Watched<T> {
-    /// Loads the files. `load` gets their contents in the same order.
+impl Seen {
+    /// Notes a refusal. `None` if that is known, and nobody has asked.
+    fn refuse(&mut self, error: Error, at_once: bool) -> Option<Look> {
+        let is_known = self.refusal.replace(error.clone()).as_ref() == Some(&error);
+        (at_once || !is_known).then_some(Look::Refused(error))
+    }
+}
+
+impl<T: Certified> Watched<T> {
+    /// Loads the files. `load` gets their contents in the same order, and what it is to replace, of which nothing may be accepted
+    /// that is refused in its place.
     ///
     /// # Errors
     /// `load` cannot use them.
     pub fn load(
         files: Vec<PathBuf>,
-        load: impl Fn(&[Content]) -> Result<T, Error> + Send + Sync + 'static,
+        load: impl Fn(&[Content], Option<&T>) -> Result<T, Error> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let loaded = read(&files);
-        let current = RwLock::new(Arc::new(load(&loaded)?));
-        let seen = Mutex::new(Seen { loaded, pending: None, refusal: None });
+        let (loaded, at) = (read(&files), now());
+        let current = RwLock::new(Arc::new(load(&loaded, None)?));
+        let seen = Mutex::new(Seen { loaded, at, pending: None, refusal: None });
         Ok(Self { files, load: Box::new(load), seen, current, version: AtomicU64::new(0) })
     }
 
@@ -80,31 +126,51 @@ impl<T> Watched<T> {
     /// See [`Reload::look`].
     pub fn look(&self, at_once: bool) -> Look {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        let otherwise = match self.age(&mut seen) {
+            Ok(true) => Look::Aged,
+            Ok(false) => Look::Same,
+            Err(error) => return seen.refuse(error, at_once).unwrap_or(Look::Same),
+        };
         let found = read(&self.files);
         if found == seen.loaded {
             (seen.pending, seen.refusal) = (None, None);
-            return Look::Same;
+            return otherwise;
         }
         if !at_once && seen.pending.as_ref() != Some(&found) {
             seen.pending = Some(found);
-            return Look::Changing;
+            return if otherwise == Look::Same { Look::Changing } else { otherwise };
         }
-        // Files that were refused before are tried again, too: whether they are accepted may depend on other files.
-        match (self.load)(&found) {
+        // Files that were refused before are tried again, too: whether they are accepted may depend on other files, and on the time.
+        let at = now();
+        match (self.load)(&found, Some(&self.current())) {
             Ok(new) => {
-                *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-                self.version.fetch_add(1, Ordering::Release);
-                *seen = Seen { loaded: found, pending: None, refusal: None };
+                self.replace(new);
+                *seen = Seen { loaded: found, at, pending: None, refusal: None };
                 Look::Loaded
             }
             Err(error) => {
                 seen.pending = Some(found);
-                if seen.refusal.replace(error.clone()).as_ref() == Some(&error) && !at_once {
-                    return Look::Same;
-                }
-                Look::Refused(error)
+                seen.refuse(error, at_once).unwrap_or(otherwise)
             }
         }
+    }
+
+    /// Loads again what is in use, if an authority has begun or ended since. Whatever the files are now: what has ended is not
+    /// trusted on because what would replace it is refused.
+    fn age(&self, seen: &mut Seen) -> Result<bool, Error> {
+        let (current, at) = (self.current(), now());
+        let has_changed = |one: &InUse| one.is_authority && one.is_live(seen.at) != one.is_live(at);
+        if !current.in_use().iter().any(has_changed) {
+            return Ok(false);
+        }
+        self.replace((self.load)(&seen.loaded, None)?);
+        seen.at = at;
+        Ok(true)
+    }
+
+    fn replace(&self, new: T) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
+        self.version.fetch_add(1, Ordering::Release);
     }
 
     /// See [`Reload::refusal`].

@@ -4,16 +4,16 @@
 
 mod files {
     pub(crate) mod authority;
+    mod ends;
     pub(crate) mod handshake;
 }
 
+use std::fs;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::{fs, io};
 
 use ringfence_tls::{
-    Certificates, Client, Files, Look, Name, Peer, Refused, Reload, Server, Unrelated, covers, expires,
-    expires_after, names,
+    Certificates, Client, Files, Look, Name, Peer, Refused, Reload, Server, Unrelated, covers, names,
 };
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::ring::default_provider;
@@ -25,7 +25,7 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, RootCertStore};
 use tempfile::TempDir;
 
-use files::authority::{self, Authority, Issued};
+use files::authority::{Authority, Issued, self_signed};
 use files::handshake::handshake;
 
 /// The files of one side.
@@ -203,40 +203,6 @@ fn a_removed_authority_is_out_also_with_an_open_connection_or_an_old_session() {
     assert!(handshake(&server.current(), &client.current(), "a").is_err());
 }
 
-#[test]
-fn a_certificate_that_has_ended_is_not_trusted() {
-    let authority = Authority::new("one");
-    let side = Side::new(&authority.issue(&["dns:a"]), &authority.pem());
-    let (server, peer) = (side.server(), side.peer(&Unrelated::default()).unwrap());
-    let expired = authority.issue_expired(&["uri:x"]);
-    let expired_side = Side::new(&expired, &authority.pem());
-    let chain: [CertificateDer<'static>; 1] = [expired.der.clone()];
-    assert!(!server.trusts(&chain) && peer.verify(&chain).is_err());
-    assert!(handshake(&server.current(), &expired_side.client().current(), "a").is_err());
-    let expired_peer = expired_side.peer(&Unrelated::default()).unwrap();
-    let (of_caller, of_called) = (Refused::default(), Refused::default());
-    assert!(handshake(&peer.server(&of_caller), &expired_peer.client(&of_called), "a").is_err());
-    let told = |refused: &Refused| peer.explain(refused, io::ErrorKind::Other.into()).to_string();
-    let said = told(&of_caller);
-    assert!(said.contains("(x)") && said.contains("ended on 2020-01-01 00:00 UTC, "), "{said}");
-    assert!(handshake(&expired_peer.server(&of_caller), &peer.client(&of_called), "a").is_err());
-    assert_eq!(told(&of_called), said);
-    // What the other side is told tells it what is wrong with its own files.
-    let alert = io::Error::other(rustls::Error::AlertReceived(rustls::AlertDescription::CertificateExpired));
-    let said = expired_peer.explain(&Refused::default(), alert).to_string();
-    for part in ["refuses this side's certificate", "cert.pem", "ended on 2020-01-01"] {
-        assert!(said.contains(part), "{part}: {said}");
-    }
-    let in_use = expired_side.server().in_use();
-    let ends: Vec<_> = in_use.iter().map(|one| (one.is_authority, one.ends == authority::EXPIRED)).collect();
-    assert_eq!(ends, [(false, true), (true, false)], "{in_use:?}");
-    // One that nobody needs ends nothing, and is no reason to verify the chain again.
-    let chain = [authority.issue(&["uri:x"]).der.clone(), expired.der.clone()];
-    assert!(server.trusts(&chain));
-    assert_eq!(expires(&chain), Some(authority::EXPIRED));
-    assert!(expires_after(&chain, authority::EXPIRED) > Some(authority::EXPIRED));
-}
-
 /// It took a second to verify a chain of 50 KB that no authority had signed.
 #[test]
 fn a_chain_that_takes_long_to_verify_is_refused() {
@@ -371,7 +337,7 @@ fn authorities_of_clients_and_nodes_have_nothing_in_common() {
 
 #[test]
 fn a_client_trusts_a_server_that_signed_its_own_certificate() {
-    let alone = authority::self_signed("a");
+    let alone = self_signed("a");
     let side = Side::new(&alone, &alone.certificate);
     let files = Files { authority: None, ..side.files() };
     let server = Server::load(files, Certificates::Required, &Unrelated::default()).unwrap();

@@ -50,6 +50,19 @@ pub struct ClusterStatus {
     /// The certificates that it uses. A node that does not say has none here.
     #[serde(default)]
     pub certificates: Vec<CertificateStatus>,
+    /// The files that it cannot use as they are now, so that it uses what they contained before. A node that does not say has none
+    /// here.
+    #[serde(default)]
+    pub files_refused: Vec<FilesRefused>,
+}
+
+/// Files that changed, and that a node cannot use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FilesRefused {
+    /// What they are for: that of their certificates, or `access`.
+    pub r#use: String,
+    /// Which file, and what is wrong.
+    pub why: String,
 }
 
 /// A certificate that a node uses.
@@ -63,8 +76,19 @@ pub struct CertificateStatus {
     pub subject: String,
     /// Whether it is of an authority that the node trusts, and not the node's own.
     pub authority: bool,
-    /// When it ends, in seconds since the Unix epoch.
+    /// Whether something is refused once it ends. The others of a file may be left over. A node that does not say needs all.
+    #[serde(default = "yes")]
+    pub needed: bool,
+    /// When it begins, in seconds since the Unix epoch; `None` if the node does not say.
+    #[serde(default)]
+    pub begins_unix_s: Option<i64>,
+    /// When it ends, in seconds since the Unix epoch. Of a node's own between nodes: when its own authorities refuse it, which may be
+    /// earlier than it says.
     pub ends_unix_s: i64,
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn first() -> u8 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use std::{io, iter};
 
 use hyper::header::HeaderValue;
-use ringfence_tls::{Files, Look, Reload, now, when};
+use ringfence_tls::{Files, Look, Reload, now, refuses_certificate, when};
 use ringfence_wire::FieldError;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::Instant;
@@ -142,16 +142,23 @@ impl Encryption {
         Some(match why {
             // The latter if another authority has the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "none of the authorities that this client trusts has signed the node's certificate. \
-                 --authority, RINGFENCE_AUTHORITY or `Tls::authority` names the file of the right one"
-                    .to_owned()
+                let now = now();
+                let not_live =
+                    self.files.in_use().into_iter().find(|one| one.is_authority && !one.is_live(now));
+                let not_live = not_live
+                    .map(|one| format!(" ({}: {} {})", one.file.display(), one.subject, one.when(now)));
+                format!(
+                    "none of the authorities that this client trusts has signed the node's certificate{}. \
+                     --authority, RINGFENCE_AUTHORITY or `Tls::authority` names the file of the right one",
+                    not_live.unwrap_or_default()
+                )
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 format!("the node's certificate is not for the host of this URL: {why}")
             }
             CertificateError::ExpiredContext { not_after, .. } => {
                 let ends = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
-                format!("the node's certificate {}", when(ends, now()))
+                format!("the node's certificate {}", when(i64::MIN, ends, now()))
             }
             why => format!("the node's certificate is refused: {why}"),
         })
@@ -165,17 +172,9 @@ impl Encryption {
                 "the node requires a certificate: --certificate, RINGFENCE_CERTIFICATE or `Tls::certificate` names its file"
                     .to_owned(),
             ),
-            AlertDescription::BadCertificate
-            | AlertDescription::UnsupportedCertificate
-            | AlertDescription::CertificateRevoked
-            | AlertDescription::CertificateExpired
-            | AlertDescription::CertificateUnknown
-            | AlertDescription::UnknownCA
-            | AlertDescription::AccessDenied
-            | AlertDescription::DecryptError => {
-                let own = self.files.in_use().into_iter().filter(|own| !own.is_authority);
-                let own = own.min_by_key(|own| own.ends);
-                let own = own.map(|own| format!(" ({}, {})", own.file.display(), when(own.ends, now())));
+            alert if refuses_certificate(*alert) => {
+                let own = self.files.in_use().into_iter().find(|own| !own.is_authority);
+                let own = own.map(|own| format!(" ({}, {})", own.file.display(), own.when(now())));
                 Some(format!("the node refuses this client's certificate{}: {alert:?}", own.unwrap_or_default()))
             }
             _ => None,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use ringfence_client::{ClusterStatus, MemberStatus};
 
+use super::certificates;
+
 /// Sentences, of which each member has at most one of each kind.
 #[derive(Default)]
 pub(super) struct Troubles {
@@ -31,6 +33,7 @@ impl Troubles {
     /// Adds what this node sees.
     pub(super) fn see(&mut self, status: &ClusterStatus) {
         let by = status.node_id;
+        self.others.extend(certificates::troubles(status));
         for (id, member) in &status.members {
             self.see_member(by, *id, member);
         }

@@ -1,5 +1,7 @@
 //! Authorities and the certificates that they sign.
 
+use std::time::Duration;
+
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
     SanType, date_time_ymd,
@@ -22,8 +24,18 @@ pub(crate) struct Issued {
 
 impl Authority {
     pub(crate) fn new(name: &str) -> Self {
-        let issuer = CertifiedIssuer::self_signed(params(name), KeyPair::generate().unwrap()).unwrap();
-        Self { issuer }
+        Self::of(params(name))
+    }
+
+    /// One that begins and ends at these times, in seconds since the Unix epoch.
+    pub(crate) fn lasting(name: &str, begins: i64, ends: i64) -> Self {
+        let mut params = params(name);
+        last(&mut params, begins, ends);
+        Self::of(params)
+    }
+
+    fn of(params: CertificateParams) -> Self {
+        Self { issuer: CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap() }
     }
 
     pub(crate) fn intermediate(&self, name: &str) -> Self {
@@ -48,8 +60,21 @@ impl Authority {
 
     /// A certificate that has ended.
     pub(crate) fn issue_expired(&self, names: &[&str]) -> Issued {
+        self.issue_lasting(names, EXPIRED - 86_400, EXPIRED)
+    }
+
+    /// A certificate that begins and ends at these times.
+    pub(crate) fn issue_lasting(&self, names: &[&str], begins: i64, ends: i64) -> Issued {
         let mut params = leaf(names);
-        (params.not_before, params.not_after) = (date_time_ymd(2019, 1, 1), date_time_ymd(2020, 1, 1));
+        last(&mut params, begins, ends);
+        self.sign(params)
+    }
+
+    /// A certificate for a purpose of which there are `others` beside.
+    pub(crate) fn issue_for_others(&self, others: u64) -> Issued {
+        let mut params = leaf(&[]);
+        params.extended_key_usages =
+            (0..others).map(|other| ExtendedKeyUsagePurpose::Other(vec![1, 3, 6, 1, 4, 1, other])).collect();
         self.sign(params)
     }
 
@@ -65,6 +90,12 @@ pub(crate) fn self_signed(host: &str) -> Issued {
     let key = KeyPair::generate().unwrap();
     let certificate = leaf(&[&format!("dns:{host}")]).self_signed(&key).unwrap();
     Issued { certificate: certificate.pem(), key: key.serialize_pem(), der: certificate.der().clone() }
+}
+
+fn last(params: &mut CertificateParams, begins: i64, ends: i64) {
+    let [begins, ends] = [begins, ends].map(|at| Duration::from_secs(at.try_into().unwrap()));
+    let epoch = date_time_ymd(1970, 1, 1);
+    (params.not_before, params.not_after) = (epoch + begins, epoch + ends);
 }
 
 fn params(name: &str) -> CertificateParams {
