@@ -11,7 +11,8 @@ use crate::network::Latency;
 
 /// How long a majority of nodes may serve nobody while a quorum is well, in milliseconds.
 const SERVES_WITHIN: u64 = 5_000;
-/// The same, while messages or flushes may take longer than [`FAST`], and for as long afterwards: an election takes several of both.
+/// The same, while a voter is down, or messages or flushes may take longer than [`FAST`], and for as long afterwards: an election takes
+/// several of both, and others if it needs every node that is left.
 const SLOWLY: u64 = 15_000;
 /// In milliseconds.
 const FAST: u64 = 30;
@@ -27,19 +28,20 @@ pub(super) struct Served {
     at: BTreeMap<NodeId, u64>,
     answers: Arc<Mutex<BTreeSet<NodeId>>>,
     ask_at: u64,
-    /// When messages or flushes were last slow.
+    /// When a voter was last down, or messages or flushes slow.
     slow_at: u64,
 }
 
 impl World {
     /// Asks the voters that are well. The leader may be none of them, and be reached by some.
     pub(super) fn look_at_served(&mut self, quorum: Option<&Quorum>) {
+        let are_up = self.alive.voters.iter().flatten().all(|id| self.handle(*id).is_some());
         let served = &mut self.alive.served;
         let answers =
             std::mem::take(&mut *served.answers.lock().expect("nothing panics while the answers are locked"));
         served.at.extend(answers.into_iter().map(|node| (node, self.now)));
         let Latency { most, spikes, .. } = self.network.latency();
-        if spikes > 0 || most.max(self.flush.1) > FAST {
+        if !are_up || spikes > 0 || most.max(self.flush.1) > FAST {
             served.slow_at = self.now;
         }
         let within = if self.now.saturating_sub(served.slow_at) < SLOWLY { SLOWLY } else { SERVES_WITHIN };
