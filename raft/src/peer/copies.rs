@@ -162,11 +162,9 @@ impl Directory {
         let mut others = Vec::new();
         if !is_recorded || !self.has_leader_besides(caller) {
             others = self.told(to);
-            // What the caller says counts where this node knows less than the caller: it joins, or it was away. A silent process may be
-            // the member, unless the cluster has recorded meanwhile that the member is where the caller is.
+            // What the caller says counts where this node knows less than the caller: it joins, or it was away.
             let is_away = || hello.member_as_of > self.membership().and_then(|it| as_of(&it));
-            let is_over = matches!(before, Some(Found::Gone(_))) || processes.places.is_recorded;
-            if !is_recorded || is_over && is_away() {
+            if !is_recorded || matches!(before, Some(Found::Gone(_))) && is_away() {
                 others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
             }
         }
