@@ -251,6 +251,17 @@ impl Directory {
         });
     }
 
+    /// Notes that a follower has installed a snapshot of this node as the leader of `term`. It says so once that is on disk, and keeps no
+    /// state from before it that it could fall back to.
+    pub(super) fn note_installed(&self, (id, by): Process, term: u64, covers: LogId) {
+        self.with_known(id, |known| {
+            let before = known.sent.take().filter(|sent| (sent.to, sent.term) == (by, term));
+            let end = before.as_ref().map_or(0, |sent| *sent.run.end()).max(covers.index());
+            let acknowledged = before.and_then(|sent| sent.acknowledged).max(Some(covers));
+            known.sent = Some(Sent { to: by, term, run: 0..=end, acknowledged });
+        });
+    }
+
     /// Notes that a follower acknowledged the log up to `last`, to this node as the leader of `term`.
     pub(super) fn note_acknowledged(&self, (id, by): Process, term: u64, last: LogId) {
         self.with_known(id, |known| {

@@ -120,7 +120,10 @@ async fn a_node_that_was_away_does_not_take_what_is_left_of_a_move_for_a_member_
     let settings = cluster.settings(2, &left, cluster.listener(2).await, false);
     let copied = Node::start(settings).await.unwrap();
     cluster.peers.insert(2, first.clone());
-    let refused = || cluster.handle(3).status().members[&2].refused.clone().unwrap_or_default();
+    let refused = || {
+        let members = cluster.handle(3).status().members;
+        members.get(&2).and_then(|member| member.refused.clone()).unwrap_or_default()
+    };
     until("it is refused", async || refused().contains("list that in --peers of node 3")).await;
     assert!(refused().contains(&first), "{}", refused());
     assert!(!copied.handle().is_ready().await);

@@ -81,9 +81,28 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
         end.writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &vote));
         end.writer.flush().await.map(|()| end).unwrap()
     };
-    let (sent, _end) = tokio::join!(send(), install);
+    let (sent, end) = tokio::join!(send(), install);
     sent.unwrap();
+    drop(end);
     assert_eq!(reason(), None);
+
+    // It has acknowledged what the snapshot covers, and what followed.
+    let (directory, member, covers) = (&peers.directory, (2, Uuid::from_u128(TO)), meta.last_log_id.unwrap());
+    let next = log_id(1, covers.index() + 1);
+    directory.note_sent(member, 1, next.index()..=next.index());
+    assert_eq!(directory.acknowledged(member, 1), Some(covers));
+    directory.note_acknowledged(member, 1, next);
+    directory.note_installed(member, 1, covers);
+    assert_eq!((directory.acknowledged(member, 1), directory.acknowledged(member, 2)), (Some(next), None));
+    // A later snapshot would hide what it lacks.
+    let lack = async {
+        let (mut end, _) = welcome(&transport).await;
+        assert_eq!(end.reader.next().await.unwrap().unwrap().0, APPEND);
+        end.writer.put(APPENDED, |out| put_appended(out, &Err(StreamAppendError::Conflict(covers))));
+        end.writer.flush().await.map(|()| end).unwrap()
+    };
+    let (sent, _end) = tokio::join!(send(), lack);
+    assert!(sent.is_err() && directory.has_lost(2, member.1.into()));
 }
 
 #[tokio::test]
@@ -103,7 +122,7 @@ async fn the_pauses_between_attempts_grow_up_to_a_bound_until_a_snapshot_was_del
         directory.next_delivery(Target { incarnation: Some(Uuid::from_u128(11)), ..target() }, 1),
         None
     );
-    directory.note_delivered(target());
+    directory.note_delivered(target(), 1, None);
     assert_eq!((directory.next_delivery(target(), 1), fail(target())), (None, Some(1)));
 }
 
