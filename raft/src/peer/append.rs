@@ -82,16 +82,8 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        Self {
-            directory,
-            target,
-            open: None,
-            term: 0,
-            not_before: None,
-            follows: false,
-            needed_from,
-            tells: true,
-        }
+        let (follows, tells) = (false, true);
+        Self { directory, target, open: None, term: 0, not_before: None, follows, needed_from, tells }
     }
 
     /// For one append, whose errors the caller tells of. Nothing is kept for its answer.

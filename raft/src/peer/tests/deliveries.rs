@@ -81,28 +81,35 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
         end.writer.put(SNAPSHOT_INSTALLED, |out| put_vote(out, &vote));
         end.writer.flush().await.map(|()| end).unwrap()
     };
-    let (sent, end) = tokio::join!(send(), install);
+    let (sent, _end) = tokio::join!(send(), install);
     sent.unwrap();
-    drop(end);
     assert_eq!(reason(), None);
+    assert_eq!(peers.directory.acknowledged((2, Uuid::from_u128(TO)), 1), meta.last_log_id);
+}
 
-    // It has acknowledged what the snapshot covers, and what followed.
-    let (directory, member, covers) = (&peers.directory, (2, Uuid::from_u128(TO)), meta.last_log_id.unwrap());
-    let next = log_id(1, covers.index() + 1);
-    directory.note_sent(member, 1, next.index()..=next.index());
+/// A follower that was turned back to before a snapshot was neither refused nor caught up.
+#[tokio::test]
+async fn a_snapshot_that_was_installed_is_acknowledged_and_so_is_what_follows() {
+    let (peers, transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    let (member, covers, next) = ((2, Uuid::from_u128(TO)), log_id(1, 200), log_id(1, 201));
+    directory.note_delivered(target(), 1, Some(covers));
+    directory.note_sent(member, 1, 201..=201);
     assert_eq!(directory.acknowledged(member, 1), Some(covers));
     directory.note_acknowledged(member, 1, next);
-    directory.note_installed(member, 1, covers);
+    directory.note_delivered(target(), 1, Some(covers));
     assert_eq!((directory.acknowledged(member, 1), directory.acknowledged(member, 2)), (Some(next), None));
-    // A later snapshot would hide what it lacks.
     let lack = async {
         let (mut end, _) = welcome(&transport).await;
         assert_eq!(end.reader.next().await.unwrap().unwrap().0, APPEND);
         end.writer.put(APPENDED, |out| put_appended(out, &Err(StreamAppendError::Conflict(covers))));
         end.writer.flush().await.map(|()| end).unwrap()
     };
-    let (sent, _end) = tokio::join!(send(), lack);
-    assert!(sent.is_err() && directory.has_lost(2, member.1.into()));
+    let appends = Target { channel: Channel::Appends, ..target() };
+    let (asked, _end) =
+        tokio::join!(ask_for_acknowledged(directory, appends, Vote::new_committed(1, 1)), lack);
+    assert!(asked.is_err() && directory.has_lost(2, Some(member.1)));
 }
 
 #[tokio::test]
