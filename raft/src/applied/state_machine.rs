@@ -183,4 +183,4 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -5,8 +5,7 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use futures_util::stream::{self, StreamExt};
-use openraft::raft::AppendEntriesRequest;
-use tokio::sync::watch;
+use openraft::raft::{AppendEntriesRequest, StreamAppendError};
 
 use super::append::AppendLink;
 use super::directory::{Directory, Target};
@@ -15,23 +14,25 @@ use super::snapshot::Undeliverable;
 use crate::consensus::Vote;
 
 /// Asks a node for the last entry that it acknowledged to this leader; an error if it lacks that. A snapshot that covers the entry
-/// would hide what else the node has lost.
+/// would hide what else the node has lost. Gives the node's vote if that is higher than this leader's.
 pub(super) async fn ask_for_acknowledged(
     directory: &Arc<Directory>,
     target: Target,
     vote: Vote,
-) -> Result<(), Undeliverable> {
-    // Nothing is kept for the answer.
-    let mut link = AppendLink::new(Arc::clone(directory), target, watch::channel(0).1);
+) -> Result<Option<Vote>, Undeliverable> {
     let acknowledged =
         target.incarnation.and_then(|it| directory.acknowledged((target.to, it), vote.leader_id.term));
-    let Some(last) = acknowledged else { return Ok(()) };
+    let Some(last) = acknowledged else { return Ok(None) };
+    let mut link = AppendLink::for_one(Arc::clone(directory), target);
     let request =
         AppendEntriesRequest { vote, prev_log_id: Some(last), entries: Vec::new(), leader_commit: None };
     let sent = link.stream(stream::iter([request])).await;
     let mut answers = pin!(sent.map_err(|error| Undeliverable::Unreached(io::Error::other(error)))?);
     match answers.next().await {
-        Some(answer) => Ok(answer.map(|_| ()).map_err(io::Error::other)?),
+        Some(answer) => match answer.map_err(io::Error::other)? {
+            Err(StreamAppendError::HigherVote(vote)) => Ok(Some(vote)),
+            _ => Ok(None),
+        },
         None => Err(closed("no answer to an append").into()),
     }
 }

@@ -7,7 +7,7 @@
 //! its certificate.
 //!
 //! A caller says in its hello where its operator has it listen, and where it called. By the first, the leader hears that a member has
-//! moved; by the second, that it has moved itself. It also says whether it is recorded there, which counts for a node that was away.
+//! moved; by the second, that it has moved itself.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -18,7 +18,7 @@ use tokio::time::{Instant, timeout};
 
 use super::certificate::Certificate;
 use super::directory::{Directory, Target};
-use super::handshake::{Channel, Hello, Places, Processes};
+use super::handshake::{Channel, Places};
 use super::known::{Claim, Process, Whereabouts};
 use crate::consensus::{Member, NodeId};
 use crate::storage::starts::{Start, Starts};
@@ -120,21 +120,9 @@ impl Directory {
         certificate.is_of(id, None) || addresses.into_iter().any(|at| certificate.is_of(id, Some(&at)))
     }
 
-    /// Notes what a caller claims whose certificate is of no place where this node knows the member to be, if it is of the place that the
-    /// caller claims to be at. The caller is not let in by that: whoever leads calls it there, and records it.
-    pub(super) fn note_shown(&self, certificate: &Certificate, hello: &Hello, processes: &Processes) {
-        let Processes { starts, places, .. } = processes;
-        let is_member = hello.channel != Channel::Founding && self.check_hello(hello).is_ok();
-        if let Some(newest) = starts.newest().filter(|_| is_member && certificate.is_at(&places.own)) {
-            self.note_claim((hello.from, hello.incarnation), newest, places);
-        }
-    }
-
     /// What this node says of addresses to a node that it calls at `called`.
     pub(super) fn places(&self, called: &str) -> Places {
-        let (own, recorded) = (self.own_address(), self.member(self.identity.node_id).map(|own| own.peer));
-        let is_recorded = own.is_some() && own == recorded;
-        Places { own: own.unwrap_or_default(), called: called.to_owned(), is_recorded }
+        Places { own: self.own_address().unwrap_or_default(), called: called.to_owned() }
     }
 
     /// Where the operator has this node listen, if another machine could use that.

@@ -68,6 +68,8 @@ pub(super) struct AppendLink {
     follows: bool,
     /// See [`LogStore::needed_from`].
     needed_from: watch::Receiver<u64>,
+    /// Whether an error of a stream is taken for one of the node: it is logged once until a connection is made.
+    tells: bool,
 }
 
 struct Open {
@@ -80,7 +82,13 @@ struct Open {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        Self { directory, target, open: None, term: 0, not_before: None, follows: false, needed_from }
+        let (follows, tells) = (false, true);
+        Self { directory, target, open: None, term: 0, not_before: None, follows, needed_from, tells }
+    }
+
+    /// For one append, whose errors the caller tells of. Nothing is kept for its answer.
+    pub(super) fn for_one(directory: Arc<Directory>, target: Target) -> Self {
+        Self { tells: false, ..Self::new(directory, target, watch::channel(0).1) }
     }
 
     async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
@@ -152,7 +160,7 @@ impl AppendLink {
                 Err(error) => {
                     session.link.open = None;
                     // One that is slow is reached.
-                    if error.kind() != LEFT_BEHIND {
+                    if session.link.tells && error.kind() != LEFT_BEHIND {
                         session.link.directory.note_reachable(session.link.target.to, Err(&error));
                     }
                     Some((Err(RPCError::Network(NetworkError::new(&error))), None))

@@ -33,23 +33,13 @@ impl Certificate {
         }
         is_of
     }
-
-    /// Whether it is for the host of this address, `host:port`. It is not noted as that of any node.
-    pub(super) fn is_at(&self, address: &str) -> bool {
-        let own = self.chain.first();
-        own.is_some_and(|own| host_of(address).is_some_and(|host| covers(own, host)))
-    }
 }
 
 /// Whether `certificate` is of the node `id`, which is reached at `address`, `host:port`: it has the URI `ringfence:node:ID`, or
 /// is for that host.
 pub fn is_of_node(certificate: &CertificateDer<'_>, id: NodeId, address: Option<&str>) -> bool {
     let uri = Name::Uri(format!("ringfence:node:{id}"));
-    let host = address.and_then(host_of);
+    let host = address.and_then(|address| address.rsplit_once(':')).map(|(host, _)| host);
+    let host = host.map(|host| host.trim_start_matches('[').trim_end_matches(']'));
     names(certificate).contains(&uri) || host.is_some_and(|host| covers(certificate, host))
-}
-
-fn host_of(address: &str) -> Option<&str> {
-    let (host, _) = address.rsplit_once(':')?;
-    Some(host.trim_start_matches('[').trim_end_matches(']'))
 }

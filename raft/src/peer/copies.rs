@@ -162,11 +162,9 @@ impl Directory {
         let mut others = Vec::new();
         if !is_recorded || !self.has_leader_besides(caller) {
             others = self.told(to);
-            // What the caller says counts where this node knows less than the caller: it joins, or it was away. A silent process may be
-            // the member, unless the cluster has recorded meanwhile that the member is where the caller is.
+            // What the caller says counts where this node knows less than the caller: it joins, or it was away.
             let is_away = || hello.member_as_of > self.membership().and_then(|it| as_of(&it));
-            let is_over = matches!(before, Some(Found::Gone(_))) || processes.places.is_recorded;
-            if !is_recorded || is_over && is_away() {
+            if !is_recorded || matches!(before, Some(Found::Gone(_))) && is_away() {
                 others.extend(Some(own.clone()).filter(|own| !own.is_empty()));
             }
         }
@@ -250,6 +248,17 @@ impl Directory {
                 sent.run = *sent.run.start().min(run.start())..=*sent.run.end().max(run.end());
             }
             sent => *sent = Some(Sent { to, term, run, acknowledged: None }),
+        });
+    }
+
+    /// Notes that a follower has installed a snapshot of this node as the leader of `term`. It says so once that is on disk, and keeps no
+    /// state from before it that it could fall back to.
+    pub(super) fn note_installed(&self, (id, by): Process, term: u64, covers: LogId) {
+        self.with_known(id, |known| {
+            let before = known.sent.take().filter(|sent| (sent.to, sent.term) == (by, term));
+            let end = before.as_ref().map_or(0, |sent| *sent.run.end()).max(covers.index());
+            let acknowledged = before.and_then(|sent| sent.acknowledged).max(Some(covers));
+            known.sent = Some(Sent { to: by, term, run: 0..=end, acknowledged });
         });
     }
 

@@ -53,9 +53,12 @@ impl Directory {
         });
     }
 
-    /// Notes that a snapshot was delivered.
-    pub(super) fn note_delivered(&self, target: Target) {
+    /// Notes that this node, as the leader of `term`, has delivered a snapshot.
+    pub(super) fn note_delivered(&self, target: Target, term: u64, covers: Option<LogId>) {
         self.with_known(target.to, |known| known.undelivered = None);
+        if let Some((to, covers)) = target.incarnation.zip(covers) {
+            self.note_installed((target.to, to), term, covers);
+        }
     }
 
     /// Notes that a member has got the log up to `matched`, by whatever way: it needs no snapshot that covers no more than that.

@@ -281,7 +281,7 @@ impl Directory {
         Ok(())
     }
 
-    pub(super) fn check_hello(&self, hello: &Hello) -> io::Result<()> {
+    fn check_hello(&self, hello: &Hello) -> io::Result<()> {
         let own = &self.identity;
         let id = own.node_id;
         if hello.group != 0 {

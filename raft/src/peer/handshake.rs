@@ -150,9 +150,6 @@ pub(super) struct Places {
     pub(super) own: String,
     /// Where it called the other side.
     pub(super) called: String,
-    /// Whether the caller is recorded at `own` in the membership that its hello names. Older builds do not say.
-    #[serde(skip)]
-    pub(super) is_recorded: bool,
 }
 
 impl Places {
@@ -169,8 +166,7 @@ impl Places {
 
 /// Queues the preface and a hello.
 pub(super) fn put_hello(writer: &mut FrameWriter, hello: &Hello, processes: &Processes) {
-    let places = &processes.places;
-    put_first(writer, HELLO, &(hello, STARTS, processes, places, places.is_recorded));
+    put_first(writer, HELLO, &(hello, STARTS, processes, &processes.places));
 }
 
 /// Reads a hello, and what follows it.
@@ -180,9 +176,7 @@ pub(super) fn get_hello(body: &Bytes) -> io::Result<(Hello, Processes)> {
         Some((&STARTS, rest)) => {
             let (mut processes, rest): (Processes, _) = take(rest)?;
             if !rest.is_empty() {
-                let (places, rest) = take::<Places>(rest)?;
-                let is_recorded = rest.first().is_some_and(|is_recorded| *is_recorded != 0);
-                processes.places = Places { is_recorded, ..places }.checked();
+                processes.places = take::<Places>(rest)?.0.checked();
             }
             Ok((hello, processes))
         }
@@ -295,16 +289,6 @@ mod tests {
         golden.extend([0, 2, 2, 5, 0xac, 2, 1, 2, 0xac, 2]);
         assert_eq!(out[..], golden);
         assert_eq!(get_hello(&out.clone().freeze()).unwrap(), (hello.clone(), processes));
-        let places = Places { own: "a:1".to_owned(), called: "b:2".to_owned(), is_recorded: true };
-        let processes = Processes { places, ..get_hello(&out.clone().freeze()).unwrap().1 };
-        out.clear();
-        put(&mut out, &(&hello, STARTS, &processes, &processes.places, true));
-        golden.extend(b"\x03a:1\x03b:2\x01");
-        assert_eq!(out[..], golden);
-        assert_eq!(get_hello(&out.clone().freeze()).unwrap(), (hello.clone(), processes));
-        // As builds from before the last of it wrote it.
-        let said = get_hello(&out.clone().freeze().slice(..golden.len() - 1)).unwrap().1.places;
-        assert!(said.called == "b:2" && !said.is_recorded);
         // As builds from before the starts read it.
         assert_eq!(get::<Hello>(&out.freeze()).unwrap(), hello);
         assert_eq!((HELLO, WELCOME, REFUSAL), (1, 2, 3));

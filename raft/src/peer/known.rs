@@ -68,8 +68,7 @@ pub(super) struct Claim {
 pub(super) struct Sent {
     pub(super) to: Uuid,
     pub(super) term: u64,
-    /// The last run of entries without a gap. What the directory has of a snapshot, it may lose with that: then it uses the one
-    /// before.
+    /// The last run of entries without a gap, as entries or in a snapshot that was installed.
     pub(super) run: RangeInclusive<u64>,
     /// The last entry of the run that it acknowledged.
     pub(super) acknowledged: Option<LogId>,

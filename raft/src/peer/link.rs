@@ -12,8 +12,8 @@ use super::copies::{copied, is_copy};
 use super::directory::{Directory, Target, refusal};
 use super::frame::{FrameReader, FrameWriter, invalid, unexpected};
 use super::handshake::{
-    Channel, HELLO, Hello, MAX_HELLO, Processes, Program, REFUSAL, WELCOME, Welcome, get_hello, get_refusal,
-    get_welcome, put_first, put_hello, put_refusal, read_first,
+    Channel, HELLO, Hello, MAX_HELLO, Places, Processes, Program, REFUSAL, WELCOME, Welcome, get_hello,
+    get_refusal, get_welcome, put_first, put_hello, put_refusal, read_first,
 };
 use super::known::Process;
 use super::transport::Connection;
@@ -191,23 +191,19 @@ impl Incoming {
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
-        let unshown = |id| certificate.as_ref().filter(|it| !directory.is_shown(it, id));
+        let is_shown = |id| certificate.is_none_or(|it| directory.is_shown(&it, id));
         let admitted = match hello {
             Err(error) => Err((error, false)),
-            Ok((hello, processes)) => match unshown(hello.from) {
-                // Not as a reason that the node is refused for: it may be another that said so.
-                Some(certificate) => {
-                    directory.note_shown(certificate, &hello, &processes);
-                    let why = format!("the certificate of the caller is not of node {}", hello.from);
-                    Err((refusal(why), false))
+            // Not as a reason that the node is refused for: it may be another that said so.
+            Ok((hello, processes)) if !is_shown(hello.from) => {
+                Err((unshown(hello.from, &processes.places), false))
+            }
+            Ok((hello, processes)) => match directory.admit(&hello, &processes).await {
+                Ok(()) => Ok((hello, processes.starts)),
+                Err(error) => {
+                    let is_copy = is_copy(&error);
+                    Err((directory.note_refused(hello.from, error), is_copy))
                 }
-                None => match directory.admit(&hello, &processes).await {
-                    Ok(()) => Ok((hello, processes.starts)),
-                    Err(error) => {
-                        let is_copy = is_copy(&error);
-                        Err((directory.note_refused(hello.from, error), is_copy))
-                    }
-                },
             },
         };
         match &admitted {
@@ -272,6 +268,16 @@ impl Incoming {
             Err(error) => Err(self.directory.note_refused(self.from, error)),
         }
     }
+}
+
+/// The error for a caller whose certificate is of no place where this node knows `id` to be.
+fn unshown(id: NodeId, places: &Places) -> io::Error {
+    let own = places.own.as_str();
+    let own = if own.is_empty() { "HOST:PORT" } else { own };
+    refusal(format!(
+        "the certificate of the caller is not of node {id}. If node {id} has moved to the host that it names, run `ringfence cluster \
+         add {id} {own}`"
+    ))
 }
 
 fn timed_out(what: &str) -> io::Error {

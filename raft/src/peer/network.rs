@@ -97,11 +97,13 @@ impl Client {
         let (covers, generation) = (snapshot.meta.last_log_id, Arc::clone(&snapshot.snapshot));
         let appends = Target { channel: Channel::Appends, ..self.target };
         let sent = match ask_for_acknowledged(directory, appends, vote).await {
-            Ok(()) => snapshot::send(directory, target, vote, snapshot).await,
+            Ok(None) => snapshot::send(directory, target, vote, snapshot).await,
+            Ok(Some(higher)) => Ok(higher),
             Err(error) => Err(error),
         };
         match &sent {
-            Ok(_) => directory.note_delivered(target),
+            Ok(theirs) if *theirs == vote => directory.note_delivered(target, term, covers),
+            Ok(_) => {}
             Err(Undeliverable::Unreached(_)) => {}
             Err(Undeliverable::Failed(error)) => directory.note_undelivered(target, term, covers, error),
             Err(Undeliverable::Unreadable(error)) => {

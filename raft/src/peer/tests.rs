@@ -313,7 +313,7 @@ async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
     let (told, ()) = tokio::join!(append(Some(first), Vec::new()), answer(Some(Ok(Some(first)))));
     assert!(told.unwrap().is_ok());
     assert!(!peers.directory.has_lost(2, incarnation));
-    // What it has of a snapshot, it may lose with that.
+    // What it was not sent in this term does not count.
     let covered = log_id(1, 1_000);
     let (told, ()) = tokio::join!(append(Some(covered), Vec::new()), answer(Some(Ok(Some(covered)))));
     assert!(told.unwrap().is_ok());
@@ -322,9 +322,12 @@ async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
     assert!(told.unwrap().is_err() && !peers.directory.has_lost(2, incarnation));
     // Before a snapshot is sent that covers it, it is asked for.
     let ask = async |term| ask_for_acknowledged(&peers.directory, target, Vote::new_committed(term, 1)).await;
-    assert!(ask(2).await.is_ok(), "nothing was acknowledged in this term");
+    assert_eq!(ask(2).await.unwrap(), None, "nothing was acknowledged in this term");
+    let higher = Vote::new(2, 3);
+    let (voted, ()) = tokio::join!(ask(1), answer(Some(Err(StreamAppendError::HigherVote(higher)))));
+    assert_eq!(voted.unwrap(), Some(higher));
     let (has, ()) = tokio::join!(ask(1), answer(Some(Ok(Some(first)))));
-    assert!(has.is_ok() && !peers.directory.has_lost(2, incarnation));
+    assert!(has.unwrap().is_none() && !peers.directory.has_lost(2, incarnation));
     let (lost, ()) = tokio::join!(ask(1), lacks(first));
     assert!(lost.is_err() && peers.directory.has_lost(2, incarnation));
 }

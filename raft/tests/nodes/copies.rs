@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 use crate::support::{Cluster, SOON, address, grant, id, lead, settings, until};
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

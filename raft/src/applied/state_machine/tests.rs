@@ -46,7 +46,7 @@ async fn apply(machine: &mut StateMachine, entries: Vec<Entry>) {
     machine.apply(stream::iter(entries.into_iter().map(|entry| Ok((entry, None))))).await.unwrap();
 }
 
-fn copy(from: &Path, to: &Path) {
+pub(crate) fn copy(from: &Path, to: &Path) {
     std::fs::create_dir_all(to).unwrap();
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();

@@ -14,8 +14,9 @@ use tokio::time::{sleep, timeout};
 use crate::consensus::NodeId;
 use crate::gate::Since;
 use crate::handle::Handle;
-use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings};
+use crate::node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 use crate::peer::Tcp;
+use crate::storage::identity::DirError;
 use crate::time::wall::WallClock;
 use crate::unanswered::RETRY;
 
@@ -123,8 +124,15 @@ impl Cluster {
     }
 
     pub(crate) async fn restart(&mut self, id: NodeId) {
-        let settings = self.settings(id, self.data(id), self.listener(id).await, false);
-        self.nodes.insert(id, Node::start(settings).await.unwrap());
+        let node = loop {
+            let settings = self.settings(id, self.data(id), self.listener(id).await, false);
+            match Node::start(settings).await {
+                // Until a snapshot is read or written.
+                Err(StartError::Dir(DirError::InUse(_))) => sleep(RETRY).await,
+                started => break started.unwrap(),
+            }
+        };
+        self.nodes.insert(id, node);
     }
 
     pub(super) async fn grants(&self) {

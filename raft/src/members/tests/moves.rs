@@ -1,9 +1,11 @@
 //! Members whose process starts at another address.
 
+use ringfence_wire::LeaseId;
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
 use super::*;
+use crate::applied::state_machine::tests::copy;
 use crate::unanswered::RETRY;
 
 /// Starts a node with its data directory at an address that nobody else knows.
@@ -83,30 +85,60 @@ async fn a_member_whose_old_address_is_silent_is_let_in_when_an_operator_says_wh
     drop(silent);
 }
 
-/// It let in nobody until its operator listed the new address.
+/// Once, a node that had been away let in what was left of a move that was undone, and both together lost what the others acknowledged.
 #[tokio::test]
-async fn a_node_that_was_away_finds_a_member_that_moved_though_its_old_address_is_silent() {
+async fn a_node_that_was_away_does_not_take_what_is_left_of_a_move_for_a_member_that_stands_still() {
     let mut cluster = Cluster::start(3).await;
     for id in 1..=3 {
         cluster.stop(id).await;
     }
+    let first = cluster.peers[&2].clone();
+    let left = cluster.dir.path().join("left");
     // The two that find each other are a majority.
-    let peer = move_to_another_address(&mut cluster, 2).await;
-    let old = cluster.peers.insert(2, peer.clone()).unwrap();
-    cluster.restart(1).await;
-    for at in [1, 2] {
-        until("it is recorded", async || recorded(&cluster, at, 2) == peer).await;
+    let second = move_to_another_address(&mut cluster, 2).await;
+    for peer in [&second, &first] {
+        cluster.peers.insert(2, peer.clone());
+        if *peer == first {
+            cluster.stop(2).await;
+            copy(&cluster.data(2), &left);
+            cluster.restart(2).await;
+        }
+        cluster.restart(1).await;
+        for at in [1, 2] {
+            until("it is recorded", async || recorded(&cluster, at, 2) == *peer).await;
+        }
+        until_ready(&cluster, 2).await;
+        if *peer == first {
+            grant(&cluster.handle(1), 1).await;
+        }
+        cluster.stop(1).await;
     }
-    until_ready(&cluster, 2).await;
-    cluster.stop(1).await;
-    cluster.peers.insert(2, old);
+    cluster.stop(2).await;
     let silent = cluster.listener(2).await;
     cluster.restart(3).await;
+    cluster.peers.insert(2, second.clone());
+    let settings = cluster.settings(2, &left, cluster.listener(2).await, false);
+    let copied = Node::start(settings).await.unwrap();
+    cluster.peers.insert(2, first.clone());
+    let refused = || {
+        let members = cluster.handle(3).status().members;
+        members.get(&2).and_then(|member| member.refused.clone()).unwrap_or_default()
+    };
+    until("it is refused", async || refused().contains("list that in --peers of node 3")).await;
+    assert!(refused().contains(&first), "{}", refused());
+    assert!(!copied.handle().is_ready().await);
+
+    // The member goes on.
+    drop(silent);
+    cluster.restart(2).await;
     for id in [2, 3] {
         until_ready(&cluster, id).await;
     }
-    assert_eq!(recorded(&cluster, 3, 2), peer);
-    drop(silent);
+    assert_eq!(recorded(&cluster, 3, 2), first);
+    let has =
+        |at| cluster.handle(at).view(|table| table.lease(None, LeaseId::from_u128(1).unwrap(), None).is_ok());
+    until("what was acknowledged is there", async || has(2) && has(3)).await;
+    copied.stop().await;
 }
 
 /// The recorded addresses stayed, and a node that was added could not find the others by them.

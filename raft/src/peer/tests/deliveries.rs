@@ -84,6 +84,32 @@ async fn a_snapshot_that_is_refused_is_sent_again_after_a_pause_and_the_reason_i
     let (sent, _end) = tokio::join!(send(), install);
     sent.unwrap();
     assert_eq!(reason(), None);
+    assert_eq!(peers.directory.acknowledged((2, Uuid::from_u128(TO)), 1), meta.last_log_id);
+}
+
+/// A follower that was turned back to before a snapshot was neither refused nor caught up.
+#[tokio::test]
+async fn a_snapshot_that_was_installed_is_acknowledged_and_so_is_what_follows() {
+    let (peers, transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    let (member, covers, next) = ((2, Uuid::from_u128(TO)), log_id(1, 200), log_id(1, 201));
+    directory.note_delivered(target(), 1, Some(covers));
+    directory.note_sent(member, 1, 201..=201);
+    assert_eq!(directory.acknowledged(member, 1), Some(covers));
+    directory.note_acknowledged(member, 1, next);
+    directory.note_delivered(target(), 1, Some(covers));
+    assert_eq!((directory.acknowledged(member, 1), directory.acknowledged(member, 2)), (Some(next), None));
+    let lack = async {
+        let (mut end, _) = welcome(&transport).await;
+        assert_eq!(end.reader.next().await.unwrap().unwrap().0, APPEND);
+        end.writer.put(APPENDED, |out| put_appended(out, &Err(StreamAppendError::Conflict(covers))));
+        end.writer.flush().await.map(|()| end).unwrap()
+    };
+    let appends = Target { channel: Channel::Appends, ..target() };
+    let (asked, _end) =
+        tokio::join!(ask_for_acknowledged(directory, appends, Vote::new_committed(1, 1)), lack);
+    assert!(asked.is_err() && directory.has_lost(2, Some(member.1)));
 }
 
 #[tokio::test]
@@ -103,7 +129,7 @@ async fn the_pauses_between_attempts_grow_up_to_a_bound_until_a_snapshot_was_del
         directory.next_delivery(Target { incarnation: Some(Uuid::from_u128(11)), ..target() }, 1),
         None
     );
-    directory.note_delivered(target());
+    directory.note_delivered(target(), 1, None);
     assert_eq!((directory.next_delivery(target(), 1), fail(target())), (None, Some(1)));
 }
 
