@@ -303,19 +303,21 @@ async def in_thread(function: Callable[[], Any]) -> Any:
     """Calls it on a thread of its own, which does not keep the process."""
     loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
-    def tell(result: Any, error: BaseException | None) -> None:
+    def tell(outcome: list[Any]) -> None:
+        result, error = outcome.pop()
         if not done.done():
             done.set_result(result) if error is None else done.set_exception(error)
 
     def call() -> None:
-        result, raised = None, None
+        # The thread keeps no handle, however long it takes to end.
+        outcome: list[Any] = []
         try:
-            result = function()
+            outcome.append((function(), None))
         except BaseException as error:  # noqa: BLE001 the caller gets it
-            raised = error
+            outcome.append((None, error))
         # The program may have ended.
         if not loop.is_closed():
-            loop.call_soon_threadsafe(tell, result, raised)
+            loop.call_soon_threadsafe(tell, outcome)
 
     threading.Thread(target=call, daemon=True).start()
     return await done

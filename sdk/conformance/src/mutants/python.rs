@@ -204,8 +204,8 @@ mutants! {
         => "        if task.exception() is not None:\n            for one in list(self._pending):\n                one.cancel()\n        return task.result()\n"
         fails ["many-calls-half-refused"];
     "few-may-wait" "_engine.py"
-        "        confirmation = await Acquire(self.cluster, spec).run()"
-        => "        async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n            confirmation = await Acquire(self.cluster, spec).run()"
+        "            confirmation = await acquire.run()"
+        => "            async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n                confirmation = await acquire.run()"
         fails ["many-calls-half-wait"];
     "block-of-its-task" "_blocks.py"
         "    if len(opened) > 1:"

@@ -50,6 +50,7 @@ class Acquire:
         self._begun = time.monotonic()
         self._has_waited = False
         self._is_try = spec.wait_ms == 0
+        self._attempt: _Attempt | None = None
 
     async def run(self) -> Confirmation:
         """Acquires. Raises an `Error`."""
@@ -59,7 +60,8 @@ class Acquire:
         backoff = Backoff()
         while True:
             try:
-                return await _Attempt(self, str(uuid.uuid4())).run()
+                self._attempt = _Attempt(self, str(uuid.uuid4()))
+                return await self._attempt.run()
             except _UnusedError as unused:
                 pause = max(backoff.next(), unused.pause)
             if self._is_try:
@@ -75,6 +77,11 @@ class Acquire:
     def is_try(self) -> bool:
         """Whether it does not wait."""
         return self._is_try
+
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether nodes give it no definite outcome: then it is not the queue that it waits for."""
+        return self._attempt is None or self._attempt._unanswered_since is not None
 
     def left_ms(self) -> int | None:
         """How much longer it may wait; `None` for ever."""

@@ -28,6 +28,7 @@ from .errors import Blocker, Closed, Error, Invalid, Lost, TimedOut
 T = TypeVar("T")
 _LOG = logging.getLogger("ringfence")
 _TELLS_AFTER = 5.0
+_HURRIES_AFTER = 0.3
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,14 @@ class Engine:
             task.cancel()
         if pending:
             await asyncio.wait(pending, timeout=within)
+        releases = self.cluster.releases
         try:
-            await bounded(self.cluster.releases.settled(), until - time.monotonic())
+            await bounded(releases.settled(), _HURRIES_AFTER)
+        except asyncio.TimeoutError:
+            # The node may hang that was asked.
+            releases.hurry()
+        try:
+            await bounded(releases.settled(), until - time.monotonic())
         except asyncio.TimeoutError:
             _LOG.warning("leases could not be released before the program ended: they end with their ttl")
 
@@ -241,9 +248,10 @@ class Engine:
         return task.result()
 
     async def _acquire(self, spec: _wire.Spec) -> Held:
-        telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, spec)
+        acquire = Acquire(self.cluster, spec)
+        telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, acquire, spec)
         try:
-            confirmation = await Acquire(self.cluster, spec).run()
+            confirmation = await acquire.run()
         finally:
             telling.cancel()
         held = self._hold(confirmation)
@@ -264,7 +272,9 @@ class Engine:
         except asyncio.TimeoutError:
             raise TimedOut(timeout or 0.0, "timeout") from None
 
-    def _tell_of_wait(self, spec: _wire.Spec) -> None:
+    def _tell_of_wait(self, acquire: Acquire, spec: _wire.Spec) -> None:
+        if acquire.is_in_doubt:
+            return
         self.cluster.spawn(tell_of_wait(self.cluster, spec, {held.token for held in self.keeper.leases()}))
 
     async def _adopt(self, lease_id: str) -> Held:

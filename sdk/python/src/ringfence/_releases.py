@@ -35,6 +35,7 @@ class Releases:
         self._send, self._first_for = send, first_for
         self._loop = asyncio.get_running_loop()
         self._open: set[asyncio.Task[None]] = set()
+        self._first: set[asyncio.Task[None]] = set()
         self._is_closed = False
         self.batched: set[str] = set()
         """Those that are asked for together."""
@@ -54,6 +55,11 @@ class Releases:
         while self._open:
             await asyncio.wait(set(self._open))
 
+    def hurry(self) -> None:
+        """Ends the first attempts: each is repeated for a second."""
+        for task in self._first:
+            task.cancel()
+
     def close(self) -> list[asyncio.Task[None]]:
         """Ends them. Returns those that end."""
         self._is_closed = True
@@ -67,9 +73,12 @@ class Releases:
         # The loop may end without an end of its tasks. What is left was logged.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._open.add(task)
+        if again is not None:
+            self._first.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
             self._open.discard(task)
+            self._first.discard(task)
             if task.cancelled() and again is not None and not self._is_closed:
                 self._start(told, again(), None)
             else:
