@@ -299,3 +299,27 @@ def test_a_lock_decorates_a_function_and_a_key_tells_its_holders(
         return await asyncio.create_task(work(2))
 
     assert run(asynchronous, cluster.urls) == 3
+
+
+def test_calls_that_begin_while_the_client_closes_end(cluster: Cluster) -> None:
+    for _ in range(20):
+        client = ringfence.Client(cluster.urls)
+        client.lock("handles/closing").acquire().release()
+        begun = threading.Barrier(9)
+
+        def call(client: ringfence.Client = client, begun: threading.Barrier = begun) -> None:
+            begun.wait()
+            with contextlib.suppress(ringfence.Closed):
+                while True:
+                    client.lock("handles/closing", wait=0).acquire(timeout=None).release()
+
+        def one() -> None:
+            with contextlib.suppress(ringfence.Held):
+                call()
+
+        with ThreadPoolExecutor(8) as pool:
+            calls = [pool.submit(one) for _ in range(8)]
+            begun.wait()
+            client.close()
+            for one_call in calls:
+                one_call.result(SOON)

@@ -59,6 +59,7 @@ class Runner:
         self._is_ready = Flag()
         self._is_over = Flag()
         self._engines: dict[str, Engine] = {}
+        self._calls: set[_Call[Any]] = set()
         self._thread: int | None = None
         self._is_stopped = False
 
@@ -76,9 +77,12 @@ class Runner:
         if _thread.get_ident() == self._thread:
             raise RuntimeError("the client's own thread cannot wait for itself")
         call = _Call(work, engine)
+        # If the loop ends before it begins this, it fails it.
+        self._calls.add(call)
         try:
             engine.loop.call_soon_threadsafe(call.begin)
         except RuntimeError:
+            self._calls.discard(call)
             raise Closed("the client is closed") from None
         try:
             self._wait(call.result.done, timeout, stop)
@@ -86,6 +90,8 @@ class Runner:
             with suppress(RuntimeError):
                 engine.loop.call_soon_threadsafe(call.cancel)
             raise
+        finally:
+            self._calls.discard(call)
         return call.result.get()
 
     def _wait(self, done: Flag, timeout: float | None, stop: Stop | None) -> None:
@@ -163,20 +169,32 @@ class Runner:
 
     def _main(self) -> None:
         loop = asyncio.new_event_loop()
+        stays = False
         try:
-            if not loop.run_until_complete(self._begin()):
-                return
-            loop.run_forever()
-            # Whoever waits for one of these is told.
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            if left:
-                loop.run_until_complete(asyncio.wait(left))
-            self._is_over.set()
+            stays = loop.run_until_complete(self._begin())
+            if stays:
+                self._run(loop)
         finally:
             self._is_ready.set()
             loop.close()
+            if stays:
+                self._end()
+
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        loop.run_forever()
+        # Whoever waits for one of these is told.
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left))
+
+    def _end(self) -> None:
+        """Fails the calls that the loop has not begun. From now on it takes none."""
+        for call in list(self._calls):
+            if not call.result.done.is_set():
+                call.result.fail(Closed("the client was closed"))
+        self._is_over.set()
 
     async def _begin(self) -> bool:
         """Returns whether this is the thread that stays."""

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
-from ._blocks import Blocks
+from ._blocks import Blocks, caller
 from ._engine import Engine, Settings
 from ._held import Held, guarded
 from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
@@ -247,13 +247,13 @@ class Lock:
 
     def __enter__(self) -> Lease:
         lease = self.acquire().__enter__()
-        self._blocks.enter(id(sys._getframe(1)), _thread.get_ident(), lease)
+        self._blocks.enter(caller(), _thread.get_ident(), lease)
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        lease = self._blocks.leave(id(sys._getframe(1)), _thread.get_ident())
+        lease = self._blocks.leave(caller(), _thread.get_ident())
         lease.__exit__(kind, error, traceback)
 
 

@@ -14,14 +14,13 @@ import functools
 import logging
 import os
 import random
-import sys
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
-from ._blocks import Blocks
+from ._blocks import Blocks, caller
 from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
@@ -217,7 +216,7 @@ class Lock:
         return locked
 
     async def __aenter__(self) -> Lease:
-        frame = id(sys._getframe(1))
+        frame = caller()
         lease = await self.acquire()
         await lease.__aenter__()
         self._blocks.enter(frame, id(asyncio.current_task()), lease)
@@ -226,7 +225,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        lease = self._blocks.leave(id(sys._getframe(1)), id(asyncio.current_task()))
+        lease = self._blocks.leave(caller(), id(asyncio.current_task()))
         await lease.__aexit__(kind, error, traceback)
 
 
