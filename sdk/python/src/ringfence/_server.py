@@ -68,6 +68,7 @@ class Server:
         # Over a plain connection anybody could read it.
         self._credential = credential if url.is_https else None
         self._idle: list[_Connection] = []
+        self._is_closed = False
         # When a probe was answered last.
         self._heard = 0.0
         self._probing: asyncio.Task[Response] | None = None
@@ -94,7 +95,8 @@ class Server:
         return probing.result()
 
     def close(self) -> None:
-        """Closes its idle connections."""
+        """Closes its idle connections, and others once they are idle."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
@@ -180,7 +182,7 @@ class Server:
 
     def _keep(self, connection: _Connection, response: Response) -> None:
         connection.idle_since = time.monotonic()
-        if response.keeps_alive and len(self._idle) < _MAX_IDLE:
+        if response.keeps_alive and len(self._idle) < _MAX_IDLE and not self._is_closed:
             self._idle.append(connection)
         else:
             connection.close()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "Blocker",
@@ -64,11 +64,15 @@ class Held(Error):
 
 
 class TimedOut(Error):
-    """Not granted in time. The place in the queue is given up."""
+    """Not done in time. `reason` is `wait`, if that was over: the place in the queue is given up. Or it is `timeout`, the bound of
+    the whole call: what may have been granted is given back in the background, where a release goes on, too.
+    """
 
-    def __init__(self, waited: float) -> None:
-        super().__init__(f"not granted within {waited:g} s")
+    def __init__(self, waited: float, reason: Literal["wait", "timeout"] = "wait") -> None:
+        what = "granted" if reason == "wait" else "done"
+        super().__init__(f"not {what} within {waited:g} s")
         self.waited = waited
+        self.reason: Literal["wait", "timeout"] = reason
 
 
 class Lost(Error):
