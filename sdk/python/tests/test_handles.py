@@ -255,3 +255,47 @@ def test_close_says_what_it_left(background: Background, node: Played) -> None:
     assert close.result(SOON) == 1
     assert time.monotonic() - begun >= 0.4
     assert lease.state is State.RELEASED
+
+
+def test_whoever_waits_for_long_is_told_for_whom(
+    cluster: Cluster,
+    client: ringfence.Client,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", 0.1)
+    lock = client.lock("handles/nested", holder="me", wait=SOON)
+    with ringfence.Client(cluster.urls) as other, ThreadPoolExecutor(2) as pool, lock as lease:
+        told = f"waits for 'handles/nested', which is held by me with token {lease.token}"
+        nested = pool.submit(lock.acquire)
+        until(lambda: f"{told}, which this client itself holds" in caplog.messages, "it is told")
+        waiting = pool.submit(other.lock("handles/nested", wait=SOON).acquire)
+        until(lambda: told in caplog.messages, "another is told")
+        lease.release()
+        nested.result(SOON).release()
+        waiting.result(SOON).release()
+    assert len(caplog.messages) == 2
+
+
+def test_a_lock_decorates_a_function_and_a_key_tells_its_holders(
+    cluster: Cluster, client: ringfence.Client
+) -> None:
+    @client.lock("handles/decorated", holder="me")
+    def work(number: int) -> int:
+        """Works."""
+        [holder] = client.holders("handles/decorated")
+        assert (holder.key, holder.holder) == ("handles/decorated", "me")
+        return number + 1
+
+    assert (work(1), work.__doc__) == (2, "Works.")
+    assert client.holders("handles/decorated") == []
+
+    async def asynchronous(client: aio.Client) -> int:
+        @client.lock("handles/decorated")
+        async def work(number: int) -> int:
+            assert len(await client.holders("handles/decorated")) == 1
+            return number + 1
+
+        return await asyncio.create_task(work(2))
+
+    assert run(asynchronous, cluster.urls) == 3

@@ -145,7 +145,7 @@ mutants! {
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "_engine.py"
         "        if held.state() is State.RELEASED:\n            return\n        until"
-        => "        until"
+        => "        self._check(held)\n        until"
         fails ["double-release-harmless"];
     "unknown-release-is-dropped" "_releases.py"
         "            _tell(told, error)\n            await self._go_on(lease_id)"
@@ -232,8 +232,8 @@ mutants! {
         => "for call in callbacks or stops:"
         fails ["on-lost-raises-body-is-stopped"];
     "swallowed-is-success" "aio.py"
-        "if reason is not None and (error is None or is_ours):"
-        => "if reason is not None and is_ours:"
+        "        is_ours = False\n        try:\n            if body is not None:"
+        => "        is_ours = False\n        error = error or Error()\n        try:\n            if body is not None:"
         fails ["loss-swallowed-is-still-lost"];
     "ended-once-by-both-clocks" "_clock.py"
         "return self.boot >= other.boot or self.raw >= other.raw"
@@ -271,4 +271,8 @@ mutants! {
         "left = len(self.releases)"
         => "left = 0"
         fails ["close-within-says-what-it-left" "close-by-itself-is-bounded"];
+    "distrust-is-retried" "_acquire.py"
+        "if self._attempts.is_distrusted and not self._has_place:"
+        => "if False:"
+        fails ["wrong-authority-is-unavailable-and-says-why"];
 }

@@ -97,7 +97,9 @@ class _Attempt:
     def __init__(self, acquire: Acquire, lease_id: str) -> None:
         self._acquire, self._lease_id = acquire, lease_id
         self._cluster = acquire._cluster
-        self._attempts: Attempts[Confirmation | None] = Attempts(acquire._cluster, lease_id)
+        self._attempts: Attempts[Confirmation | None] = Attempts(
+            acquire._cluster, lease_id, is_of_a_lease=False
+        )
         self._has_place = False
         # Since when there was no definite outcome, if the last was none.
         self._unanswered_since: float | None = None
@@ -169,6 +171,9 @@ class _Attempt:
 
     def _check_time(self) -> None:
         """Gives up after 5 s without a definite outcome; if it was in the queue, once the wait is over."""
+        if self._attempts.is_distrusted and not self._has_place:
+            self._is_armed = self._attempts.maybe_done
+            raise self._attempts.error()
         retries = self._acquire._has_waited and not self._acquire.is_over()
         since = self._unanswered_since
         if retries or since is None or time.monotonic() - since < RETRY_FOR:

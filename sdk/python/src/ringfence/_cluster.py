@@ -18,7 +18,7 @@ from ._dial import Names
 from ._http import Request, Response
 from ._lifetime import Confirmation
 from ._nodes import Entry, Nodes, Url
-from ._outcome import Ambiguous, Broken, Done, NotDone, NotSent, Outcome, Refused
+from ._outcome import Ambiguous, Broken, Done, NotDone, NotSent, Outcome, Refused, Untrusted
 from ._releases import Releases
 from ._server import Server
 from ._tasks import bounded, quiet
@@ -169,14 +169,17 @@ class Cluster:
 class Attempts(Generic[T]):
     """The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows."""
 
-    def __init__(self, cluster: Cluster, lease_id: str | None) -> None:
+    def __init__(self, cluster: Cluster, lease_id: str | None, is_of_a_lease: bool = True) -> None:
         self._cluster, self._nodes = cluster, cluster.nodes
+        self.is_of_a_lease = is_of_a_lease
+        """Whether it concerns a lease that may be held: then it goes on, as certificates may be replaced."""
         self._lease_id = lease_id
         self._failed = 0
         self._backoff = Backoff()
         self._last_failure = "no attempt was made"
         self._ask_after: float | None = None
         self.longest_pause = float("inf")
+        self._distrusted: frozenset[Url] = frozenset()
         self.maybe_done = False
         """Whether an attempt may have been done."""
 
@@ -188,11 +191,13 @@ class Attempts(Generic[T]):
         silent_since: float | None = None
         leader: str | None = None
         outcome: Outcome[T]
+        is_untrusted = False
         try:
             response = await self._send(node, request, seconds)
             outcome, leader = self._judge(node, response, read), response.leader
         except NotSent as error:
             outcome, silent_since = NotDone(str(error)), asked
+            is_untrusted = isinstance(error, Untrusted)
         except Broken as error:
             outcome, silent_since = Ambiguous(str(error)), asked
         now = time.monotonic()
@@ -203,7 +208,13 @@ class Attempts(Generic[T]):
         elif not (isinstance(outcome, NotDone) and outcome.retry_after is not None):
             self._nodes.failed(node, silent_since, now)
         self._record(outcome)
+        self._distrusted = self._distrusted | {node.url} if is_untrusted else frozenset()
         return outcome
+
+    @property
+    def is_distrusted(self) -> bool:
+        """Whether each node was asked in vain, as one side did not trust the other, and nothing else has happened."""
+        return all(entry.url in self._distrusted for entry in self._nodes.entries[: self._nodes.configured])
 
     def _judge(self, node: Entry, response: Response, read: Callable[[Response], T]) -> Outcome[T]:
         outcome = _outcome.of(response, read)
@@ -228,7 +239,7 @@ class Attempts(Generic[T]):
                 return outcome.value
             if isinstance(outcome, Refused):
                 raise self.refused(outcome)
-            if time.monotonic() - begun >= retry_for:
+            if time.monotonic() - begun >= retry_for or (not self.is_of_a_lease and self.is_distrusted):
                 raise self.error()
 
     def refused(self, refused: Refused) -> Error:

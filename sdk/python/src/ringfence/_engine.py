@@ -22,10 +22,12 @@ from ._nodes import Nodes
 from ._releases import LAST_CHANCE
 from ._tasks import bounded, quiet
 from ._tls import Tls
-from .errors import Closed, Error, Invalid, Lost, TimedOut
+from ._waiting import read_holders, tell_of_wait
+from .errors import Blocker, Closed, Error, Invalid, Lost, TimedOut
 
 T = TypeVar("T")
 _LOG = logging.getLogger("ringfence")
+_TELLS_AFTER = 5.0
 
 
 @dataclass(frozen=True)
@@ -239,7 +241,11 @@ class Engine:
         return task.result()
 
     async def _acquire(self, spec: _wire.Spec) -> Held:
-        confirmation = await Acquire(self.cluster, spec).run()
+        telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, spec)
+        try:
+            confirmation = await Acquire(self.cluster, spec).run()
+        finally:
+            telling.cancel()
         held = self._hold(confirmation)
         if spec.max_hold_ms is not None:
             held.give_up_at(confirmation.sent.after(spec.max_hold_ms * MS))
@@ -247,6 +253,19 @@ class Engine:
             held.stop_renewals()
         self.keeper.add(held)
         return held
+
+    async def holders(self, key: str, timeout: float | None) -> list[Blocker]:
+        """The leases that hold a key."""
+        if self.is_closed:
+            raise Closed("the client is closed")
+        try:
+            reading = read_holders(self.cluster, key)
+            return await (reading if timeout is None else bounded(reading, timeout))
+        except asyncio.TimeoutError:
+            raise TimedOut(timeout or 0.0, "timeout") from None
+
+    def _tell_of_wait(self, spec: _wire.Spec) -> None:
+        self.cluster.spawn(tell_of_wait(self.cluster, spec, {held.token for held in self.keeper.leases()}))
 
     async def _adopt(self, lease_id: str) -> Held:
         held = self._hold(await self.cluster.renew(lease_id))

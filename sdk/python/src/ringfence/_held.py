@@ -22,6 +22,7 @@ from . import _clock, _fork
 from ._clock import Moment
 from ._lifetime import Confirmation, Lifetime, State
 from ._signal import Flag
+from .errors import LossReason
 
 _LOG = logging.getLogger("ringfence")
 
@@ -37,7 +38,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _End:
-    reason: str
+    reason: LossReason
     is_release: bool
     """Whether its holder released it."""
 
@@ -74,7 +75,7 @@ class Held:
         state = self._seen.lifetime.state(now)
         return State.UNSURE if state is State.LOST else state
 
-    def loss(self) -> str | None:
+    def loss(self) -> LossReason | None:
         """Why it is lost, or `released`; `None` while it lives."""
         if self.is_forked:
             return "forked"
@@ -98,7 +99,7 @@ class Held:
         """Its lifetime, for the keeper."""
         return self._seen.lifetime
 
-    def wait_lost(self, timeout: float | None = None) -> str | None:
+    def wait_lost(self, timeout: float | None = None) -> LossReason | None:
         """Waits until it is lost or released, and returns the reason; `None` after this many seconds."""
         until = None if timeout is None else time.monotonic() + timeout
         while (reason := self.loss()) is None:
@@ -142,12 +143,12 @@ class Held:
         fences = confirmation.grant.fences if is_latest else seen.fences
         self._seen = _Seen(seen.lifetime.confirmed(confirmation), fences)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: LossReason) -> None:
         """It has ended."""
         if self.loss() is None:
             self._end(reason)
 
-    def release(self) -> str | None:
+    def release(self) -> LossReason | None:
         """Ends it, as its holder wants. Returns why it was lost before, if it was."""
         if self.loss() is None:
             self._end("released", is_release=True)
@@ -177,7 +178,7 @@ class Held:
             for call in (*stops, *callbacks):
                 guarded(call)
 
-    def _end(self, reason: str, is_release: bool = False) -> _End:
+    def _end(self, reason: LossReason, is_release: bool = False) -> _End:
         return self._ends.setdefault("end", _End(reason, is_release))
 
 

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from . import _wire
 from ._held import Held, guarded
 from ._lifetime import State
-from .errors import Invalid, Lost, Stale
+from .errors import Invalid, LossReason, Lost, Stale
 
 _LOG = logging.getLogger("ringfence")
 DEFAULT_TTL = 15.0
@@ -50,7 +50,7 @@ class BaseLease:
         return self._held.remaining() / 1e9
 
     @property
-    def lost_reason(self) -> str | None:
+    def lost_reason(self) -> LossReason | None:
         """Why it is lost (see `Lost.reason`); `released` once it is released; `None` while it lives."""
         return self._held.loss()
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 
 from ._clock import Moment
 from ._wire import Grant
+from .errors import LossReason
 
 MS = 1_000_000
 _DRIFT = 500
@@ -71,7 +72,7 @@ class Lifetime:
         """A longer one, with the ttl that another client may have changed."""
         return replace(self, ttl=confirmation.grant.ttl_ms * MS, until=self.until.max(confirmation.until))
 
-    def loss(self, now: Moment) -> str | None:
+    def loss(self, now: Moment) -> LossReason | None:
         """Why it is over; `None` if it is not. Whoever reports that keeps it: a loss that was reported is final."""
         if not now.has_reached(self.end()):
             return None

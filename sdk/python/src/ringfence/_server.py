@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 import time
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ from . import _clock
 from ._dial import Names
 from ._http import Malformed, Request, Response, ResponseReader
 from ._nodes import Url
-from ._outcome import Broken, NotSent
+from ._outcome import Broken, NotSent, Untrusted
 from ._tasks import bounded, quiet
 from ._tls import Tls, is_refusal
 
@@ -161,7 +162,7 @@ class Server:
             connection.close()
             self._names.forget(self.url.host, self.url.port)
             if not is_reused and is_refusal(error):
-                raise NotSent(f"{self.url}: {error}") from error
+                raise Untrusted(f"{self.url} refuses this client's certificate: {error}") from error
             if isinstance(error, OSError | Malformed):
                 raise Broken(f"{self.url}: {error or type(error).__name__}") from error
             raise
@@ -208,6 +209,8 @@ class Server:
             )
         except BaseException as error:
             connected.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise Untrusted(f"the certificate of {self.url} is not trusted: {error}") from error
             if isinstance(error, OSError):
                 raise NotSent(f"{self.url}: {error}") from error
             raise

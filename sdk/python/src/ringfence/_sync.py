@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import functools
 import logging
 import os
 import random
@@ -12,7 +13,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar, overload
+from typing import Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
 from ._blocks import Blocks
@@ -21,9 +22,10 @@ from ._held import Held, guarded
 from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
-from .errors import Error, Lost, Unavailable, Unknown
+from .errors import Blocker, Error, LossReason, Lost, Unavailable, Unknown
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LOG = logging.getLogger("ringfence")
 _CLOSE_WITHIN = 5.0
 
@@ -103,6 +105,11 @@ class Client:
             return Lease(self, runner, engine, await engine.adopt(checked, bound), 0, None)
 
         return runner.run(work, bound)
+
+    def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
+        """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
+        checked, bound = _wire.check_key(key, "key"), _wire.bound("timeout", timeout)
+        return self._runner().run(lambda engine: engine.holders(checked, bound), bound)
 
     @overload
     def lead(
@@ -228,6 +235,16 @@ class Lock:
 
         return runner.run(work, bound, stop)
 
+    def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
+        """The same function, each call of which has a lease of its own."""
+
+        @functools.wraps(work)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return work(*args, **kwargs)
+
+        return locked
+
     def __enter__(self) -> Lease:
         lease = self.acquire().__enter__()
         self._blocks.enter(id(sys._getframe(1)), _thread.get_ident(), lease)
@@ -297,7 +314,7 @@ class Lease(BaseLease):
         self._runner.run(self._give_up)
         return self.lease_id
 
-    def wait_lost(self, timeout: float | None = None) -> str | None:
+    def wait_lost(self, timeout: float | None = None) -> LossReason | None:
         """Waits until the lease is lost or released, and returns the reason; `None` after this many seconds."""
         return self._held.wait_lost(_wire.bound("timeout", timeout))
 

@@ -10,31 +10,31 @@ Everything happens on the event loop of the caller: a loop that is blocked renew
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import random
 import sys
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
 from ._blocks import Blocks
+from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
 from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
 from ._lifetime import State
-from ._tasks import cancellations, take_back_cancellation
-from .errors import Closed, Error, Lost, Unavailable, Unknown
+from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
 
 __all__ = ["Client", "Lease", "Lock"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LOG = logging.getLogger("ringfence")
 _CLOSE_WITHIN = 5.0
-# Tells our own cancellation of a body from those of others.
-_LOST = "ringfence: the lease is lost"
 
 
 class Client:
@@ -105,6 +105,11 @@ class Client:
         """
         engine, bound = self._on_loop(), _wire.bound("timeout", timeout)
         return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), 0, None)
+
+    async def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
+        """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
+        checked, bound = _wire.check_key(key, "key"), _wire.bound("timeout", timeout)
+        return await self._on_loop().holders(checked, bound)
 
     async def lead(
         self,
@@ -201,6 +206,16 @@ class Lock:
         held = await engine.acquire(spec, bound)
         return Lease(engine, held, spec.hold_at_least_ms, self._options.on_lost)
 
+    def __call__(self, work: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """The same coroutine function, each call of which has a lease of its own, and is cancelled when that is lost."""
+
+        @functools.wraps(work)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self:
+                return await work(*args, **kwargs)
+
+        return locked
+
     async def __aenter__(self) -> Lease:
         frame = id(sys._getframe(1))
         lease = await self.acquire()
@@ -215,43 +230,6 @@ class Lock:
         await lease.__aexit__(kind, error, traceback)
 
 
-class _Body:
-    """The task that works under a lease. It is cancelled by a loss, and known to the lease, not the other way round."""
-
-    def __init__(self, task: asyncio.Task[Any]) -> None:
-        self.task = weakref.ref(task)
-        self.outer = cancellations(task)
-        self.is_cancelled = False
-
-    def cancel(self) -> None:
-        """Cancels it."""
-        task = self.task()
-        if task is not None and not task.done():
-            self.is_cancelled = True
-            task.cancel(_LOST)
-
-    async def absorb(self, error: BaseException | None) -> bool:
-        """Takes back our cancellation. Returns whether that is what ended the body, and nobody else wants it."""
-        task = self.task()
-        if task is None or task is not asyncio.current_task():
-            # It was left by another, which nobody has cancelled.
-            return False
-        was_told = isinstance(error, asyncio.CancelledError)
-        if not was_told:
-            try:
-                # It may arrive yet.
-                await asyncio.sleep(0)
-            except asyncio.CancelledError as late:
-                if _LOST not in late.args:
-                    raise
-        left = take_back_cancellation(task)
-        if left is None:
-            return was_told and error is not None and _LOST in error.args
-        if left > self.outer and not was_told:
-            raise asyncio.CancelledError
-        return left <= self.outer and was_told
-
-
 class Lease(BaseLease):
     """A granted lease. Use it with `async with`, or call `release`. If it is dropped, it is released in the background."""
 
@@ -261,7 +239,7 @@ class Lease(BaseLease):
         super().__init__(held)
         self._engine = engine
         self._hold_at_least_ms = hold_at_least_ms
-        self._body: _Body | None = None
+        self._body: Body | None = None
         self._dropped = weakref.finalize(self, _drop, engine, held)
         self._dropped.atexit = False
         if on_lost is not None:
@@ -293,7 +271,7 @@ class Lease(BaseLease):
         self._engine.give_up(self._held)
         return self.lease_id
 
-    async def wait_lost(self) -> str:
+    async def wait_lost(self) -> LossReason:
         """Returns the reason once the lease is lost or released."""
         return await _wait_lost(self._held)
 
@@ -301,7 +279,7 @@ class Lease(BaseLease):
         if self._body is not None:
             raise RuntimeError("a lease is entered once")
         self.check()
-        self._body = _Body(_task())
+        self._body = Body(_task())
         self._held.on_loss(self._body.cancel)
         return self
 
@@ -346,7 +324,7 @@ async def _pause() -> None:
     await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311
 
 
-async def _wait_lost(held: Held) -> str:
+async def _wait_lost(held: Held) -> LossReason:
     """Returns the reason once it is lost or released."""
     lost = asyncio.Event()
     held.on_loss(lost.set)

@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "Held",
     "Invalid",
+    "LossReason",
     "Lost",
     "Rejected",
     "Stale",
@@ -75,6 +76,12 @@ class TimedOut(Error):
         self.reason: Literal["wait", "timeout"] = reason
 
 
+LossReason = Literal[
+    "expired", "revoked", "released", "abandoned", "forgotten", "unconfirmed", "max-hold", "forked"
+]
+"""Why a lease is lost: see `Lost`."""
+
+
 class Lost(Error):
     """The lease has ended, or may have: what was done under it may have met another holder.
 
@@ -83,9 +90,9 @@ class Lost(Error):
     (this process is a child of the holder).
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the lease is lost: {_REASONS.get(reason, reason)}")
-        self.reason = reason
+    def __init__(self, reason: LossReason) -> None:
+        super().__init__(f"the lease is lost: {_REASONS[reason]}")
+        self.reason: LossReason = reason
 
 
 class Unavailable(Error):
@@ -128,7 +135,7 @@ class Closed(Error):
     """The client is closed."""
 
 
-_REASONS = {
+_REASONS: dict[LossReason, str] = {
     "released": "it was released",
     "expired": "it has expired",
     "revoked": "an operator revoked it",
