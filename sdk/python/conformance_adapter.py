@@ -6,17 +6,22 @@ Logs go to stderr. The runner names clients and leases.
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import logging
 import os
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import ringfence
 from ringfence._clock import now
+from ringfence.aio import _wait_lost
 
 THREADS = "--threads" in sys.argv[1:]
 ABILITIES = [
@@ -30,9 +35,18 @@ ABILITIES = [
     "headers",
     "hold_at_least",
     "max_hold",
+    "deadline",
+    "leave",
+    "drop",
+    "leaked",
+    "exit",
+    "on_lost",
+    "lead",
+    "close",
+    "resources",
 ]
 # A thread cannot be cancelled, and the thread that renews goes on while another is blocked.
-ABILITIES += [] if THREADS else ["cancel", "block"]
+ABILITIES += ["on_lost_block"] if THREADS else ["cancel", "block"]
 
 
 class BodyError(Exception):
@@ -43,11 +57,12 @@ class PlayedClock:
     """The system's clock, and how far the runner has set it ahead."""
 
     def __init__(self) -> None:
-        self.ahead_ns = 0
+        self.boot_ns = self.raw_ns = 0
 
     def __call__(self) -> ringfence.Moment:
         """The time."""
-        return now().after(self.ahead_ns)
+        real = now()
+        return ringfence.Moment(real.boot + self.boot_ns, real.raw + self.raw_ns)
 
 
 class Adapter:
@@ -56,20 +71,23 @@ class Adapter:
     def __init__(self) -> None:
         self.clients: dict[str, Any] = {}
         self.leases: dict[str, Any] = {}
+        self.blocks: dict[str, Any] = {}
         self.pending: dict[int, asyncio.Task[None]] = {}
-        self.waiting: list[asyncio.Task[None]] = []
+        self.watching: dict[str, asyncio.Task[None]] = {}
         self.clock = PlayedClock()
 
     async def serve(self) -> None:
         """Takes requests until the runner ends them."""
-        loop = asyncio.get_running_loop()
-        # Of two cores Python makes six threads, and any number of calls may wait.
-        loop.set_default_executor(ThreadPoolExecutor(256))
-        while line := await loop.run_in_executor(None, sys.stdin.readline):
+        reader = ThreadPoolExecutor(1)
+        while line := await asyncio.get_running_loop().run_in_executor(reader, sys.stdin.readline):
             request = json.loads(line)
             if request["op"] == "exit":
                 return
-            self.pending[request["id"]] = asyncio.create_task(self.answer(request))
+            self.begin(request)
+
+    def begin(self, request: dict[str, Any]) -> None:
+        """Begins a request."""
+        self.pending[request["id"]] = asyncio.create_task(self.answer(request))
 
     async def answer(self, request: dict[str, Any]) -> None:
         """Does what is asked, and says what came of it."""
@@ -85,9 +103,15 @@ class Adapter:
         finally:
             del self.pending[request["id"]]
 
-    async def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a method of either client."""
-        return await (asyncio.to_thread(function, *arguments) if THREADS else function(*arguments))
+    async def call(self, function: Callable[..., Any], deadline_ms: int | None = None) -> Any:
+        """Calls a method of either client, perhaps with a bound."""
+        if deadline_ms is not None:
+            function = partial(function, timeout=deadline_ms / 1_000)
+        return await (in_thread(function) if THREADS else function())
+
+    async def do_many(self, requests: list[dict[str, Any]]) -> None:
+        for request in requests:
+            self.begin(request)
 
     async def do_hello(self) -> dict[str, Any]:
         return {"sdk": "python, threads" if THREADS else "python, asyncio", "abilities": ABILITIES}
@@ -97,12 +121,17 @@ class Adapter:
         given = {name: value for name, value in tls.items() if value is not None}
         self.clients[client] = kind(urls, clock=self.clock if clock == "played" else now, **given)
 
-    async def do_acquire(self, client: str, lease: str, **request: Any) -> dict[str, Any]:
+    async def do_acquire(
+        self, client: str, lease: str, deadline_ms: int | None = None, **request: Any
+    ) -> dict[str, Any]:
         lock = self.lock(client, **request)
-        return self.granted(lease, await self.call(lock.acquire))
+        return self.granted(lease, await self.call(lock.acquire, deadline_ms))
 
-    async def do_try(self, client: str, lease: str, **request: Any) -> dict[str, Any]:
-        return await self.do_acquire(client, lease, **{**request, "wait_ms": 0})
+    async def do_try(
+        self, client: str, lease: str, deadline_ms: int | None = None, **request: Any
+    ) -> dict[str, Any]:
+        lock = self.lock(client, **request)
+        return self.granted(lease, await self.call(lock.try_acquire, deadline_ms))
 
     async def do_using(self, client: str, lease: str, body: str, ms: int = 0, **request: Any) -> None:
         lock = self.lock(client, **request)
@@ -110,7 +139,7 @@ class Adapter:
         def in_thread() -> None:
             with lock as held:
                 self.granted(lease, held)
-                if body == "until_lost":
+                if body in ("until_lost", "swallow"):
                     held.wait_lost()
                 time.sleep(ms / 1_000)
                 if body == "raise":
@@ -119,20 +148,75 @@ class Adapter:
         async def in_task() -> None:
             async with lock as held:
                 self.granted(lease, held)
-                await asyncio.sleep(1e6 if body == "until_lost" else ms / 1_000)
+                try:
+                    await asyncio.sleep(1e6 if body in ("until_lost", "swallow") else ms / 1_000)
+                except asyncio.CancelledError:
+                    if body != "swallow":
+                        raise
                 if body == "raise":
                     raise BodyError("the body failed")
 
         await self.call(in_thread if THREADS else in_task)
 
+    async def do_enter(self, client: str, lease: str, **request: Any) -> None:
+        lock = self.blocks[lease] = self.lock(client, **request)
+        self.granted(lease, await self.call(lock.__enter__ if THREADS else lock.__aenter__))
+
+    async def do_leave(self, lease: str) -> None:
+        lock = self.blocks.pop(lease)
+        leave = lock.__exit__ if THREADS else lock.__aexit__
+        await self.call(partial(leave, None, None, None))
+
+    async def do_drop(self, lease: str) -> None:
+        task = self.watching.pop(lease, None)
+        if task is not None:
+            task.cancel()
+            await asyncio.wait({task})
+            del task
+        del self.leases[lease]
+        gc.collect()
+
+    async def do_lead(self, client: str, lease: str, key: str, ttl_ms: int, body: str) -> dict[str, Any]:
+        terms, reported = 0, []
+
+        def begin(held: Any) -> str:
+            nonlocal terms
+            terms += 1
+            say({"event": "leads", "lease": lease, "token": held.token})
+            if terms > 1 or body == "return":
+                return "return"
+            if body == "raise_stale":
+                raise ringfence.Stale("the guard refused the token")
+            if body == "raise":
+                raise BodyError("the body failed")
+            return body
+
+        def in_thread(held: Any) -> None:
+            if begin(held) == "raise_after_loss":
+                held.wait_lost()
+                raise BodyError("the body failed")
+
+        async def in_task(held: Any) -> None:
+            if begin(held) == "raise_after_loss":
+                try:
+                    await asyncio.sleep(1e6)
+                except asyncio.CancelledError:
+                    raise BodyError("the body failed") from None
+
+        lead = self.clients[client].lead
+        work = in_thread if THREADS else in_task
+        await self.call(lambda: lead(key, work, ttl=ttl_ms / 1_000, on_error=reported.append))
+        return {"terms": terms, "reported": len(reported)}
+
     async def do_cancel(self, target: int) -> None:
         self.pending[target].cancel()
 
-    async def do_renew(self, lease: str, ttl_ms: int | None = None) -> None:
-        await self.call(self.leases[lease].renew, None if ttl_ms is None else ttl_ms / 1_000)
+    async def do_renew(self, lease: str, ttl_ms: int | None = None, deadline_ms: int | None = None) -> None:
+        ttl = None if ttl_ms is None else ttl_ms / 1_000
+        await self.call(partial(self.leases[lease].renew, ttl), deadline_ms)
 
-    async def do_release(self, lease: str) -> None:
-        await self.call(self.leases[lease].release)
+    async def do_release(self, lease: str, deadline_ms: int | None = None) -> None:
+        await self.call(self.leases[lease].release, deadline_ms)
 
     async def do_state(self, lease: str) -> dict[str, Any]:
         held = self.leases[lease]
@@ -149,13 +233,15 @@ class Adapter:
         return {"fence": self.leases[lease].fence(key)}
 
     async def do_adopt(self, client: str, lease: str, lease_id: str) -> dict[str, Any]:
-        return self.granted(lease, await self.call(self.clients[client].adopt, lease_id))
+        return self.granted(lease, await self.call(partial(self.clients[client].adopt, lease_id)))
 
     async def do_block(self, ms: int) -> None:
         time.sleep(ms / 1_000)  # noqa: ASYNC251 it is to block
 
-    async def do_clock(self, advance_ms: int) -> None:
-        self.clock.ahead_ns += advance_ms * 1_000_000
+    async def do_clock(self, advance_ms: int | dict[str, int]) -> None:
+        by = advance_ms if isinstance(advance_ms, dict) else {"boot": advance_ms, "raw": advance_ms}
+        self.clock.boot_ns += by.get("boot", 0) * 1_000_000
+        self.clock.raw_ns += by.get("raw", 0) * 1_000_000
 
     async def do_fork(self, lease: str) -> dict[str, Any]:
         held = self.leases[lease]
@@ -166,14 +252,23 @@ class Adapter:
             os._exit(0)
         os.close(writer)
         with os.fdopen(reader) as pipe:
-            seen = json.loads(await asyncio.to_thread(pipe.read))
-        await asyncio.to_thread(os.wait)
+            seen = json.loads(await in_thread(pipe.read))
+        await in_thread(os.wait)
         return {"child": seen}
 
-    async def do_close(self, client: str) -> None:
-        await self.call(self.clients[client].close)
+    async def do_close(self, client: str, within_ms: int | None = None) -> dict[str, Any]:
+        close = self.clients[client].close
+        within = {} if within_ms is None else {"within": within_ms / 1_000}
+        return {"left": await self.call(partial(close, **within))}
 
-    def lock(self, client: str, keys: list[Any], **request: Any) -> Any:
+    async def do_resources(self) -> dict[str, int]:
+        return {
+            "threads": threading.active_count(),
+            "tasks": len(asyncio.all_tasks()),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+        }
+
+    def lock(self, client: str, keys: list[Any], on_lost: str | None = None, **request: Any) -> Any:
         """The lock that a request describes."""
         claims = [
             one
@@ -187,22 +282,65 @@ class Adapter:
             for name, value in request.items()
         }
         options = {name: value for name, value in options.items() if value is not None}
+        if on_lost is not None:
+            options["on_lost"] = fails if on_lost == "raise" else blocks
         return self.clients[client].lock(claims, **options)
 
     def granted(self, lease: str, held: Any) -> dict[str, Any]:
         """Keeps a new lease, and returns what the runner wants to know of it."""
         self.leases[lease] = held
+        # Whoever waits for the loss does not keep the handle.
+        state = held._held
         if THREADS:
-            threading.Thread(target=lambda: lost(lease, held.wait_lost()), daemon=True).start()
+            threading.Thread(target=lambda: lost(lease, state.wait_lost()), daemon=True).start()
         else:
-            self.waiting.append(asyncio.create_task(tell(lease, held)))
+            self.watching[lease] = asyncio.create_task(tell(lease, state))
         fences = {key: held.fence(key) for key in held.keys}
         return {"lease_id": held.lease_id, "token": held.token, "fences": fences, "state": held.state.value}
 
 
+async def in_thread(function: Callable[[], Any]) -> Any:
+    """Calls it on a thread of its own, which does not keep the process."""
+    loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
+
+    def tell(result: Any, error: BaseException | None) -> None:
+        if not done.done():
+            done.set_result(result) if error is None else done.set_exception(error)
+
+    def call() -> None:
+        result, raised = None, None
+        try:
+            result = function()
+        except BaseException as error:  # noqa: BLE001 the caller gets it
+            raised = error
+        # The program may have ended.
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(tell, result, raised)
+
+    threading.Thread(target=call, daemon=True).start()
+    return await done
+
+
+class OneLine(logging.Formatter):
+    """Stack traces are for people."""
+
+    def formatException(self, ei: Any) -> str:
+        return repr(ei[1])
+
+
+def fails(lease: Any) -> None:
+    """A callback."""
+    raise BodyError("the callback failed")
+
+
+def blocks(lease: Any) -> None:
+    """A callback."""
+    threading.Event().wait()
+
+
 async def tell(lease: str, held: Any) -> None:
     """Tells the runner of a loss, once it comes."""
-    lost(lease, await held.wait_lost())
+    lost(lease, await _wait_lost(held))
 
 
 def lost(lease: str, reason: str | None) -> None:
@@ -239,5 +377,18 @@ def say(line: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
+def warn(message: Warning | str, category: type[Warning], file: str, line: int, *more: Any) -> None:
+    """Tells the runner what the library says of a handle that was dropped."""
+    if issubclass(category, ResourceWarning) and "ringfence" in str(message):
+        say({"event": "leaked", "message": str(message)})
+    else:
+        sys.stderr.write(warnings.formatwarning(message, category, file, line))
+
+
 if __name__ == "__main__":
+    log = logging.StreamHandler()
+    log.setFormatter(OneLine("%(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[log])
+    warnings.simplefilter("always")
+    warnings.showwarning = warn  # type: ignore[assignment]
     asyncio.run(Adapter().serve())

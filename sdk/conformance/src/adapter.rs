@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::{Context, anyhow, bail};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, Command};
 use tokio::sync::{oneshot, watch};
@@ -22,6 +22,23 @@ pub const STARTS_WITHIN: Duration = Duration::from_secs(60);
 const MAX_LOGGED: usize = 64 << 10;
 /// The longest line that an adapter may write: an answer with the fences of a lease is far shorter.
 const MAX_LINE: u64 = 1 << 20;
+
+/// What the runtime of a language writes if something went wrong that no caller was told.
+const ALARMS: &[&str] = &[
+    "Traceback",
+    "never retrieved",
+    "Task was destroyed",
+    "ResourceWarning",
+    "Exception in thread",
+    "Exception ignored",
+    "Unhandled",
+    "unhandled",
+    "MaxListenersExceededWarning",
+    "panicked",
+    "panic:",
+    "fatal error:",
+    "DATA RACE",
+];
 
 /// How to start one: a program and its arguments, and more variables of its environment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -73,6 +90,10 @@ struct Said {
     waiting: HashMap<u64, oneshot::Sender<Answer>>,
     /// The losses that it told, with their leases, in order.
     lost: Vec<(String, Option<String>)>,
+    /// The leaders that it told of, with their leases and tokens, in order.
+    led: Vec<(String, u64)>,
+    /// What the library said of handles that were dropped.
+    leaked: Vec<String>,
     violations: Vec<String>,
     logged: String,
     /// It has closed its output.
@@ -127,17 +148,34 @@ impl Adapter {
 
     /// Sends a request. Answers come in any order.
     pub async fn begin(&mut self, op: &str, fields: &Value) -> anyhow::Result<Call> {
+        let (line, call) = self.prepare(op, fields);
+        self.send(line).await?;
+        Ok(call)
+    }
+
+    /// Sends requests that begin together, and have an answer each.
+    pub async fn begin_many(&mut self, op: &str, many: &[Value]) -> anyhow::Result<Vec<Call>> {
+        let (requests, calls): (Vec<_>, Vec<_>) = many.iter().map(|fields| self.prepare(op, fields)).unzip();
+        let begun = self.begin("many", &json!({"requests": requests})).await?;
+        begun.answer().await?.map_err(|refusal| anyhow!("`many` failed: {}", refusal.whole))?;
+        Ok(calls)
+    }
+
+    fn prepare(&mut self, op: &str, fields: &Value) -> (Value, Call) {
         let (sender, answer) = oneshot::channel();
         let id = self.next_id;
         self.next_id += 1;
-        let mut line = fields.as_object().cloned().unwrap_or_default();
-        line.insert("id".to_owned(), id.into());
-        line.insert("op".to_owned(), op.into());
+        let mut request = fields.as_object().cloned().unwrap_or_default();
+        request.insert("id".to_owned(), id.into());
+        request.insert("op".to_owned(), op.into());
         self.inner.said().waiting.insert(id, sender);
-        let line = format!("{}\n", Value::Object(line));
+        (Value::Object(request), Call { id, answer, op: op.to_owned() })
+    }
+
+    async fn send(&mut self, request: Value) -> anyhow::Result<()> {
+        let line = format!("{request}\n");
         let written = timeout(ANSWERS_WITHIN, self.stdin.write_all(line.as_bytes())).await;
-        written.map_err(|_| anyhow!("the adapter reads no requests"))?.context("the adapter has ended")?;
-        Ok(Call { id, answer, op: op.to_owned() })
+        written.map_err(|_| anyhow!("the adapter reads no requests"))?.context("the adapter has ended")
     }
 
     /// The reasons of the losses of this lease that it told.
@@ -148,20 +186,41 @@ impl Adapter {
 
     /// Waits until it tells that this lease is lost. Returns the reason.
     pub async fn lost(&self, lease: &str, within: Duration) -> anyhow::Result<String> {
-        let mut changed = self.inner.changed.subscribe();
-        let seeing = async {
-            loop {
-                if let Some(reason) = self.losses(lease).into_iter().next() {
-                    return reason.unwrap_or_default();
-                }
-                if self.inner.said().is_over || changed.changed().await.is_err() {
-                    return std::future::pending().await;
-                }
-            }
-        };
+        let seeing = self.until(|said| said.lost.iter().find(|(name, _)| name == lease).cloned());
+        let seen = timeout(within, seeing).await;
+        let (_, reason) = seen.map_err(|_| anyhow!("the loss of {lease} was not told within {within:?}"))?;
+        Ok(reason.unwrap_or_default())
+    }
+
+    /// Waits until the work of `lead` has begun with this lease so often. Returns the latest token.
+    pub async fn leads(&self, lease: &str, times: usize, within: Duration) -> anyhow::Result<u64> {
+        let seeing = self.until(|said| {
+            let tokens: Vec<u64> =
+                said.led.iter().filter(|(name, _)| name == lease).map(|(_, token)| *token).collect();
+            (tokens.len() >= times).then(|| tokens.last().copied()).flatten()
+        });
         timeout(within, seeing)
             .await
-            .map_err(|_| anyhow!("the loss of {lease} was not told within {within:?}"))
+            .map_err(|_| anyhow!("{lease} has not led for the {times}. time within {within:?}"))
+    }
+
+    /// Waits until the library reports a handle that was dropped. Returns what it says.
+    pub async fn leaked(&self, within: Duration) -> anyhow::Result<String> {
+        let seeing = self.until(|said| said.leaked.first().cloned());
+        timeout(within, seeing).await.map_err(|_| anyhow!("no dropped handle was reported within {within:?}"))
+    }
+
+    /// Waits until what it said has what `look` looks for. For ever, if the adapter has ended.
+    async fn until<T>(&self, look: impl Fn(&Said) -> Option<T>) -> T {
+        let mut changed = self.inner.changed.subscribe();
+        loop {
+            if let Some(found) = look(&self.inner.said()) {
+                return found;
+            }
+            if self.inner.said().is_over || changed.changed().await.is_err() {
+                return std::future::pending().await;
+            }
+        }
     }
 
     /// What no adapter may do: a line that is none of the protocol, an internal error, two losses of one lease.
@@ -172,8 +231,7 @@ impl Adapter {
         told.sort_unstable();
         let twice = told.windows(2).filter(|two| two[0] == two[1]);
         found.extend(twice.map(|two| format!("the loss of {} was told twice", two[0])));
-        let alarms = ["Traceback", "panicked", "never retrieved", "Unhandled", "unhandled"];
-        let alarm = said.logged.lines().find(|line| alarms.iter().any(|alarm| line.contains(alarm)));
+        let alarm = said.logged.lines().find(|line| ALARMS.iter().any(|alarm| line.contains(alarm)));
         found.extend(alarm.map(|line| format!("it logged: {line}")));
         found
     }
@@ -213,8 +271,14 @@ impl Inner {
     fn hear(&self, line: &str) -> Option<()> {
         let line: Value = serde_json::from_str(line).ok()?;
         let mut said = self.said();
-        if line["event"] == "lost" {
-            said.lost.push((line["lease"].as_str()?.to_owned(), line["reason"].as_str().map(str::to_owned)));
+        if let Some(event) = line["event"].as_str() {
+            let lease = line["lease"].as_str().map(str::to_owned);
+            match event {
+                "lost" => said.lost.push((lease?, line["reason"].as_str().map(str::to_owned))),
+                "leads" => said.led.push((lease?, line["token"].as_u64()?)),
+                "leaked" => said.leaked.push(line["message"].as_str()?.to_owned()),
+                _ => return None,
+            }
             return Some(());
         }
         let waiting = said.waiting.remove(&line["id"].as_u64()?)?;

@@ -1,6 +1,6 @@
 //! Plays scenarios: each with an adapter process, fronts and a key of its own, several at once.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -14,7 +14,7 @@ use crate::adapter::{Adapter, Recipe, STARTS_WITHIN};
 use crate::front::log::Asked;
 use crate::front::{Front, Shared};
 use crate::scenario::Scenario;
-use crate::stage::Stage;
+use crate::stage::{SOON, Stage};
 use crate::world::World;
 
 /// Bounds a scenario: each of its waits has a bound of its own.
@@ -138,6 +138,10 @@ async fn set(world: &World, scenario: &Scenario, recipe: &Recipe, is_quick: bool
     let listed = hello["abilities"].as_array().context("`hello` has no list `abilities`")?;
     let abilities: BTreeSet<String> =
         listed.iter().filter_map(|one| one.as_str()).map(str::to_owned).collect();
+    let resources = match abilities.contains("resources") {
+        true => Some(resources(&mut adapter).await?),
+        false => None,
+    };
     Ok(Stage {
         fronts,
         shared,
@@ -149,16 +153,20 @@ async fn set(world: &World, scenario: &Scenario, recipe: &Recipe, is_quick: bool
         is_quick,
         live,
         open: BTreeSet::new(),
+        has_ended: false,
+        resources,
     })
 }
 
 /// Ends the client and the adapter, and checks the rules of all scenarios.
 async fn finish(stage: &mut Stage) -> anyhow::Result<()> {
-    for client in std::mem::take(&mut stage.open) {
-        stage.must("close", json!({"client": client})).await?;
+    if !stage.has_ended {
+        for client in std::mem::take(&mut stage.open) {
+            stage.must("close", json!({"client": client})).await?;
+        }
+        nothing_is_left(stage).await?;
+        stage.ends().await?;
     }
-    let status = stage.adapter.exit().await?;
-    ensure!(status.success(), "the adapter has ended with {status}");
     let mut violations = stage.shared.log.violations();
     violations.extend(stage.adapter.violations());
     ensure!(violations.is_empty(), "{}", violations.join("; "));
@@ -166,6 +174,28 @@ async fn finish(stage: &mut Stage) -> anyhow::Result<()> {
     let keys = ringfence_harness::Answered::success(keys)?;
     ensure!(keys.keys.is_empty(), "the client has left leases in the cluster: {:?}", keys.keys);
     Ok(())
+}
+
+/// Waits until a client that is closed has given back what it had of the process. What it has just ended takes a moment.
+async fn nothing_is_left(stage: &mut Stage) -> anyhow::Result<()> {
+    let Some(before) = stage.resources.take() else { return Ok(()) };
+    let begun = Instant::now();
+    loop {
+        let now = resources(&mut stage.adapter).await?;
+        let Some((name, count)) = now.iter().find(|(name, count)| before.get(*name) < Some(*count)) else {
+            return Ok(());
+        };
+        let had = before.get(name).copied().unwrap_or_default();
+        ensure!(begun.elapsed() < SOON, "with all clients closed there are {count} {name}, and {had} before");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+/// What the process of an adapter has.
+async fn resources(adapter: &mut Adapter) -> anyhow::Result<BTreeMap<String, u64>> {
+    let answer = adapter.begin("resources", &json!({})).await?.answer().await?;
+    let counts = answer.map_err(|refusal| anyhow::anyhow!("`resources` failed: {}", refusal.whole))?;
+    serde_json::from_value(counts).context("`resources` has counts")
 }
 
 /// What was seen, to find the fault by.

@@ -4,7 +4,10 @@ use anyhow::ensure;
 use clap::ValueEnum;
 use futures_util::future::LocalBoxFuture;
 
-use crate::scenarios::{acquire, adopt, holding, leaving, live, loss, nodes, outcome, secure, waiting};
+use crate::scenarios::{
+    acquire, adopt, deadline, handles, holding, lead, leaving, live, loss, many, nodes, outcome, secure,
+    waiting,
+};
 use crate::stage::Stage;
 
 /// How much to play.
@@ -101,6 +104,33 @@ scenarios! {
     "credential-only-over-verified-https" Quick ["tls" "credential"] played secure::credential;
     "wrong-authority-is-unavailable-and-says-why" Quick ["tls"] played secure::wrong_authority;
     "adopted-lease-renews-and-is-released-once" Quick ["adopt"] played adopt::adopted;
+    "many-calls-each-their-own-answer" Quick [] played many::each_its_own;
+    "many-calls-one-cancelled" Quick ["cancel"] played many::one_is_cancelled;
+    "many-calls-answers-lost-found-by-repeat" Quick [] played many::answers_are_lost;
+    "many-calls-half-refused" Quick [] played many::half_are_refused;
+    "many-calls-half-wait" Quick [] played many::half_wait;
+    "block-left-elsewhere-is-released" Quick ["leave"] played handles::left_elsewhere;
+    "dropped-handle-is-released" Quick ["drop"] played handles::dropped;
+    "dropped-handle-is-reported" Quick ["drop" "leaked"] played handles::dropped_is_reported;
+    "end-in-the-queue-leaves-no-place" Quick ["exit"] played handles::ends_in_the_queue;
+    "end-before-the-grant-gives-it-back" Quick ["exit"] played handles::ends_before_the_grant;
+    "end-during-a-release-has-released" Quick ["exit"] played handles::ends_during_a_release;
+    "end-after-a-drop-has-released" Quick ["exit" "drop"] played handles::ends_after_a_drop;
+    "on-lost-raises-body-is-stopped" Quick ["using" "on_lost"] played handles::callback_raises;
+    "on-lost-blocks-others-are-renewed" Quick ["on_lost_block"] played handles::callback_blocks;
+    "loss-swallowed-is-still-lost" Quick ["using"] played handles::swallowed;
+    "ended-once-by-either-clock" Quick ["clock"] played loss::either_clock;
+    "lead-ends-with-its-work" Quick ["lead"] played lead::ends_with_its_work;
+    "lead-goes-on-after-a-loss" Quick ["lead"] played lead::goes_on_after_a_loss;
+    "lead-goes-on-after-stale" Quick ["lead"] played lead::goes_on_after_stale;
+    "deadline-bounds-acquire-and-gives-back" Quick ["deadline"] played deadline::acquire;
+    "deadline-and-wait-say-which-was-over" Quick ["deadline"] played deadline::queue;
+    "deadline-bounds-renew-and-release" Quick ["deadline"] played deadline::renew_and_release;
+    "hold-at-least-by-release" Quick ["hold_at_least"] played leaving::hold_at_least_by_release;
+    "hold-at-least-in-an-outage" Standard ["hold_at_least"] played leaving::hold_at_least_in_an_outage;
+    "close-releases-what-is-held" Quick ["close"] played leaving::close_releases;
+    "close-within-says-what-it-left" Quick ["close"] played leaving::close_within;
+    "close-by-itself-is-bounded" Standard ["close"] played leaving::close_by_default;
 }
 
 /// Those of a tier whose names contain `only`.

@@ -1,6 +1,6 @@
 //! What a scenario works with: fronts before a real node, an adapter, and other clients that go to the node directly.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,6 +45,10 @@ pub struct Stage {
     pub live: Option<tokio::sync::OwnedMutexGuard<Live>>,
     /// The clients that are open.
     pub open: BTreeSet<String>,
+    /// Whether the scenario has ended the adapter.
+    pub has_ended: bool,
+    /// What the adapter's process had before a client was opened, if it can tell.
+    pub resources: Option<BTreeMap<String, u64>>,
 }
 
 /// A lease, as the adapter says.
@@ -114,6 +118,14 @@ impl Stage {
     /// Releases it, which has to succeed.
     pub async fn release(&mut self, name: &str) -> anyhow::Result<()> {
         self.must("release", json!({"lease": name})).await.map(drop)
+    }
+
+    /// Ends the adapter, whatever is pending and open.
+    pub async fn ends(&mut self) -> anyhow::Result<()> {
+        self.has_ended = true;
+        let status = self.adapter.exit().await?;
+        ensure!(status.success(), "the adapter has ended with {status}");
+        Ok(())
     }
 
     /// The key as the cluster has it.

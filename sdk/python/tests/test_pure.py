@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -11,11 +12,14 @@ from played import grant, problem
 import ringfence
 from ringfence import _outcome
 from ringfence._acquire import slice_ms
+from ringfence._blocks import Blocks
 from ringfence._clock import Moment
+from ringfence._held import Held
 from ringfence._http import Malformed, Request, Response, ResponseReader
-from ringfence._lifetime import MS, Confirmation, Lifetime, State
+from ringfence._lifetime import MS, Confirmation, State
 from ringfence._nodes import Nodes
 from ringfence._outcome import Ambiguous, Done, NotDone, NotSent, Refused
+from ringfence._signal import Flag
 from ringfence._wire import Grant
 
 SURE_MS = 9_000 - 18 - 5
@@ -30,10 +34,26 @@ def sent_at(ms: int, ttl_ms: int = 9_000, expires_in_ms: int | None = None) -> C
     return Confirmation(at(ms), Grant("id", 1, ttl_ms, expires, {}))
 
 
-def test_a_lease_is_held_then_unsure_then_lost() -> None:
-    lifetime = Lifetime(sent_at(0))
-    assert lifetime.remaining(at(7_000)) == (SURE_MS - 7_000) * MS
-    assert lifetime.renew_at() == at(SURE_MS - 6_000)
+class PlayedClock:
+    """Stands where a test has set it."""
+
+    def __init__(self) -> None:
+        self.now = at(0)
+
+    def __call__(self) -> Moment:
+        return self.now
+
+
+def held() -> tuple[Held, PlayedClock]:
+    clock = PlayedClock()
+    return Held(sent_at(0), clock, at(0)), clock
+
+
+def test_a_lease_is_held_then_unsure_then_lost_for_good() -> None:
+    lease, clock = held()
+    clock.now = at(7_000)
+    assert lease.remaining() == (SURE_MS - 7_000) * MS
+    assert lease.read().renew_at() == at(SURE_MS - 6_000)
     for ms, state in [
         (0, State.HELD),
         (SURE_MS - 3_001, State.HELD),
@@ -42,31 +62,93 @@ def test_a_lease_is_held_then_unsure_then_lost() -> None:
         (SURE_MS, State.LOST),
         (0, State.LOST),
     ]:
-        assert lifetime.state(at(ms)) is state, ms
-    assert lifetime.lost == "unconfirmed"
+        clock.now = at(ms)
+        assert lease.state() is state, ms
+    assert lease.loss() == "unconfirmed"
 
 
 def test_either_clock_ends_a_lease() -> None:
     for now in (at(0, SURE_MS), at(SURE_MS, 0)):
-        assert Lifetime(sent_at(0)).state(now) is State.LOST
+        lease, clock = held()
+        clock.now = now
+        assert lease.state() is State.LOST
 
 
 def test_an_older_answer_that_comes_late_changes_nothing_and_one_past_the_end_revives_nothing() -> None:
-    lifetime = Lifetime(sent_at(0))
-    assert lifetime.confirm(sent_at(7_000), at(8_000))
-    assert lifetime.confirm(sent_at(3_000), at(8_001))
-    assert lifetime.remaining(at(8_000)) == (SURE_MS - 1_000) * MS
-    assert not lifetime.confirm(sent_at(16_000), at(7_000 + SURE_MS))
-    assert lifetime.state(at(7_000 + SURE_MS)) is State.LOST
+    lease, clock = held()
+    clock.now = at(8_000)
+    lease.confirm(sent_at(7_000))
+    lease.confirm(sent_at(3_000))
+    assert lease.remaining() == (SURE_MS - 1_000) * MS
+    clock.now = at(7_000 + SURE_MS)
+    lease.confirm(sent_at(16_000))
+    assert lease.state() is State.LOST
 
 
 def test_what_is_held_for_its_maximum_is_lost_while_it_lives_and_is_not_renewed_beyond() -> None:
-    lifetime = Lifetime(sent_at(0))
-    lifetime.hold_until = at(5_000)
-    assert lifetime.renew_at() is None
-    assert lifetime.state(at(4_999)) is State.HELD
-    assert lifetime.state(at(5_000)) is State.LOST
-    assert lifetime.lost == "max-hold"
+    lease, clock = held()
+    lease.give_up_at(at(5_000))
+    assert lease.read().renew_at() is None
+    clock.now = at(4_999)
+    assert lease.state() is State.HELD
+    clock.now = at(5_000)
+    assert lease.state() is State.LOST
+    assert lease.loss() == "max-hold"
+
+
+def test_all_that_must_stop_is_told_before_users_and_nobody_keeps_another_from_that(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lease, _ = held()
+    told: list[str] = []
+
+    def fail(name: str) -> None:
+        told.append(name)
+        raise ZeroDivisionError
+
+    lease.on_told(lambda: fail("a user"))
+    lease.on_told(lambda: fail("another user"))
+    lease.on_loss(lambda: fail("a body"))
+    lease.on_loss(lambda: fail("another body"))
+    lease.lose("revoked")
+    lease.tell()
+    lease.tell()
+    assert told == ["a body", "another body", "a user", "another user"]
+    assert len(caplog.records) == 4
+
+
+def test_a_stand_in_lives_on_when_its_lease_was_left() -> None:
+    lease, _ = held()
+    stand_in = lease.copy()
+    assert lease.release() is None
+    assert (lease.state(), stand_in.state()) == (State.RELEASED, State.HELD)
+    stand_in.lose("revoked")
+    assert lease.loss() == "released"
+
+
+def test_a_block_that_several_have_entered_is_left_by_its_own_frame_then_by_its_thread() -> None:
+    blocks: Blocks[str] = Blocks()
+    for frame, owner, lease in [(1, 1, "first"), (2, 2, "second"), (3, 1, "third"), (4, 3, "fourth")]:
+        blocks.enter(frame, owner, lease)
+    # A generator that another thread has resumed.
+    assert blocks.leave(frame=2, owner=1) == "second"
+    # An exit stack has another frame.
+    assert blocks.leave(frame=9, owner=1) == "third"
+    assert blocks.leave(frame=9, owner=9) == "first"
+    assert blocks.leave(frame=9, owner=9) == "fourth"
+    with pytest.raises(RuntimeError, match="not entered"):
+        blocks.leave(frame=1, owner=1)
+
+
+def test_a_flag_wakes_all_who_wait_and_those_who_come_later() -> None:
+    flag = Flag()
+    assert not flag.wait(0)
+    with ThreadPoolExecutor(8) as pool:
+        waiting = [pool.submit(flag.wait, 60) for _ in range(8)]
+        flag.set()
+        assert all(one.result() for one in waiting)
+    assert flag.wait()
+    assert flag.is_set()
 
 
 def test_a_wait_is_cut_into_slices() -> None:
@@ -219,6 +301,9 @@ def test_a_client_belongs_to_the_cluster_that_answers_first() -> None:
         ("ttl", {"ttl": float("nan")}),
         ("ttl", {"ttl": "15"}),
         ("wait", {"wait": -1}),
+        ("wait", {"wait": 10**400}),
+        ("ttl", {"ttl": 1.7e308}),
+        ("max_hold", {"max_hold": 10**400}),
         ("holder", {"holder": "x" * 257}),
         ("metadata", {"metadata": {"a": 1}}),
         ("metadata", {"metadata": {"a": "x" * 5_000}}),

@@ -15,7 +15,9 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
 
-/// `clock` is missing, and `fork`, which no runtime of threads survives.
+/// `clock` is missing, and `fork`, which no runtime of threads survives. So is what is the caller's in Rust: a future that is dropped is
+/// bounded (`deadline`), a lease that is moved is left by its owner (`leave`) or dropped by rule (`drop`, `leaked`), a client has no
+/// close but `settle`, which the caller awaits (`close`, `exit`), and there are no callbacks (`on_lost`, `on_lost_block`) and no `lead`.
 const ABILITIES: &[&str] = &[
     "cancel",
     "using",
@@ -102,6 +104,17 @@ fn main() -> std::io::Result<()> {
 impl Adapter {
     fn begin(self: &Arc<Self>, request: Request) {
         let Request { id, op, fields } = request;
+        if op == "many" {
+            for request in fields["requests"].as_array().into_iter().flatten() {
+                match Request::deserialize(request) {
+                    Ok(request) => self.begin(request),
+                    Err(error) => {
+                        say(&json!({"id": id, "error": {"kind": "Internal", "message": error.to_string()}}))
+                    }
+                }
+            }
+            return say(&json!({"id": id, "ok": {}}));
+        }
         let adapter = Arc::clone(self);
         let doing = tokio::spawn(async move { adapter.run(&op, &fields).await });
         locked(&self.pending).insert(id, doing.abort_handle());
@@ -190,7 +203,7 @@ impl Adapter {
         let done = lease
             .run(async {
                 match text(fields, "body") {
-                    Ok("until_lost") => std::future::pending().await,
+                    Ok("until_lost" | "swallow") => std::future::pending().await,
                     _ => tokio::time::sleep(duration(fields, "ms").unwrap_or_default()).await,
                 }
             })

@@ -48,6 +48,14 @@ impl Asked {
         self.method == "DELETE"
     }
 
+    /// The leases that it asks for, alone or in a batch.
+    pub fn acquires(&self) -> Vec<&str> {
+        if self.is_put() {
+            return vec![self.lease_id()];
+        }
+        self.operations("acquire")
+    }
+
     /// A renewal of many leases.
     pub fn is_renewal_of_many(&self) -> bool {
         self.path == "/v1/renew"
@@ -74,8 +82,18 @@ impl Asked {
         match self.body["lease_ids"].as_array() {
             Some(several) if self.is_renewal_of_many() => several.iter().filter_map(Value::as_str).collect(),
             _ if self.is_renewal_of_one() => vec![self.lease_id()],
-            _ => Vec::new(),
+            _ => self.operations("renew"),
         }
+    }
+
+    /// The time-to-live that it renews a lease with, if it names one.
+    pub fn renewed_ttl_ms(&self, lease_id: &str) -> Option<u64> {
+        if self.is_renewal_of_one() && self.lease_id() == lease_id {
+            return self.body["ttl_ms"].as_u64();
+        }
+        let operations = self.body["operations"].as_array()?;
+        let renewal = operations.iter().map(|one| &one["renew"]).find(|one| one["lease_id"] == lease_id)?;
+        renewal["ttl_ms"].as_u64()
     }
 
     /// The leases that it releases, alone or in a batch.
@@ -83,8 +101,13 @@ impl Asked {
         if self.is_delete() {
             return vec![self.lease_id()];
         }
+        self.operations("release")
+    }
+
+    /// The leases of the operations of this name in a batch.
+    fn operations(&self, name: &str) -> Vec<&str> {
         let operations = self.body["operations"].as_array().map(Vec::as_slice).unwrap_or_default();
-        operations.iter().filter_map(|one| one["release"]["lease_id"].as_str()).collect()
+        operations.iter().filter_map(|one| one[name]["lease_id"].as_str()).collect()
     }
 
     /// A header.
@@ -209,10 +232,10 @@ impl Log {
         // When the release of each lease was answered first.
         let mut ended: HashMap<&str, Instant> = HashMap::new();
         for asked in &seen.asked {
-            let put = asked.is_put().then(|| asked.lease_id());
-            if put.is_some_and(|id| ended.get(id).is_some_and(|at| *at < asked.at)) {
-                found
-                    .push(format!("{} was asked for again after its release was answered", asked.lease_id()));
+            for id in asked.acquires() {
+                if ended.get(id).is_some_and(|at| *at < asked.at) {
+                    found.push(format!("{id} was asked for again after its release was answered"));
+                }
             }
             if let Some((..300, at)) = asked.told {
                 for id in asked.releases() {

@@ -6,7 +6,7 @@ mutants! {
     "fresh-id-for-each-attempt" "_acquire.py"
         "request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
         => "self._lease_id = str(uuid.uuid4())\n        request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
-        fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place"];
+        fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place" "many-calls-answers-lost-found-by-repeat"];
     "refused-connection-is-doubt" "_cluster.py"
         "outcome, silent_since = NotDone(str(error)), asked"
         => "outcome, silent_since = Ambiguous(str(error)), asked"
@@ -48,7 +48,7 @@ mutants! {
         => "raise _UnusedError(0.0)"
         fails ["429-waits"];
     "stale-grant-is-handed-out" "_acquire.py"
-        "if Lifetime(confirmation).is_fresh(self._cluster.clock()):"
+        "if Lifetime.of(confirmation).is_fresh(self._cluster.clock()):"
         => "if True:"
         fails ["doubtful-grant-renewed-first" "waited-grant-renewed-first"];
     "keeps-no-place" "_wire.py"
@@ -68,9 +68,9 @@ mutants! {
         => "if refused.loss in (\"expired\", \"abandoned\", \"revoked\"):"
         fails ["revoked-not-retried"];
     "cancelled-is-not-released" "_acquire.py"
-        "            if self._is_armed:\n                self._cluster.release_in_background(self._lease_id)"
-        => "            pass"
-        fails ["cancel-while-waiting-deletes" "cancel-racing-grant-deletes"];
+        "        except asyncio.CancelledError:\n            if self._is_armed:"
+        => "        except asyncio.CancelledError:\n            self._is_armed = False\n            if self._is_armed:"
+        fails ["cancel-while-waiting-deletes" "cancel-racing-grant-deletes" "end-in-the-queue-leaves-no-place" "end-before-the-grant-gives-it-back"];
     "leader-is-ignored" "_cluster.py"
         "outcome, leader = self._judge(node, response, read), response.leader"
         => "outcome, leader = self._judge(node, response, read), None"
@@ -95,12 +95,12 @@ mutants! {
         "if chunk and (len(chunk) == MAX_BATCH"
         => "if chunk and (len(chunk) == 1"
         fails ["many-leases-one-renewal"];
-    "late-confirmation-revives" "_lifetime.py"
-        "        if self.state(now) is State.LOST:\n            return False\n"
-        => "        self.lost = None\n"
+    "late-confirmation-revives" "_held.py"
+        "        if self.loss() is not None:\n            return\n        seen"
+        => "        self._ends.clear()\n        seen"
         fails ["renew-answered-past-deadline-stays-lost"];
     "last-answer-counts" "_held.py"
-        "is_latest = confirmation.until.has_reached(self._lifetime.until)"
+        "is_latest = confirmation.until.has_reached(seen.lifetime.until)"
         => "is_latest = True"
         fails ["older-answer-late-changes-nothing"];
     "hung-renewal-is-waited-for" "_keeper.py"
@@ -116,8 +116,8 @@ mutants! {
         => "            return State.HELD"
         fails ["unknown-then-held-again"];
     "state-of-the-last-timer" "_held.py"
-        "state = self._lifetime.state(self._clock())\n            return State.RELEASED if self._is_released else state"
-        => "state = State.HELD if self._lifetime.lost is None else State.LOST\n            return State.RELEASED if self._is_released else state"
+        "reason = self._seen.lifetime.loss(now)"
+        => "reason = None"
         fails ["suspend-lost-before-timers"];
     "clock-of-the-processor" "_clock.py"
         "    if _BOOT is None or _RAW is None:\n        ns = time.monotonic_ns()"
@@ -138,25 +138,25 @@ mutants! {
     "held-for-no-time" "_engine.py"
         "if held.loss() is None and until.since(self.cluster.clock()) > 0:"
         => "if held.loss() == \"\":"
-        fails ["hold-at-least-outlives-the-body"];
+        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release"];
     "lost-is-not-released" "_engine.py"
-        "        lost = held.release()\n        try:"
-        => "        lost = held.release()\n        if lost is not None:\n            raise Lost(lost)\n        try:"
+        "            lost = held.release()\n"
+        => "            lost = held.release()\n            if lost is not None:\n                raise Lost(lost)\n"
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "_engine.py"
-        "        if held.state() is State.RELEASED:\n            return\n        task"
-        => "        task"
+        "        if held.state() is State.RELEASED:\n            return\n        until"
+        => "        self._check(held)\n        until"
         fails ["double-release-harmless"];
-    "unknown-release-is-dropped" "_engine.py"
-        "            if not self.is_closed or lost is None:\n                self.cluster.release_in_background(held.lease_id)"
-        => "            pass"
+    "unknown-release-is-dropped" "_releases.py"
+        "            _tell(told, error)\n            await self._go_on(lease_id)"
+        => "            _tell(told, error)"
         fails ["unknown-release-goes-on-and-close-waits"];
     "tokens-of-52-bits" "_wire.py"
         "MAX_TOKEN = 2**53 - 1"
         => "MAX_TOKEN = 2**52 - 1"
         fails ["token-2^53-1-exact"];
     "key-is-not-encoded" "_lease.py"
-        "\"Ringfence-Key\": quote(one, safe=\"/\"),"
+        "\"Ringfence-Key\": quote(one, safe=\"\"),"
         => "\"Ringfence-Key\": one,"
         fails ["headers-encode-key-and-renewed-fence"];
     "asks-the-first-node-only" "_nodes.py"
@@ -164,8 +164,8 @@ mutants! {
         => "        if self.entries:\n            return self.entries[0]\n"
         fails ["leader-killed-lease-and-place-survive"];
     "outage-is-a-loss" "_engine.py"
-        "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Lost as lost:\n            held.lose(lost.reason)\n        self.keeper.wake()"
-        => "            held.confirm(await self.cluster.renew(held.lease_id, ttl_ms))\n        except Error:\n            held.lose(\"unconfirmed\")\n        self.keeper.wake()"
+        "        except Lost as lost:\n            held.lose(lost.reason)\n        self.keeper.wake()"
+        => "        except Error:\n            held.lose(\"unconfirmed\")\n        self.keeper.wake()"
         fails ["all-nodes-killed-lease-survives"];
     "waiters-give-up-as-others" "_acquire.py"
         "retries = self._acquire._has_waited and not self._acquire.is_over()"
@@ -187,4 +187,92 @@ mutants! {
         "held = self._hold(await self.cluster.renew(lease_id))\n        self.keeper.add(held)"
         => "held = self._hold(await self.cluster.renew(lease_id))"
         fails ["adopted-lease-renews-and-is-released-once"];
+    "slash-is-not-encoded" "_lease.py"
+        "quote(one, safe=\"\")"
+        => "quote(one, safe=\"/\")"
+        fails ["headers-encode-key-and-renewed-fence"];
+    "calls-share-a-connection" "_server.py"
+        "idle = self._idle.pop()"
+        => "idle = self._idle[-1]"
+        fails ["many-calls-each-their-own-answer"];
+    "cancelled-ends-all" "_engine.py"
+        "            task.cancel()\n            # It gives back"
+        => "            for one in list(self._pending):\n                one.cancel()\n            # It gives back"
+        fails ["many-calls-one-cancelled"];
+    "refused-ends-all" "_engine.py"
+        "        return task.result()\n"
+        => "        if task.exception() is not None:\n            for one in list(self._pending):\n                one.cancel()\n        return task.result()\n"
+        fails ["many-calls-half-refused"];
+    "few-may-wait" "_engine.py"
+        "        confirmation = await Acquire(self.cluster, spec).run()"
+        => "        async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n            confirmation = await Acquire(self.cluster, spec).run()"
+        fails ["many-calls-half-wait"];
+    "block-of-its-task" "_blocks.py"
+        "    if len(opened) > 1:"
+        => "    raise RuntimeError(\"another has entered it\")\n    if len(opened) > 1:"
+        fails ["block-left-elsewhere-is-released"];
+    "dropped-is-kept" "aio.py"
+        "self._dropped = weakref.finalize(self, _drop, engine, held)"
+        => "self._dropped = weakref.finalize(self, id, held)"
+        fails ["dropped-handle-is-released" "end-after-a-drop-has-released"];
+    "dropped-in-silence" "aio.py"
+        "    if is_leak:\n        report_leak(held)"
+        => "    pass"
+        fails ["dropped-handle-is-reported"];
+    "release-ends-with-its-task" "_releases.py"
+        "if task.cancelled() and again is not None and not self._is_closed:"
+        => "if False:"
+        fails ["end-during-a-release-has-released"];
+    "nobody-waits-at-the-end" "_engine.py"
+        "                await self.settle(LAST_CHANCE)"
+        => "                pass"
+        fails ["end-after-a-drop-has-released"];
+    "callback-in-place-of-the-cancellation" "_held.py"
+        "for call in (*stops, *callbacks):"
+        => "for call in callbacks or stops:"
+        fails ["on-lost-raises-body-is-stopped"];
+    "swallowed-is-success" "aio.py"
+        "        is_ours = False\n        try:\n            if body is not None:"
+        => "        is_ours = False\n        error = error or Error()\n        try:\n            if body is not None:"
+        fails ["loss-swallowed-is-still-lost"];
+    "ended-once-by-both-clocks" "_clock.py"
+        "return self.boot >= other.boot or self.raw >= other.raw"
+        => "return self.boot >= other.boot and self.raw >= other.raw"
+        fails ["ended-once-by-either-clock"];
+    "every-error-is-survived" "aio.py"
+        "                        if not is_after_loss(lease, error):\n                            raise\n"
+        => ""
+        fails ["lead-ends-with-its-work"];
+    "errors-end-the-race" "_lease.py"
+        "return isinstance(error, Stale) or lease.state is State.LOST"
+        => "return False"
+        fails ["lead-goes-on-after-a-loss" "lead-goes-on-after-stale"];
+    "timeout-is-ignored" "_engine.py"
+        "            await asyncio.wait({task}, timeout=timeout)"
+        => "            await asyncio.wait({task})"
+        fails ["deadline-bounds-acquire-and-gives-back"];
+    "wait-and-timeout-are-one" "errors.py"
+        "self.reason: Literal[\"wait\", \"timeout\"] = reason"
+        => "self.reason: Literal[\"wait\", \"timeout\"] = \"timeout\""
+        fails ["deadline-and-wait-say-which-was-over"];
+    "release-is-not-bounded" "_engine.py"
+        "            await asyncio.wait({told}, timeout=timeout)"
+        => "            await asyncio.wait({told})"
+        fails ["deadline-bounds-renew-and-release"];
+    "outage-ends-the-hold" "_engine.py"
+        "        except Error:\n            return False\n"
+        => "        except Error:\n            return True\n"
+        fails ["hold-at-least-in-an-outage"];
+    "close-releases-nothing" "_engine.py"
+        "leases = [held for held in kept if held.release() is None]"
+        => "leases = []"
+        fails ["close-releases-what-is-held"];
+    "close-says-nothing" "_cluster.py"
+        "left = len(self.releases)"
+        => "left = 0"
+        fails ["close-within-says-what-it-left" "close-by-itself-is-bounded"];
+    "distrust-is-retried" "_acquire.py"
+        "if self._attempts.is_distrusted and not self._has_place:"
+        => "if False:"
+        fails ["wrong-authority-is-unavailable-and-says-why"];
 }

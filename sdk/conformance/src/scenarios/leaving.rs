@@ -1,6 +1,6 @@
 //! The ends of blocks, and releases.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use ringfence_wire::EndReason;
@@ -9,6 +9,9 @@ use serde_json::json;
 use crate::front::act::{Act, Gate, Reply};
 use crate::front::log::Asked;
 use crate::stage::{SOON, Stage, gone, refused};
+
+const HOLD: Duration = Duration::from_secs(4);
+const CLOSES_WITHIN: Duration = Duration::from_secs(20);
 
 /// What went wrong in the body is what the caller has to know.
 pub(crate) async fn body_error(stage: &mut Stage) -> anyhow::Result<()> {
@@ -44,6 +47,83 @@ pub(crate) async fn hold_at_least(stage: &mut Stage) -> anyhow::Result<()> {
     let held = begun.elapsed().as_millis();
     ensure!(held >= 3_900, "another had the key after {held} ms");
     stage.rival_leaves(successor).await
+}
+
+/// A lease is held at least as long whether a block ends or a release ends it, and also if the program ends then.
+pub(crate) async fn hold_at_least_by_release(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    // The grant is later than this.
+    let begun = Instant::now();
+    let lease = stage.acquired(json!({"ttl_ms": 60_000, "hold_at_least_ms": 4_000})).await?;
+    stage.release("L").await?;
+    let rest = stage.shared.log.of(|asked| asked.renews().contains(&&*lease.id));
+    let asked_for: Vec<Option<u64>> = rest.iter().map(|asked| asked.renewed_ttl_ms(&lease.id)).collect();
+    let is_right = |ttl_ms: &Option<u64>| ttl_ms.is_some_and(|ttl_ms| ttl_ms <= 4_100);
+    ensure!(
+        begun.elapsed() >= HOLD || asked_for.iter().all(is_right) && asked_for.len() == 1,
+        "the release has renewed for {asked_for:?} ms, not once for what was left of 4,000"
+    );
+    let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000).await?;
+    let held = begun.elapsed().as_millis();
+    ensure!(held >= 3_900, "another had the key after {held} ms");
+    stage.rival_leaves(successor).await
+}
+
+/// An outage does not end what is to be held.
+pub(crate) async fn hold_at_least_in_an_outage(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let begun = Instant::now();
+    stage.acquired(json!({"ttl_ms": 9_000, "hold_at_least_ms": 15_000})).await?;
+    stage.play(|_| Act::close());
+    let releasing = stage.adapter.begin("release", &json!({"lease": "L"})).await?;
+    // It is longer than a call is repeated, and shorter than the lease lives.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    stage.play(|_| Act::pass());
+    if let Err(refusal) = releasing.answer().await? {
+        let is_doubt = ["Unknown", "Unavailable"].contains(&&*refusal.kind);
+        ensure!(is_doubt, "the release failed with {}", refusal.whole);
+    }
+    let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 60_000).await?;
+    let held = begun.elapsed().as_millis();
+    ensure!(held >= 14_800, "another had the key after {held} ms");
+    stage.rival_leaves(successor).await
+}
+
+/// A client that is closed holds nothing.
+pub(crate) async fn close_releases(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    stage.acquired(json!({})).await?;
+    let other = json!({"lease": "M", "keys": [format!("{}/other", stage.key)]});
+    stage.acquired(other).await?;
+    stage.open.remove("c");
+    stage.must("close", json!({"client": "c"})).await?;
+    for key in [stage.key.clone(), format!("{}/other", stage.key)] {
+        let holders = stage.view(&key).await?.holders;
+        ensure!(holders.is_empty(), "the client is closed, and {key} is held");
+    }
+    refused(stage.acquire(json!({"lease": "N"})).await?, "Closed").map(drop)
+}
+
+/// `close` waits no longer than it is told to, and says what it has left.
+pub(crate) async fn close_within(stage: &mut Stage) -> anyhow::Result<()> {
+    close_is_bounded(stage, json!({"client": "c", "within_ms": 500})).await
+}
+
+/// By itself `close` waits for 5 s.
+pub(crate) async fn close_by_default(stage: &mut Stage) -> anyhow::Result<()> {
+    close_is_bounded(stage, json!({"client": "c"})).await
+}
+
+async fn close_is_bounded(stage: &mut Stage, close: serde_json::Value) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let lease = stage.acquired(json!({})).await?;
+    stage.play(|_| Act::hang());
+    stage.open.remove("c");
+    // A client that does not care waits for 30 s.
+    let closed = stage.adapter.begin("close", &close).await?.answer_within(CLOSES_WITHIN).await?;
+    let closed = closed.map_err(|refusal| anyhow::anyhow!("`close` failed: {}", refusal.whole))?;
+    ensure!(closed["left"] == 1, "one lease is left, and `close` says {closed}");
+    stage.revoke(ringfence_wire::Token(lease.token)).await
 }
 
 /// A release that comes too late says so, and the cluster is told all the same.

@@ -74,6 +74,22 @@ pub(crate) async fn suspended(stage: &mut Stage) -> anyhow::Result<()> {
     refused(stage.ask("release", json!({"lease": "L"})).await?, "Lost").map(drop)
 }
 
+/// A lease has ended once it has by either clock: one may be slow, and the other stand still.
+pub(crate) async fn either_clock(stage: &mut Stage) -> anyhow::Result<()> {
+    let urls = [stage.fronts[0].url(), stage.fronts[1].url()];
+    let opened = stage.open_with(json!({"urls": urls, "clock": "played"})).await?;
+    ensure!(opened.is_ok(), "`open` failed: {opened:?}");
+    for clock in ["boot", "raw"] {
+        stage.acquired(json!({"lease": clock})).await?;
+        stage.must("clock", json!({"advance_ms": {clock: LONG_MS + 1_000}})).await?;
+        let (state, _) = stage.state(clock).await?;
+        ensure!(state == "lost", "its time has passed by the clock {clock}, and the lease is {state}");
+        refused(stage.ask("release", json!({"lease": clock})).await?, "Lost")?;
+        stage.is_free().await?;
+    }
+    Ok(())
+}
+
 /// A process that was stopped past its ttl does not believe that it holds.
 pub(crate) async fn stopped(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;

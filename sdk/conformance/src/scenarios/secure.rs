@@ -72,6 +72,8 @@ pub(crate) async fn wrong_authority(stage: &mut Stage) -> anyhow::Result<()> {
         bail!("the error does not say that the certificate is wrong: {message}");
     }
     ensure!(stage.shared.log.count() == 0, "a request was sent to a node that was not verified");
+    let connections = stage.shared.log.connections();
+    ensure!(connections <= 2, "no repeat mends it, and the client has connected {connections} times");
     stage.fronts.push(front);
     Ok(())
 }

@@ -10,9 +10,9 @@
 An acquire that was in the queue has reached the cluster, so during an outage it retries until its wait is over. After a PUT
 without a definite outcome, and at a node that has had none yet, a PUT waits only briefly, to learn the state of the lease soon.
 
-However the acquire ends, also if it is cancelled, the lease is released in the background as long as it may be granted or in the
-queue. The time of a grant counts from when *its* PUT was sent. After a wait that is too long ago to begin work, so the client
-renews once.
+However the acquire ends, the lease is released as long as it may be granted or in the queue: in the background, or, if the
+acquire is cancelled, before it ends, for a second at most. The time of a grant counts from when *its* PUT was sent. After a wait
+that is too long ago to begin work, so the client renews once.
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
 from ._http import Request, Response
 from ._lifetime import Confirmation, Lifetime
 from ._outcome import Ambiguous, Done, NotDone, Refused
-from .errors import Error, Held, Lost, TimedOut
+from ._releases import LAST_CHANCE
+from .errors import Held, Lost, TimedOut
 
 # Proxies often close connections that are silent for a minute.
 _SLICE_MS = 30_000
 _PROBE_MS = 100
-# How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background.
-_LEAVES_WITHIN = 1.0
 
 
 class _UnusedError(Exception):
@@ -98,7 +97,9 @@ class _Attempt:
     def __init__(self, acquire: Acquire, lease_id: str) -> None:
         self._acquire, self._lease_id = acquire, lease_id
         self._cluster = acquire._cluster
-        self._attempts: Attempts[Confirmation | None] = Attempts(acquire._cluster, lease_id)
+        self._attempts: Attempts[Confirmation | None] = Attempts(
+            acquire._cluster, lease_id, is_of_a_lease=False
+        )
         self._has_place = False
         # Since when there was no definite outcome, if the last was none.
         self._unanswered_since: float | None = None
@@ -113,9 +114,14 @@ class _Attempt:
                     confirmation = await self._freshen(confirmation)
                     self._is_armed = False
                     return confirmation
+        except asyncio.CancelledError:
+            if self._is_armed:
+                self._is_armed = False
+                await asyncio.wait({self._cluster.releases.begin(self._lease_id)}, timeout=LAST_CHANCE)
+            raise
         finally:
             if self._is_armed:
-                self._cluster.release_in_background(self._lease_id)
+                self._cluster.releases.begin(self._lease_id)
 
     async def _put(self) -> Confirmation | None:
         """One PUT. Returns the grant, or `None` to go on."""
@@ -165,6 +171,9 @@ class _Attempt:
 
     def _check_time(self) -> None:
         """Gives up after 5 s without a definite outcome; if it was in the queue, once the wait is over."""
+        if self._attempts.is_distrusted and not self._has_place:
+            self._is_armed = self._attempts.maybe_done
+            raise self._attempts.error()
         retries = self._acquire._has_waited and not self._acquire.is_over()
         since = self._unanswered_since
         if retries or since is None or time.monotonic() - since < RETRY_FOR:
@@ -192,17 +201,13 @@ class _Attempt:
         raise self._attempts.refused(refused)
 
     async def _leave(self) -> None:
-        """The caller may end now, or ask again: no place may stay behind."""
-        try:
-            await self._cluster.release(self._lease_id, _LEAVES_WITHIN)
-        except Error as error:
-            self._is_armed = not isinstance(error, Lost)
-        else:
-            self._is_armed = False
+        """The caller may end now, or ask again: no place may stay behind. After a while that goes on in the background."""
+        self._is_armed = False
+        await asyncio.wait({self._cluster.releases.begin(self._lease_id)}, timeout=LAST_CHANCE)
 
     async def _freshen(self, confirmation: Confirmation) -> Confirmation:
         """Renews a lease that is not fresh enough to begin work."""
-        if Lifetime(confirmation).is_fresh(self._cluster.clock()):
+        if Lifetime.of(confirmation).is_fresh(self._cluster.clock()):
             return confirmation
         try:
             return await self._cluster.renew(self._lease_id)

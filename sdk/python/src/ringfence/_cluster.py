@@ -18,7 +18,8 @@ from ._dial import Names
 from ._http import Request, Response
 from ._lifetime import Confirmation
 from ._nodes import Entry, Nodes, Url
-from ._outcome import Ambiguous, Broken, Done, NotDone, NotSent, Outcome, Refused
+from ._outcome import Ambiguous, Broken, Done, NotDone, NotSent, Outcome, Refused, Untrusted
+from ._releases import Releases
 from ._server import Server
 from ._tasks import bounded, quiet
 from ._tls import Tls
@@ -31,10 +32,8 @@ RETRY_FOR = 5.0
 """How long a call is repeated without a definite outcome."""
 ATTEMPT_TIMEOUT = 2.0
 """How long one node may take if another can be asked."""
-_RELEASE_FOR = 30.0
 _LOOKUP_TIMEOUT = 15.0
 _LONGEST_PAUSE = 1.0
-_LAST_CHANCE = 1.0
 MAX_BATCH = 1_000
 
 
@@ -66,7 +65,7 @@ class Cluster:
         )
         self._servers: dict[Url, Server] = {}
         self._background: set[asyncio.Task[Any]] = set()
-        self._releases: set[asyncio.Task[Any]] = set()
+        self.releases = Releases(self._release, RETRY_FOR)
         self.is_closed = False
 
     def server(self, node: Entry) -> Server:
@@ -120,22 +119,18 @@ class Cluster:
         attempts: Attempts[Confirmation] = Attempts(self, lease_id)
         return await attempts.call(request, read, RETRY_FOR)
 
-    async def release(self, lease_id: str, seconds: float = RETRY_FOR) -> None:
-        """Releases a lease, or leaves the queue."""
+    async def _release(self, lease_id: str, seconds: float) -> None:
         attempts: Attempts[None] = Attempts(self, lease_id)
         await attempts.call(Request("DELETE", f"/v1/leases/{lease_id}"), no_content, seconds)
 
-    def release_in_background(self, lease_id: str) -> None:
-        """Releases a lease, best effort: nobody is left to tell."""
-        task = self.spawn(self._release(lease_id))
-        self._releases.add(task)
-        task.add_done_callback(self._releases.discard)
-
     async def release_many(self, lease_ids: Sequence[str], seconds: float) -> None:
         """Releases leases with few requests, best effort."""
+        self.releases.batched.update(lease_ids)
         for start in range(0, len(lease_ids), MAX_BATCH):
-            for lease_id in await self._release_together(lease_ids[start : start + MAX_BATCH], seconds):
-                self.release_in_background(lease_id)
+            together = lease_ids[start : start + MAX_BATCH]
+            for lease_id in await self._release_together(together, seconds):
+                self.releases.begin(lease_id)
+            self.releases.batched.difference_update(together)
 
     async def _release_together(self, lease_ids: Sequence[str], seconds: float) -> Sequence[str]:
         """Returns the leases whose release has no definite outcome."""
@@ -148,62 +143,43 @@ class Cluster:
         except Error:
             return lease_ids
 
-    async def settled(self) -> None:
-        """Waits until no release is left in the background."""
-        while self._releases:
-            await asyncio.wait(set(self._releases))
-
-    async def close(self, within: float) -> None:
-        """Ends all that goes on: releases first, within this time."""
+    async def close(self, within: float) -> int:
+        """Ends all that goes on: releases first, within this time. Returns how many are left."""
         self.is_closed = True
         try:
-            await bounded(self.settled(), within)
+            await bounded(self.releases.settled(), within)
         except asyncio.TimeoutError:
-            _LOG.warning(
-                "%d leases could not be released in time: they end with their ttl", len(self._releases)
-            )
+            pass
         finally:
-            tasks = self._background - {asyncio.current_task()}
+            left = len(self.releases)
+            tasks = {*self.releases.close(), *(self._background - {asyncio.current_task()})}
             for task in tasks:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks)
-            for server in self._servers.values():
-                server.close()
+            self.disconnect()
+        return left
 
-    async def _release(self, lease_id: str) -> None:
-        try:
-            await self.release(lease_id, _RELEASE_FOR)
-        except Lost:
-            pass
-        except Error as error:
-            _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
-        except asyncio.CancelledError:
-            # The loop ends, and waits for this task. A client that closes has waited already.
-            if not self.is_closed:
-                await self._release_at_last(lease_id)
-            raise
-
-    async def _release_at_last(self, lease_id: str) -> None:
-        try:
-            await bounded(self.release(lease_id, _LAST_CHANCE), _LAST_CHANCE)
-        except Lost:
-            pass
-        except (Error, asyncio.TimeoutError):
-            _LOG.warning("a lease could not be released before the event loop ended: it ends with its ttl")
+    def disconnect(self) -> None:
+        """Closes the connections."""
+        for server in self._servers.values():
+            server.close()
 
 
 class Attempts(Generic[T]):
     """The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows."""
 
-    def __init__(self, cluster: Cluster, lease_id: str | None) -> None:
+    def __init__(self, cluster: Cluster, lease_id: str | None, is_of_a_lease: bool = True) -> None:
         self._cluster, self._nodes = cluster, cluster.nodes
+        self.is_of_a_lease = is_of_a_lease
+        """Whether it concerns a lease that may be held: then it goes on, as certificates may be replaced."""
         self._lease_id = lease_id
         self._failed = 0
         self._backoff = Backoff()
         self._last_failure = "no attempt was made"
         self._ask_after: float | None = None
         self.longest_pause = float("inf")
+        self._distrusted: frozenset[Url] = frozenset()
         self.maybe_done = False
         """Whether an attempt may have been done."""
 
@@ -215,11 +191,13 @@ class Attempts(Generic[T]):
         silent_since: float | None = None
         leader: str | None = None
         outcome: Outcome[T]
+        is_untrusted = False
         try:
             response = await self._send(node, request, seconds)
             outcome, leader = self._judge(node, response, read), response.leader
         except NotSent as error:
             outcome, silent_since = NotDone(str(error)), asked
+            is_untrusted = isinstance(error, Untrusted)
         except Broken as error:
             outcome, silent_since = Ambiguous(str(error)), asked
         now = time.monotonic()
@@ -230,7 +208,13 @@ class Attempts(Generic[T]):
         elif not (isinstance(outcome, NotDone) and outcome.retry_after is not None):
             self._nodes.failed(node, silent_since, now)
         self._record(outcome)
+        self._distrusted = self._distrusted | {node.url} if is_untrusted else frozenset()
         return outcome
+
+    @property
+    def is_distrusted(self) -> bool:
+        """Whether each node was asked in vain, as one side did not trust the other, and nothing else has happened."""
+        return all(entry.url in self._distrusted for entry in self._nodes.entries[: self._nodes.configured])
 
     def _judge(self, node: Entry, response: Response, read: Callable[[Response], T]) -> Outcome[T]:
         outcome = _outcome.of(response, read)
@@ -255,7 +239,7 @@ class Attempts(Generic[T]):
                 return outcome.value
             if isinstance(outcome, Refused):
                 raise self.refused(outcome)
-            if time.monotonic() - begun >= retry_for:
+            if time.monotonic() - begun >= retry_for or (not self.is_of_a_lease and self.is_distrusted):
                 raise self.error()
 
     def refused(self, refused: Refused) -> Error:

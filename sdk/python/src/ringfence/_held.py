@@ -1,13 +1,46 @@
-"""The state of a lease. Its handle, the keeper and those who wait for its loss share it, perhaps on two threads."""
+"""The state of a lease. Its handle, the keeper and those who wait for its loss share it, perhaps on two threads.
+
+**No lock.** The loop alone learns what the cluster says: it swaps one snapshot for another. Readers, on any thread and in signal
+handlers, read one snapshot. A lock would have to be waited for, perhaps by the loop, perhaps for a thread that a signal handler
+has interrupted.
+
+**A loss is final.** Whoever finds one, by the clock or by an answer, stores it, and the first one counts: `dict.setdefault` is one
+step. A confirmation that arrives later finds it there.
+
+**Safety first, then user code.** `tell` first wakes and cancels what has to stop (`on_loss`), and then calls the user's callbacks
+(`on_told`). Each is guarded: none keeps another from running.
+"""
 
 from __future__ import annotations
 
-import threading
+import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from . import _clock, _fork
 from ._clock import Moment
 from ._lifetime import Confirmation, Lifetime, State
+from ._signal import Flag
+from .errors import LossReason
+
+_LOG = logging.getLogger("ringfence")
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of a lease."""
+
+    lifetime: Lifetime
+    fences: Mapping[str, int]
+    """As last confirmed."""
+
+
+@dataclass(frozen=True)
+class _End:
+    reason: LossReason
+    is_release: bool
+    """Whether its holder released it."""
 
 
 class Held:
@@ -18,98 +51,140 @@ class Held:
         self.token = first.grant.token
         self.granted_at = granted_at
         """When the request was sent that was granted."""
-        self.told = threading.Event()
+        self.told = Flag()
         """Set once the loss was told, or the lease released. Time alone sets nothing: who waits has a timer, too."""
-        self._fences = first.grant.fences
-        self._lifetime = Lifetime(first)
+        self._seen = _Seen(Lifetime.of(first), first.grant.fences)
         self._clock = clock
         self._process = _fork.process()
-        self._lock = threading.Lock()
-        self._is_released = False
+        self._ends: dict[str, _End] = {}
+        self._stops: list[Callable[[], None]] = []
         self._callbacks: list[Callable[[], None]] = []
 
     @property
     def is_forked(self) -> bool:
-        """Whether this process is a child of the holder. Another thread may have had the lock when it was forked."""
+        """Whether this process is a child of the holder."""
         return _fork.process() != self._process
 
     def state(self) -> State:
         """How it stands now: it reads the clock, whatever timers did."""
-        if self.is_forked:
-            return State.LOST
-        with self._lock:
-            state = self._lifetime.state(self._clock())
-            return State.RELEASED if self._is_released else state
+        # A snapshot that is newer than the time says nothing wrong, and an older one could.
+        now = self._clock()
+        if self.loss() is not None:
+            end = self._ends.get("end")
+            return State.RELEASED if end is not None and end.is_release and not self.is_forked else State.LOST
+        state = self._seen.lifetime.state(now)
+        return State.UNSURE if state is State.LOST else state
 
-    def loss(self) -> str | None:
+    def loss(self) -> LossReason | None:
         """Why it is lost, or `released`; `None` while it lives."""
         if self.is_forked:
             return "forked"
-        with self._lock:
-            self._lifetime.state(self._clock())
-            return self._lifetime.lost
+        end = self._ends.get("end")
+        if end is not None:
+            return end.reason
+        now = self._clock()
+        reason = self._seen.lifetime.loss(now)
+        return None if reason is None else self._end(reason).reason
 
     def remaining(self) -> int:
         """How much longer it certainly lives, in nanoseconds."""
-        if self.is_forked:
-            return 0
-        with self._lock:
-            return self._lifetime.remaining(self._clock())
+        now = self._clock()
+        return 0 if self.loss() is not None else self._seen.lifetime.remaining(now)
 
     def fences(self) -> Mapping[str, int]:
         """The fence of each key, as last confirmed."""
-        return self._fences
+        return self._seen.fences
 
     def read(self) -> Lifetime:
         """Its lifetime, for the keeper."""
-        return self._lifetime
+        return self._seen.lifetime
+
+    def wait_lost(self, timeout: float | None = None) -> LossReason | None:
+        """Waits until it is lost or released, and returns the reason; `None` after this many seconds."""
+        until = None if timeout is None else time.monotonic() + timeout
+        while (reason := self.loss()) is None:
+            # A timer may be slower than the clock of leases.
+            nap = self.nap()
+            if until is not None:
+                left = until - time.monotonic()
+                if left <= 0:
+                    return None
+                nap = min(nap, left)
+            self.told.wait(nap)
+        return reason
+
+    def nap(self) -> float:
+        """When to look at the clock again, in seconds."""
+        return min(max(self.remaining() / 1e9 * 0.875, 0.001), 1.0)
+
+    def copy(self) -> Held:
+        """One that lives on when its holder has left this one."""
+        copy = object.__new__(Held)
+        copy.__dict__.update(self.__dict__)
+        copy.told, copy._ends, copy._stops, copy._callbacks = Flag(), {}, [], []
+        return copy
+
+    # What follows is called on the loop.
 
     def give_up_at(self, hold_until: Moment) -> None:
         """Its holder gives it up then."""
-        self._lifetime.hold_until = hold_until
+        self._seen = replace(self._seen, lifetime=replace(self._seen.lifetime, hold_until=hold_until))
 
     def stop_renewals(self) -> None:
         """Nobody renews it: it is held until it ends."""
-        with self._lock:
-            self._lifetime.renews = False
+        self._seen = replace(self._seen, lifetime=replace(self._seen.lifetime, renews=False))
 
     def confirm(self, confirmation: Confirmation) -> None:
         """Learns that it lives. Too late a confirmation changes nothing, and an older one takes nothing back."""
-        with self._lock:
-            is_latest = confirmation.until.has_reached(self._lifetime.until)
-            if self._lifetime.confirm(confirmation, self._clock()) and is_latest:
-                self._fences = confirmation.grant.fences
+        if self.loss() is not None:
+            return
+        seen = self._seen
+        is_latest = confirmation.until.has_reached(seen.lifetime.until)
+        fences = confirmation.grant.fences if is_latest else seen.fences
+        self._seen = _Seen(seen.lifetime.confirmed(confirmation), fences)
 
-    def lose(self, reason: str) -> None:
+    def lose(self, reason: LossReason) -> None:
         """It has ended."""
-        with self._lock:
-            self._lifetime.lose(reason, self._clock())
+        if self.loss() is None:
+            self._end(reason)
 
-    def release(self) -> str | None:
+    def release(self) -> LossReason | None:
         """Ends it, as its holder wants. Returns why it was lost before, if it was."""
-        with self._lock:
-            now = self._clock()
-            self._lifetime.state(now)
-            lost = self._lifetime.lost
-            if lost is None:
-                self._is_released = True
-                self._lifetime.lose("released", now)
+        if self.loss() is None:
+            self._end("released", is_release=True)
         self.told.set()
-        return lost
+        end = self._ends.get("end")
+        return None if end is None or end.is_release else end.reason
 
-    def on_loss(self, callback: Callable[[], None]) -> None:
-        """Calls it once, on the keeper's thread, if the lease is lost before it is released."""
+    def on_loss(self, stop: Callable[[], None]) -> None:
+        """Calls it once, if the lease is lost before it is released: it stops what must not go on."""
+        self._stops.append(stop)
+
+    def on_told(self, callback: Callable[[], None]) -> None:
+        """Calls it once, after all that has to stop was told."""
         self._callbacks.append(callback)
 
-    def forget(self, callback: Callable[[], None]) -> None:
+    def forget(self, stop: Callable[[], None]) -> None:
         """Calls it no more."""
-        if callback in self._callbacks:
-            self._callbacks.remove(callback)
+        if stop in self._stops:
+            self._stops.remove(stop)
 
     def tell(self) -> None:
-        """Tells the loss. On the keeper's thread."""
+        """Tells the loss."""
         self.told.set()
+        stops, self._stops = self._stops, []
         callbacks, self._callbacks = self._callbacks, []
-        if not self._is_released:
-            for callback in callbacks:
-                callback()
+        if self.state() is not State.RELEASED:
+            for call in (*stops, *callbacks):
+                guarded(call)
+
+    def _end(self, reason: LossReason, is_release: bool = False) -> _End:
+        return self._ends.setdefault("end", _End(reason, is_release))
+
+
+def guarded(call: Callable[[], object]) -> None:
+    """Calls what the user may have written."""
+    try:
+        call()
+    except Exception:  # noqa: BLE001 it must not keep others from being called
+        _LOG.exception("a callback for the loss of a lease failed")

@@ -75,6 +75,11 @@ class Keeper:
         if kept is not None and kept.held is held:
             del self._kept[held.lease_id]
 
+    def replace(self, held: Held, stand_in: Held) -> None:
+        """Keeps another in its place."""
+        self.remove(held)
+        self.add(stand_in)
+
     def leases(self) -> list[Held]:
         """Those that are kept."""
         return [kept.held for kept in self._kept.values()]
@@ -107,7 +112,7 @@ class Keeper:
         for kept in list(self._kept.values()):
             if kept.held.loss() is not None:
                 del self._kept[kept.held.lease_id]
-                self._tell(kept.held)
+                kept.held.tell()
         if not self._kept:
             self._task = None
             return None
@@ -116,12 +121,6 @@ class Keeper:
                 kept.is_in_flight = True
             calls.add(self._cluster.spawn(self._renew([kept.held for kept in chunk])))
         return min(self._next_look(kept, now) for kept in self._kept.values())
-
-    def _tell(self, held: Held) -> None:
-        try:
-            held.tell()
-        except Exception:  # noqa: BLE001 a callback of the caller's must not stop the renewal of other leases
-            _LOG.exception("a callback for the loss of a lease failed")
 
     def _due(self, now: Moment) -> list[_Kept]:
         """The leases to renew now: all that are half as old as one that is due. Those with the least time come first."""

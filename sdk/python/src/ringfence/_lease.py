@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import logging
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import quote
 
 from . import _wire
-from ._held import Held
+from ._held import Held, guarded
 from ._lifetime import State
-from .errors import Invalid, Lost
+from .errors import Invalid, LossReason, Lost, Stale
 
+_LOG = logging.getLogger("ringfence")
 DEFAULT_TTL = 15.0
 
 
@@ -47,7 +50,7 @@ class BaseLease:
         return self._held.remaining() / 1e9
 
     @property
-    def lost_reason(self) -> str | None:
+    def lost_reason(self) -> LossReason | None:
         """Why it is lost (see `Lost.reason`); `released` once it is released; `None` while it lives."""
         return self._held.loss()
 
@@ -60,7 +63,7 @@ class BaseLease:
         self.check()
         one = self._one_of(key)
         return {
-            "Ringfence-Key": quote(one, safe="/"),
+            "Ringfence-Key": quote(one, safe=""),
             "Ringfence-Token": str(self.token),
             "Ringfence-Fence": str(self.fence(one)),
         }
@@ -81,6 +84,29 @@ class BaseLease:
         if key is None or key not in keys:
             raise Invalid("key", f"is one of the lease's keys: {keys!r}")
         return key
+
+
+def report_leak(held: Held) -> None:
+    """Tells the program of a handle that it has dropped: it has to release, also when something fails."""
+    keys = ", ".join(map(repr, held.fences()))
+    warnings.warn(
+        f"ringfence: a lease on {keys} was dropped without a release: it is released in the background",
+        ResourceWarning,
+        stacklevel=2,
+    )
+
+
+def is_after_loss(lease: BaseLease, error: Exception) -> bool:
+    """Whether work that leads has failed because it leads no longer. The guard's refusal is often the first to say so."""
+    return isinstance(error, Stale) or lease.state is State.LOST
+
+
+def report(on_error: Callable[[Exception], Any] | None, error: Exception) -> None:
+    """Reports what work has raised that led no longer."""
+    if on_error is None:
+        _LOG.warning("work failed after its lease was lost, and stands for election again", exc_info=error)
+    else:
+        guarded(lambda: on_error(error))
 
 
 class Options:

@@ -15,10 +15,11 @@ arrives after `until` does not revive the lease: its loss may have been reported
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ._clock import Moment
 from ._wire import Grant
+from .errors import LossReason
 
 MS = 1_000_000
 _DRIFT = 500
@@ -52,35 +53,34 @@ class Confirmation:
         return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))
 
 
+@dataclass(frozen=True)
 class Lifetime:
-    """How long a lease certainly lives."""
+    """How long a lease certainly lives, as its holder knows it. What is learned makes a new one."""
 
-    def __init__(self, first: Confirmation) -> None:
-        self.ttl = first.grant.ttl_ms * MS
-        self.until = first.until
-        self.hold_until: Moment | None = None
-        """When its holder gives it up."""
-        self.renews = True
-        self.lost: str | None = None
+    ttl: int
+    until: Moment
+    hold_until: Moment | None = None
+    """When its holder gives it up."""
+    renews: bool = True
 
-    def confirm(self, confirmation: Confirmation, now: Moment) -> bool:
-        """Extends the lifetime, and adopts the ttl, which another client may have changed. Returns whether it was in time."""
-        if self.state(now) is State.LOST:
-            return False
-        self.ttl = confirmation.grant.ttl_ms * MS
-        self.until = self.until.max(confirmation.until)
-        return True
+    @staticmethod
+    def of(first: Confirmation) -> Lifetime:
+        """That of a lease that was granted."""
+        return Lifetime(first.grant.ttl_ms * MS, first.until)
 
-    def lose(self, reason: str, now: Moment) -> None:
-        """Ends it for this reason, unless it is lost already."""
-        if self.state(now) is not State.LOST:
-            self.lost = reason
+    def confirmed(self, confirmation: Confirmation) -> Lifetime:
+        """A longer one, with the ttl that another client may have changed."""
+        return replace(self, ttl=confirmation.grant.ttl_ms * MS, until=self.until.max(confirmation.until))
+
+    def loss(self, now: Moment) -> LossReason | None:
+        """Why it is over; `None` if it is not. Whoever reports that keeps it: a loss that was reported is final."""
+        if not now.has_reached(self.end()):
+            return None
+        return "max-hold" if self._is_renewed_enough() else "unconfirmed"
 
     def state(self, now: Moment) -> State:
-        """A loss that was reported once is final, so it is stored."""
-        if self.lost is None and now.has_reached(self.end()):
-            self.lost = "max-hold" if self._is_renewed_enough() else "unconfirmed"
-        if self.lost is not None:
+        """How it stands, if nothing else has ended it."""
+        if self.loss(now) is not None:
             return State.LOST
         if self._needs_renewals() and now.has_reached(self.until.after(-self.ttl // 3)):
             return State.UNSURE
@@ -88,7 +88,7 @@ class Lifetime:
 
     def remaining(self, now: Moment) -> int:
         """How much longer it certainly lives, in nanoseconds."""
-        return 0 if self.state(now) is State.LOST else self.end().since(now)
+        return 0 if self.loss(now) is not None else self.end().since(now)
 
     def is_fresh(self, now: Moment) -> bool:
         """Whether a holder may begin: at least half of the ttl is left."""

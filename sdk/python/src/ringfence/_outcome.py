@@ -16,9 +16,16 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from ._http import Response
+from .errors import LossReason
 
 T = TypeVar("T")
 PROBLEM = "urn:ringfence:problem:"
+_TOLD: dict[str, LossReason] = {
+    "released": "released",
+    "expired": "expired",
+    "revoked": "revoked",
+    "abandoned": "abandoned",
+}
 
 
 @dataclass(frozen=True)
@@ -46,14 +53,13 @@ class Refused:
         return self.kind in ("unauthenticated", "forbidden")
 
     @property
-    def loss(self) -> str | None:
+    def loss(self) -> LossReason | None:
         """Why the lease is lost, if this says that it is."""
         if self.kind == "unknown-lease":
             return "forgotten"
         if self.kind != "lease-gone":
             return None
-        reason = self.problem.get("reason")
-        return reason if reason in ("released", "expired", "revoked", "abandoned") else "forgotten"
+        return _TOLD.get(str(self.problem.get("reason")), "forgotten")
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,10 @@ Outcome = Done[T] | Refused | NotDone | Ambiguous
 
 class NotSent(Exception):
     """There is no response, and nothing was sent."""
+
+
+class Untrusted(NotSent):
+    """One side refused the other's certificate: no repeat mends that."""
 
 
 class Broken(Exception):

@@ -2,29 +2,52 @@
 
 A thread is needed anyway, to renew leases while the caller works. On one loop, calls from any thread can be cancelled (Ctrl-C gives
 back what was acquired), and a node can be probed beside a call that waits for it.
+
+**A signal handler may call anything, whatever it interrupts.** So no thread ever has a lock that the loop, or another call,
+needs: a call is one `call_soon_threadsafe`, its result a `Flag`. The thread is begun by one step, too: callers who begin at once
+begin several, and one of them stays.
+
+**At the interpreter's end no call waits.** The thread has been frozen then, for ever. What `atexit` calls comes before that.
 """
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import atexit
 import logging
+import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from . import _fork
 from ._engine import Engine, Settings
-from ._tasks import bounded
-from .errors import Closed
+from ._signal import Flag, Result
+from ._tasks import quiet
+from .errors import Closed, TimedOut
 
 T = TypeVar("T")
 _LOG = logging.getLogger("ringfence")
 _AT_EXIT = 2.0
 _STARTS_WITHIN = 30.0
+# How much later than the call's bound the caller gives up, whatever the loop does.
+_LATER = 2.0
+_LOOK_INTERVAL = 0.05
+
+
+class Stop(Protocol):
+    """What ends a call, such as a `threading.Event`."""
+
+    def is_set(self) -> bool:
+        """Whether it is to end."""
+
+
+class Stopped(Exception):
+    """The caller wants no result any more."""
 
 
 class Runner:
@@ -33,84 +56,116 @@ class Runner:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.process = _fork.process()
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._is_ready = threading.Event()
-        self._engine: Engine | None = None
+        self._is_ready = Flag()
+        self._is_over = Flag()
+        self._engines: dict[str, Engine] = {}
+        self._thread: int | None = None
         self._is_stopped = False
 
-    def run(self, work: Callable[[Engine], Coroutine[Any, Any, T]]) -> T:
-        """Runs `work` on the loop, and waits for it. If the caller is interrupted, so is the work."""
+    def run(
+        self,
+        work: Callable[[Engine], Coroutine[Any, Any, T]],
+        timeout: float | None = None,
+        stop: Stop | None = None,
+    ) -> T:
+        """Runs `work` on the loop, and waits for it. If the caller is interrupted, so is the work.
+
+        `timeout` is that of the work. Raises `Stopped` once `stop` is set.
+        """
         engine = self._started()
-        if threading.current_thread() is self._thread:
+        if _thread.get_ident() == self._thread:
             raise RuntimeError("the client's own thread cannot wait for itself")
-        with self._lock:
-            # What is submitted before the client stops is answered.
-            if self._is_stopped:
-                raise Closed("the client is closed")
-            future = asyncio.run_coroutine_threadsafe(work(engine), engine.loop)
+        call = _Call(work, engine)
         try:
-            return future.result()
-        except CancelledError:
-            raise Closed("the client was closed") from None
+            engine.loop.call_soon_threadsafe(call.begin)
+        except RuntimeError:
+            raise Closed("the client is closed") from None
+        try:
+            self._wait(call.result.done, timeout, stop)
         except BaseException:
-            future.cancel()
+            with suppress(RuntimeError):
+                engine.loop.call_soon_threadsafe(call.cancel)
             raise
+        return call.result.get()
+
+    def _wait(self, done: Flag, timeout: float | None, stop: Stop | None) -> None:
+        begun = time.monotonic()
+        while True:
+            left = None if timeout is None else timeout + _LATER - (time.monotonic() - begun)
+            nap = left if stop is None else min(_LOOK_INTERVAL, _LOOK_INTERVAL if left is None else left)
+            if done.wait(nap):
+                return
+            if stop is not None and stop.is_set():
+                raise Stopped
+            if timeout is not None and left is not None and left <= 0:
+                raise TimedOut(timeout, "timeout")
 
     def call_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls it on the loop, if that still runs in this process. From anywhere, also from the garbage collector."""
-        engine = self._engine
+        engine = self.engine()
         if engine is not None and self.process == _fork.process():
             with suppress(RuntimeError):
                 engine.loop.call_soon_threadsafe(function, *arguments)
 
     def engine(self) -> Engine | None:
         """The engine, if it has begun."""
-        return self._engine
+        return self._engines.get("engine")
 
-    def stop(self, within: float, closes: bool) -> None:
-        """Waits for releases in the background, closes the client if it `closes`, and ends the thread."""
-        with self._lock:
-            engine, thread = self._engine, self._thread
-            was_stopped, self._is_stopped = self._is_stopped, self._is_stopped or closes
-        if engine is None or thread is None or was_stopped or not thread.is_alive():
-            return
-        if not closes:
-            with suppress(Exception):
-                asyncio.run_coroutine_threadsafe(_settle(engine, within), engine.loop).result(within + 1.0)
-            return
-        self.call_back_stop(engine, within)
-        thread.join()
+    def close(self, within: float) -> int:
+        """Closes the client, and ends the thread. Returns how many leases are left."""
+        engine, was_stopped, self._is_stopped = self.engine(), self._is_stopped, True
+        if engine is None or was_stopped:
+            return 0
+        if sys.is_finalizing():
+            _LOG.warning("the client was closed while the program ended: its leases end with their ttl")
+            return 0
+        result: Result[int] = Result()
+        engine.loop.call_soon_threadsafe(_begin_close, engine, within, result)
+        self._is_over.wait(within + _LATER)
+        return result.get() if result.done.is_set() else 0
 
-    def call_back_stop(self, engine: Engine, within: float) -> None:
-        """Closes the engine on its loop, which ends then."""
-        asyncio.run_coroutine_threadsafe(_close(engine, within), engine.loop)
+    def settle(self, within: float) -> None:
+        """Ends what waits, and waits for releases."""
+        engine = self.engine()
+        if engine is None or self._is_stopped:
+            return
+        call = _Call(lambda engine: engine.settle(within), engine)
+        with suppress(RuntimeError):
+            engine.loop.call_soon_threadsafe(call.begin)
+            call.result.done.wait(within + _LATER)
 
     def abandon(self) -> None:
         """Ends the thread once all releases are done: nobody has the client any more."""
-        # Nobody else can call: no lock, which the thread that the garbage collector interrupted may have.
-        if self.process == _fork.process() and self._engine is not None and not self._is_stopped:
+        engine = self.engine()
+        if self.process == _fork.process() and engine is not None and not self._is_stopped:
             self._is_stopped = True
             with suppress(RuntimeError):
-                self.call_back_stop(self._engine, 30.0)
+                engine.loop.call_soon_threadsafe(_begin_close, engine, 30.0, Result())
 
     def _started(self) -> Engine:
-        with self._lock:
-            if self._is_stopped:
-                raise Closed("the client is closed")
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._main, name="ringfence", daemon=True)
-                self._thread.start()
-                _RUNNERS.add(self)
-            if not self._is_ready.wait(_STARTS_WITHIN) or self._engine is None:
-                raise RuntimeError("the client's thread does not run: does this server allow threads?")
-            return self._engine
+        if self._is_stopped:
+            raise Closed("the client is closed")
+        if sys.is_finalizing():
+            raise Closed("the program ends")
+        engine = self.engine()
+        if engine is None:
+            _RUNNERS.add(self)
+            _thread.start_new_thread(self._start, ())
+            self._is_ready.wait(_STARTS_WITHIN)
+            engine = self.engine()
+        if engine is None:
+            raise RuntimeError("the client's thread does not run: does this server allow threads?")
+        return engine
+
+    def _start(self) -> None:
+        """Starts the thread from another one, which no signal handler interrupts: that takes locks."""
+        threading.Thread(target=self._main, name="ringfence", daemon=True).start()
 
     def _main(self) -> None:
         loop = asyncio.new_event_loop()
         try:
-            asyncio.set_event_loop(loop)
-            loop.run_until_complete(self._begin())
+            if not loop.run_until_complete(self._begin()):
+                return
             loop.run_forever()
             # Whoever waits for one of these is told.
             left = asyncio.all_tasks(loop)
@@ -118,38 +173,67 @@ class Runner:
                 task.cancel()
             if left:
                 loop.run_until_complete(asyncio.wait(left))
+            self._is_over.set()
         finally:
             self._is_ready.set()
             loop.close()
 
-    async def _begin(self) -> None:
-        self._engine = Engine(self._settings)
+    async def _begin(self) -> bool:
+        """Returns whether this is the thread that stays."""
+        engine = Engine(self._settings)
+        if self._engines.setdefault("engine", engine) is not engine:
+            await engine.close(0.0)
+            return False
+        self._thread = _thread.get_ident()
         self._is_ready.set()
+        return True
+
+
+class _Call(Generic[T]):
+    """A call on the loop, whose result goes to another thread."""
+
+    def __init__(self, work: Callable[[Engine], Coroutine[Any, Any, T]], engine: Engine) -> None:
+        self.result: Result[T] = Result()
+        self._work, self._engine = work, engine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Begins it. On the loop."""
+        self._task = quiet(self._engine.loop.create_task(self._work(self._engine)))
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """Nobody waits for it any more. On the loop."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        error = Closed("the client was closed") if task.cancelled() else task.exception()
+        if error is None:
+            self.result.succeed(task.result())
+        else:
+            self.result.fail(error)
 
 
 _RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
-async def _close(engine: Engine, within: float) -> None:
-    try:
-        await engine.close(within)
-        # What it has just cancelled and closed ends in the next rounds.
-        for _ in range(3):
-            await asyncio.sleep(0)
-    finally:
-        engine.loop.call_soon(engine.loop.stop)
+def _begin_close(engine: Engine, within: float, result: Result[int]) -> None:
+    async def close() -> None:
+        try:
+            result.succeed(await engine.close(within))
+            # What it has just cancelled and closed ends in the next rounds.
+            for _ in range(3):
+                await asyncio.sleep(0)
+        finally:
+            engine.loop.call_soon(engine.loop.stop)
 
-
-async def _settle(engine: Engine, within: float) -> None:
-    try:
-        await bounded(engine.cluster.settled(), within)
-    except asyncio.TimeoutError:
-        _LOG.warning("leases could not be released before the process ended: they end with their ttl")
+    quiet(engine.loop.create_task(close()))
 
 
 @atexit.register
 def _at_exit() -> None:
-    """Finishes releases that go on in the background. Leases that were never released end with their ttl."""
+    """Ends what waits, and finishes releases. Leases that were never released end with their ttl."""
     for runner in list(_RUNNERS):
         if runner.process == _fork.process():
-            runner.stop(_AT_EXIT, closes=False)
+            runner.settle(_AT_EXIT)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import select
+import ssl
 import time
 from collections.abc import Callable
 
@@ -23,7 +24,7 @@ from . import _clock
 from ._dial import Names
 from ._http import Malformed, Request, Response, ResponseReader
 from ._nodes import Url
-from ._outcome import Broken, NotSent
+from ._outcome import Broken, NotSent, Untrusted
 from ._tasks import bounded, quiet
 from ._tls import Tls, is_refusal
 
@@ -68,6 +69,7 @@ class Server:
         # Over a plain connection anybody could read it.
         self._credential = credential if url.is_https else None
         self._idle: list[_Connection] = []
+        self._is_closed = False
         # When a probe was answered last.
         self._heard = 0.0
         self._probing: asyncio.Task[Response] | None = None
@@ -94,7 +96,8 @@ class Server:
         return probing.result()
 
     def close(self) -> None:
-        """Closes its idle connections."""
+        """Closes its idle connections, and others once they are idle."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop().close()
 
@@ -159,7 +162,7 @@ class Server:
             connection.close()
             self._names.forget(self.url.host, self.url.port)
             if not is_reused and is_refusal(error):
-                raise NotSent(f"{self.url}: {error}") from error
+                raise Untrusted(f"{self.url} refuses this client's certificate: {error}") from error
             if isinstance(error, OSError | Malformed):
                 raise Broken(f"{self.url}: {error or type(error).__name__}") from error
             raise
@@ -180,7 +183,7 @@ class Server:
 
     def _keep(self, connection: _Connection, response: Response) -> None:
         connection.idle_since = time.monotonic()
-        if response.keeps_alive and len(self._idle) < _MAX_IDLE:
+        if response.keeps_alive and len(self._idle) < _MAX_IDLE and not self._is_closed:
             self._idle.append(connection)
         else:
             connection.close()
@@ -206,6 +209,8 @@ class Server:
             )
         except BaseException as error:
             connected.close()
+            if isinstance(error, ssl.SSLCertVerificationError):
+                raise Untrusted(f"the certificate of {self.url} is not trusted: {error}") from error
             if isinstance(error, OSError):
                 raise NotSent(f"{self.url}: {error}") from error
             raise

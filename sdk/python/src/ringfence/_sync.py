@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import _thread
+import functools
 import logging
 import os
 import random
+import sys
 import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
+from ._blocks import Blocks
 from ._engine import Engine, Settings
-from ._held import Held
-from ._lease import DEFAULT_TTL, BaseLease, Options
+from ._held import Held, guarded
+from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
 from ._lifetime import State
-from ._runner import Runner
-from .errors import Error, Lost, Unavailable, Unknown
+from ._runner import Runner, Stop, Stopped
+from .errors import Blocker, Error, LossReason, Lost, Unavailable, Unknown
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LOG = logging.getLogger("ringfence")
 _CLOSE_WITHIN = 5.0
 
@@ -88,18 +93,51 @@ class Client:
         )
         return Lock(self, options)
 
-    def adopt(self, lease_id: str) -> Lease:
+    def adopt(self, lease_id: str, *, timeout: float | None = None) -> Lease:
         """Takes over a lease by its id, perhaps from another process: renews it once, and from then on.
 
         Nobody else may renew or release it. Raises `Lost` if it has ended.
         """
-        checked = _wire.lease_id(lease_id)
+        checked, bound = _wire.lease_id(lease_id), _wire.bound("timeout", timeout)
         runner = self._runner()
 
         async def work(engine: Engine) -> Lease:
-            return Lease(self, runner, engine, await engine.adopt(checked), 0, None)
+            return Lease(self, runner, engine, await engine.adopt(checked, bound), 0, None)
 
-        return runner.run(work)
+        return runner.run(work, bound)
+
+    def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
+        """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
+        checked, bound = _wire.check_key(key, "key"), _wire.bound("timeout", timeout)
+        return self._runner().run(lambda engine: engine.holders(checked, bound), bound)
+
+    @overload
+    def lead(
+        self,
+        key: str,
+        work: Callable[[Lease], T],
+        *,
+        ttl: float = ...,
+        holder: str | None = ...,
+        metadata: Mapping[str, str] | None = ...,
+        max_hold: float | None = ...,
+        on_error: Callable[[Exception], Any] | None = ...,
+        stop: None = ...,
+    ) -> T: ...
+
+    @overload
+    def lead(
+        self,
+        key: str,
+        work: Callable[[Lease], T],
+        *,
+        ttl: float = ...,
+        holder: str | None = ...,
+        metadata: Mapping[str, str] | None = ...,
+        max_hold: float | None = ...,
+        on_error: Callable[[Exception], Any] | None = ...,
+        stop: Stop,
+    ) -> T | None: ...
 
     def lead(
         self,
@@ -110,31 +148,50 @@ class Client:
         holder: str | None = None,
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
-    ) -> T:
+        on_error: Callable[[Exception], Any] | None = None,
+        stop: Stop | None = None,
+    ) -> T | None:
         """Runs `work` as the leader, and returns its result.
 
         `work` finds out that it leads no longer by `lease.check()`, whose `Lost` it lets through. Once it has ended, it stands for
-        election again. The lease is released only after `work` has ended. Any other error of `work` ends it.
+        election again. What `work` raises after the loss, and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any
+        other error of `work` ends it. The lease is released only after `work` has ended.
+
+        `stop`, such as a `threading.Event`, ends the race once it is set: then it returns `None`. Work that runs looks at it itself.
         """
         lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
-        while True:
+        while stop is None or not stop.is_set():
             try:
-                lease = lock.acquire()
+                lease = lock._acquire(lock._options.spec, None, stop)
+            except Stopped:
+                break
             except (Unavailable, Unknown) as error:
                 _LOG.warning("cannot stand for election: %s", error)
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
                 continue
             try:
                 with lease:
-                    return work(lease)
+                    try:
+                        return work(lease)
+                    except Lost:
+                        raise
+                    except Exception as error:
+                        if not is_after_loss(lease, error):
+                            raise
+                        report(on_error, error)
+                time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
             except Lost:
                 # The caller sees the loss of another lease as an error of `work`.
                 if lease.state is State.RELEASED:
                     raise
+        return None
 
-    def close(self, within: float = _CLOSE_WITHIN) -> None:
-        """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest."""
-        self._runner().stop(within, closes=True)
+    def close(self, within: float = _CLOSE_WITHIN) -> int:
+        """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
+
+        Returns how many leases it could not release: they end with their ttl.
+        """
+        return self._runner().close(_wire.bound("within", within) or 0.0)
 
     def __enter__(self) -> Client:
         return self
@@ -154,42 +211,50 @@ class Lock:
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
-        self._local = threading.local()
+        self._blocks: Blocks[Lease] = Blocks()
 
-    def acquire(self) -> Lease:
-        """Acquires a lease: waits its turn, first come first served. If it is interrupted, the place, or the grant, is given back."""
-        return self._acquire(self._options.spec)
+    def acquire(self, *, timeout: float | None = None) -> Lease:
+        """Acquires a lease: waits its turn, first come first served. `timeout` bounds the whole call, in seconds.
 
-    def try_acquire(self) -> Lease:
-        """Tries once: raises `Held` if a key is not free."""
-        return self._acquire(_wire.tried(self._options.spec))
+        If it is interrupted, the place, or the grant, is given back.
+        """
+        return self._acquire(self._options.spec, timeout)
 
-    def _acquire(self, spec: _wire.Spec) -> Lease:
+    def try_acquire(self, *, timeout: float | None = None) -> Lease:
+        """Tries once: raises `Held` if a key is not free. `timeout` bounds the whole call, in seconds."""
+        return self._acquire(_wire.tried(self._options.spec), timeout)
+
+    def _acquire(self, spec: _wire.Spec, timeout: float | None, stop: Stop | None = None) -> Lease:
+        bound = _wire.bound("timeout", timeout)
         runner = self._client._runner()
 
         async def work(engine: Engine) -> Lease:
             # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
-            held = await engine.acquire(spec)
+            held = await engine.acquire(spec, bound)
             return Lease(self._client, runner, engine, held, spec.hold_at_least_ms, self._options.on_lost)
 
-        return runner.run(work)
+        return runner.run(work, bound, stop)
+
+    def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
+        """The same function, each call of which has a lease of its own."""
+
+        @functools.wraps(work)
+        def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            with self:
+                return work(*args, **kwargs)
+
+        return locked
 
     def __enter__(self) -> Lease:
         lease = self.acquire().__enter__()
-        self._entered().append(lease)
+        self._blocks.enter(id(sys._getframe(1)), _thread.get_ident(), lease)
         return lease
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        entered = self._entered()
-        if not entered:
-            raise RuntimeError("a thread leaves only the locks that it has entered")
-        entered.pop().__exit__(kind, error, traceback)
-
-    def _entered(self) -> list[Lease]:
-        found: list[Lease] = self._local.__dict__.setdefault("leases", [])
-        return found
+        lease = self._blocks.leave(id(sys._getframe(1)), _thread.get_ident())
+        lease.__exit__(kind, error, traceback)
 
 
 class Lease(BaseLease):
@@ -209,29 +274,38 @@ class Lease(BaseLease):
         self._client, self._runner = client, runner
         self._hold_at_least_ms = hold_at_least_ms
         self._is_entered = False
-        self._dropped = weakref.finalize(self, runner.call_soon, engine.drop, held)
+        self._dropped = weakref.finalize(self, _drop, runner, engine, held)
         self._dropped.atexit = False
         if on_lost is not None:
             _tell(self, on_lost)
 
-    def renew(self, ttl: float | None = None) -> None:
-        """Renews it now, perhaps with another ttl. There is no need to if it renews itself."""
+    def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
+        """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
         self.check()
-        ttl_ms = None if ttl is None else _wire.ttl_ms(ttl)
-        self._runner.run(lambda engine: engine.renew(self._held, ttl_ms))
+        ttl_ms, bound = None if ttl is None else _wire.ttl_ms(ttl), _wire.bound("timeout", timeout)
+        self._runner.run(lambda engine: engine.renew(self._held, ttl_ms, bound), bound)
 
-    def release(self) -> None:
-        """Releases the keys. A repeat does nothing.
+    def release(self, *, timeout: float | None = None) -> None:
+        """Releases the keys. A repeat does nothing. `timeout` bounds the call, in seconds.
 
-        Raises `Lost` if the lease was lost before: what was done under it may have met another holder. After `Unknown` and
-        `Unavailable` the release is repeated in the background.
+        Raises `Lost` if the lease was lost before: what was done under it may have met another holder. After `Unknown`,
+        `Unavailable` and `TimedOut` the release is repeated in the background. With `hold_at_least` the keys stay held until that
+        time has passed since the grant.
+
+        While the interpreter ends, nothing can be released any more: that goes to the log, and the lease ends with its ttl.
         """
         if self._held.is_forked:
             raise Lost("forked")
-        if self.state is State.RELEASED:
-            return
+        bound = _wire.bound("timeout", timeout)
+        if self.state is not State.RELEASED:
+            self._release(bound)
+
+    def _release(self, timeout: float | None) -> None:
         self._dropped.detach()
-        self._runner.run(lambda engine: engine.release(self._held))
+        if sys.is_finalizing():
+            _LOG.warning("a lease was to be released while the program ended: it ends with its ttl")
+            return
+        self._runner.run(lambda engine: engine.release(self._held, self._hold_at_least_ms, timeout), timeout)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -240,19 +314,9 @@ class Lease(BaseLease):
         self._runner.run(self._give_up)
         return self.lease_id
 
-    def wait_lost(self, timeout: float | None = None) -> str | None:
+    def wait_lost(self, timeout: float | None = None) -> LossReason | None:
         """Waits until the lease is lost or released, and returns the reason; `None` after this many seconds."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while (reason := self._held.loss()) is None:
-            # A timer may be slower than the clock of leases.
-            nap = min(max(self._held.remaining() / 1e9 * 0.875, 0.001), 1.0)
-            if until is not None:
-                left = until - time.monotonic()
-                if left <= 0:
-                    return None
-                nap = min(nap, left)
-            self._held.told.wait(nap)
-        return reason
+        return self._held.wait_lost(_wire.bound("timeout", timeout))
 
     def __enter__(self) -> Lease:
         if self._is_entered:
@@ -272,9 +336,11 @@ class Lease(BaseLease):
         if state is State.RELEASED:
             return
         reason = self._held.loss()
-        self._dropped.detach()
         try:
-            self._runner.run(lambda engine: engine.leave(self._held, self._hold_at_least_ms))
+            self._release(None)
+        except (Unknown, Unavailable):
+            # It goes on in the background.
+            pass
         except Error as failure:
             if error is None:
                 raise
@@ -286,6 +352,13 @@ class Lease(BaseLease):
         engine.give_up(self._held)
 
 
+def _drop(runner: Runner, engine: Engine, held: Held) -> None:
+    is_leak = held.loss() is None
+    runner.call_soon(engine.drop, held)
+    if is_leak:
+        report_leak(held)
+
+
 def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
     """Calls back on a thread of its own, which may take as long as it likes. Does not keep the lease alive."""
     weak = weakref.ref(lease)
@@ -293,9 +366,12 @@ def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
     def call() -> None:
         alive = weak()
         if alive is not None:
-            threading.Thread(target=on_lost, args=(alive,), name="ringfence-lost", daemon=True).start()
+            run = threading.Thread(
+                target=guarded, args=(lambda: on_lost(alive),), name="ringfence-lost", daemon=True
+            )
+            run.start()
 
-    lease._held.on_loss(call)
+    lease._held.on_told(call)
 
 
 def _abandon(runners: dict[tuple[int, int], Runner]) -> None:

@@ -24,12 +24,7 @@ class Tls:
         self._ca, self._cert, self._key = ca, cert, key
         self._seen = self._files()
         self._looked_at = time.monotonic()
-        try:
-            self._context = self._load()
-        except (OSError, ValueError) as error:
-            raise Invalid(
-                "ca" if cert is None else "cert", f"the TLS files cannot be used: {error}"
-            ) from error
+        self._context = self._load()
 
     def context(self) -> ssl.SSLContext:
         """The context of new connections. If files that changed cannot be used, the old ones stay in use."""
@@ -41,16 +36,42 @@ class Tls:
                 self._seen = files
                 try:
                     self._context = self._load()
-                except (OSError, ValueError) as error:
+                except Invalid as error:
                     _LOG.warning("TLS files that changed cannot be used, the old ones stay in use: %s", error)
         return self._context
 
     def _load(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self._ca)
+        try:
+            context = ssl.create_default_context(cafile=self._ca)
+        except (OSError, ValueError) as error:
+            raise Invalid("ca", f"{self._ca}: no certificates in PEM: {error}") from error
         context.minimum_version = ssl.TLSVersion.TLSv1_2
-        if self._cert is not None:
-            context.load_cert_chain(self._cert, self._key)
+        if self._cert is not None and self._key is not None:
+            self._load_own(context, self._cert, self._key)
         return context
+
+    @staticmethod
+    def _load_own(context: ssl.SSLContext, cert: str, key: str) -> None:
+        def encrypted() -> bytes:
+            # Without this, the library asks on the terminal, and waits.
+            raise Invalid("key", f"{key}: is encrypted, and a client has nobody to ask for the password")
+
+        for field, path in (("cert", cert), ("key", key)):
+            try:
+                with open(path, "rb") as file:
+                    is_pem = b"-----BEGIN " in file.read()
+            except OSError as error:
+                raise Invalid(field, f"{path}: {error.strerror}") from error
+            if not is_pem:
+                raise Invalid(field, f"{path}: is not in PEM")
+        try:
+            context.load_cert_chain(cert, key, password=encrypted)
+        except Invalid:
+            raise
+        except (OSError, ValueError) as error:
+            is_other = getattr(error, "reason", None) == "KEY_VALUES_MISMATCH"
+            why = f"is not the key of {cert}" if is_other else f"cannot be used with {cert}: {error}"
+            raise Invalid("key" if is_other else "cert", f"{key}: {why}") from error
 
     def _files(self) -> list[tuple[int, int, int] | None]:
         return [_look(path) for path in (self._ca, self._cert, self._key)]

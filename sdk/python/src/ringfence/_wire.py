@@ -14,6 +14,8 @@ from .errors import Blocker, Invalid
 MAX_TOKEN = 2**53 - 1
 MAX_KEYS = 64
 _TTL_MS = (100, 86_400_000)
+# Some thirty years. Timers take no number that is much larger.
+_LONGEST = 1e9
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -115,6 +117,11 @@ def ttl_ms(ttl: float) -> int:
     if not _TTL_MS[0] <= ms <= _TTL_MS[1]:
         raise Invalid("ttl", "a time-to-live is from 0.1 s to 24 h")
     return ms
+
+
+def bound(field: str, seconds: float | None) -> float | None:
+    """A number of seconds that bounds a call; `None` for no bound."""
+    return None if seconds is None else _ms(field, seconds) / 1_000
 
 
 def lease_id(text: str) -> str:
@@ -251,7 +258,7 @@ def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
 def _ms(field: str, seconds: float) -> int:
     if isinstance(seconds, bool) or not isinstance(seconds, int | float):
         raise Invalid(field, "is a number of seconds")
-    if not math.isfinite(seconds) or seconds < 0:
-        raise Invalid(field, "must be finite and not negative")
+    if not 0 <= seconds <= _LONGEST:
+        raise Invalid(field, "is from 0 to 1e9 seconds")
     # A positive time stays one.
     return math.ceil(seconds * 1_000 - 1e-6)

@@ -10,29 +10,31 @@ Everything happens on the event loop of the caller: a loop that is blocked renew
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import random
+import sys
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
+from ._blocks import Blocks
+from ._body import Body
 from ._engine import Engine, Settings
-from ._held import Held
-from ._lease import DEFAULT_TTL, BaseLease, Options
+from ._held import Held, guarded
+from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
 from ._lifetime import State
-from ._tasks import cancellations, take_back_cancellation
-from .errors import Closed, Error, Lost, Unavailable, Unknown
+from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
 
 __all__ = ["Client", "Lease", "Lock"]
 
 T = TypeVar("T")
+P = ParamSpec("P")
 _LOG = logging.getLogger("ringfence")
 _CLOSE_WITHIN = 5.0
-# Tells our own cancellation of a body from those of others.
-_LOST = "ringfence: the lease is lost"
 
 
 class Client:
@@ -96,13 +98,18 @@ class Client:
         )
         return Lock(self, options)
 
-    async def adopt(self, lease_id: str) -> Lease:
+    async def adopt(self, lease_id: str, *, timeout: float | None = None) -> Lease:
         """Takes over a lease by its id, perhaps from another process: renews it once, and from then on.
 
         Nobody else may renew or release it. Raises `Lost` if it has ended.
         """
-        engine = self._on_loop()
-        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id)), 0, None)
+        engine, bound = self._on_loop(), _wire.bound("timeout", timeout)
+        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), 0, None)
+
+    async def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
+        """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
+        checked, bound = _wire.check_key(key, "key"), _wire.bound("timeout", timeout)
+        return await self._on_loop().holders(checked, bound)
 
     async def lead(
         self,
@@ -113,10 +120,13 @@ class Client:
         holder: str | None = None,
         metadata: Mapping[str, str] | None = None,
         max_hold: float | None = None,
+        on_error: Callable[[Exception], Any] | None = None,
     ) -> T:
         """Runs `work` as the leader, and returns its result.
 
-        If the lease is lost, `work` is cancelled, and once it has ended, it stands for election again. An error of `work` ends it.
+        If the lease is lost, `work` is cancelled, and once it has ended, it stands for election again. What `work` raises then,
+        and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any other error of `work` ends it, as does a
+        cancellation.
         """
         lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
         while True:
@@ -124,21 +134,34 @@ class Client:
                 lease = await lock.acquire()
             except (Unavailable, Unknown) as error:
                 _LOG.warning("cannot stand for election: %s", error)
-                await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311
+                await _pause()
                 continue
             try:
                 async with lease:
-                    return await work(lease)
+                    try:
+                        return await work(lease)
+                    except Lost:
+                        raise
+                    except Exception as error:
+                        if not is_after_loss(lease, error):
+                            raise
+                        report(on_error, error)
+                await _pause()
             except Lost:
                 # The caller sees the loss of another lease as an error of `work`.
                 if lease.state is State.RELEASED:
                     raise
 
-    async def close(self, within: float = _CLOSE_WITHIN) -> None:
-        """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest."""
+    async def close(self, within: float = _CLOSE_WITHIN) -> int:
+        """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
+
+        Returns how many leases it could not release: they end with their ttl.
+        """
+        bound = _wire.bound("within", within) or 0.0
         engine, self._is_closed = self._engine, True
-        if engine is not None and engine.process == _fork.process() and not engine.loop.is_closed():
-            await self._on_loop().close(within)
+        if engine is None or engine.process != _fork.process() or engine.loop.is_closed():
+            return 0
+        return await self._on_loop().close(bound)
 
     async def __aenter__(self) -> Client:
         return self
@@ -165,33 +188,46 @@ class Lock:
 
     def __init__(self, client: Client, options: Options) -> None:
         self._client, self._options = client, options
-        self._entered: weakref.WeakKeyDictionary[asyncio.Task[Any], list[Lease]] = weakref.WeakKeyDictionary()
+        self._blocks: Blocks[Lease] = Blocks()
 
-    async def acquire(self) -> Lease:
-        """Acquires a lease: waits its turn, first come first served. If it is cancelled, the place, or the grant, is given back."""
-        return await self._acquire(self._options.spec)
+    async def acquire(self, *, timeout: float | None = None) -> Lease:
+        """Acquires a lease: waits its turn, first come first served. `timeout` bounds the whole call, in seconds.
 
-    async def try_acquire(self) -> Lease:
-        """Tries once: raises `Held` if a key is not free."""
-        return await self._acquire(_wire.tried(self._options.spec))
+        If it is cancelled, the place, or the grant, is given back.
+        """
+        return await self._acquire(self._options.spec, timeout)
 
-    async def _acquire(self, spec: _wire.Spec) -> Lease:
-        engine = self._client._on_loop()
-        return Lease(engine, await engine.acquire(spec), spec.hold_at_least_ms, self._options.on_lost)
+    async def try_acquire(self, *, timeout: float | None = None) -> Lease:
+        """Tries once: raises `Held` if a key is not free. `timeout` bounds the whole call, in seconds."""
+        return await self._acquire(_wire.tried(self._options.spec), timeout)
+
+    async def _acquire(self, spec: _wire.Spec, timeout: float | None) -> Lease:
+        engine, bound = self._client._on_loop(), _wire.bound("timeout", timeout)
+        held = await engine.acquire(spec, bound)
+        return Lease(engine, held, spec.hold_at_least_ms, self._options.on_lost)
+
+    def __call__(self, work: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+        """The same coroutine function, each call of which has a lease of its own, and is cancelled when that is lost."""
+
+        @functools.wraps(work)
+        async def locked(*args: P.args, **kwargs: P.kwargs) -> T:
+            async with self:
+                return await work(*args, **kwargs)
+
+        return locked
 
     async def __aenter__(self) -> Lease:
+        frame = id(sys._getframe(1))
         lease = await self.acquire()
         await lease.__aenter__()
-        self._entered.setdefault(_task(), []).append(lease)
+        self._blocks.enter(frame, id(asyncio.current_task()), lease)
         return lease
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        leases = self._entered.get(_task())
-        if not leases:
-            raise RuntimeError("a task leaves only the locks that it has entered")
-        await leases.pop().__aexit__(kind, error, traceback)
+        lease = self._blocks.leave(id(sys._getframe(1)), id(asyncio.current_task()))
+        await lease.__aexit__(kind, error, traceback)
 
 
 class Lease(BaseLease):
@@ -203,29 +239,30 @@ class Lease(BaseLease):
         super().__init__(held)
         self._engine = engine
         self._hold_at_least_ms = hold_at_least_ms
-        self._body: asyncio.Task[Any] | None = None
-        self._is_cancelled = False
-        self._outer = 0
+        self._body: Body | None = None
         self._dropped = weakref.finalize(self, _drop, engine, held)
         self._dropped.atexit = False
         if on_lost is not None:
-            _tell(self, on_lost)
+            _tell(self, engine.loop, on_lost)
 
-    async def renew(self, ttl: float | None = None) -> None:
-        """Renews it now, perhaps with another ttl. There is no need to if it renews itself."""
+    async def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
+        """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
         self.check()
-        await self._engine.renew(self._held, None if ttl is None else _wire.ttl_ms(ttl))
+        ttl_ms, bound = None if ttl is None else _wire.ttl_ms(ttl), _wire.bound("timeout", timeout)
+        await self._engine.renew(self._held, ttl_ms, bound)
 
-    async def release(self) -> None:
-        """Releases the keys, also if it is cancelled. A repeat does nothing.
+    async def release(self, *, timeout: float | None = None) -> None:
+        """Releases the keys, also if it is cancelled. A repeat does nothing. `timeout` bounds the call, in seconds.
 
-        Raises `Lost` if the lease was lost before: what was done under it may have met another holder. After `Unknown` and
-        `Unavailable` the release is repeated in the background.
+        Raises `Lost` if the lease was lost before: what was done under it may have met another holder. After `Unknown`,
+        `Unavailable` and `TimedOut` the release is repeated in the background. With `hold_at_least` the keys stay held until that
+        time has passed since the grant.
         """
         if self._held.is_forked:
             raise Lost("forked")
+        bound = _wire.bound("timeout", timeout)
         self._dropped.detach()
-        await self._engine.release(self._held)
+        await self._engine.release(self._held, self._hold_at_least_ms, bound)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -234,72 +271,46 @@ class Lease(BaseLease):
         self._engine.give_up(self._held)
         return self.lease_id
 
-    async def wait_lost(self) -> str:
+    async def wait_lost(self) -> LossReason:
         """Returns the reason once the lease is lost or released."""
-        lost = asyncio.Event()
-        self._held.on_loss(lost.set)
-        try:
-            while (reason := self._held.loss()) is None:
-                left = self._held.remaining() / 1e9
-                waiting = asyncio.ensure_future(lost.wait())
-                try:
-                    await asyncio.wait({waiting}, timeout=min(max(left * 0.875, 0.001), 1.0))
-                finally:
-                    waiting.cancel()
-            return reason
-        finally:
-            self._held.forget(lost.set)
+        return await _wait_lost(self._held)
 
     async def __aenter__(self) -> Lease:
         if self._body is not None:
             raise RuntimeError("a lease is entered once")
         self.check()
-        self._body = _task()
-        self._outer = cancellations(self._body)
-        self._held.on_loss(self._cancel)
+        self._body = Body(_task())
+        self._held.on_loss(self._body.cancel)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._held.forget(self._cancel)
-        reason = self._held.loss() if self.state is not State.RELEASED else None
-        is_ours = self._is_cancelled and await self._absorb(error)
-        if self._held.is_forked:
-            return
-        self._dropped.detach()
+        body, reason = self._body, self._held.loss() if self.state is not State.RELEASED else None
+        is_ours = False
         try:
-            await self._engine.leave(self._held, self._hold_at_least_ms)
+            if body is not None:
+                self._held.forget(body.cancel)
+                is_ours = body.is_cancelled and await body.absorb(error)
+        finally:
+            # Whatever ends the block, the lease is not kept.
+            if not self._held.is_forked:
+                self._dropped.detach()
+                await self._leave(error, is_ours)
+        if reason is not None and (error is None or is_ours):
+            raise Lost(reason) from None
+
+    async def _leave(self, error: BaseException | None, is_ours: bool) -> None:
+        try:
+            await self._engine.release(self._held, self._hold_at_least_ms)
+        except (Unknown, Unavailable):
+            # It goes on in the background.
+            return
         except Error as failure:
             if error is None:
                 raise
             if not is_ours:
                 _LOG.debug("a lease was not released, and the error of the block says more: %s", failure)
-        if reason is not None and (error is None or is_ours):
-            raise Lost(reason) from None
-
-    def _cancel(self) -> None:
-        if self._body is not None and not self._body.done():
-            self._is_cancelled = True
-            self._body.cancel(_LOST)
-
-    async def _absorb(self, error: BaseException | None) -> bool:
-        """Takes back our cancellation of the body. Returns whether that is what ended the body, and nobody else wants it."""
-        assert self._body is not None, "it was entered"  # noqa: S101
-        was_told = isinstance(error, asyncio.CancelledError)
-        if not was_told:
-            try:
-                # It may arrive yet.
-                await asyncio.sleep(0)
-            except asyncio.CancelledError as late:
-                if _LOST not in late.args:
-                    raise
-        left = take_back_cancellation(self._body)
-        if left is None:
-            return was_told and error is not None and _LOST in error.args
-        if left > self._outer and not was_told:
-            raise asyncio.CancelledError
-        return left <= self._outer and was_told
 
 
 def _task() -> asyncio.Task[Any]:
@@ -309,19 +320,43 @@ def _task() -> asyncio.Task[Any]:
     return task
 
 
-def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
-    """Calls back without keeping the lease alive."""
+async def _pause() -> None:
+    await asyncio.sleep(random.uniform(0.5, 1.0))  # noqa: S311
+
+
+async def _wait_lost(held: Held) -> LossReason:
+    """Returns the reason once it is lost or released."""
+    lost = asyncio.Event()
+    held.on_loss(lost.set)
+    try:
+        while (reason := held.loss()) is None:
+            waiting = asyncio.ensure_future(lost.wait())
+            try:
+                await asyncio.wait({waiting}, timeout=held.nap())
+            finally:
+                waiting.cancel()
+        return reason
+    finally:
+        held.forget(lost.set)
+
+
+def _tell(lease: Lease, loop: asyncio.AbstractEventLoop, on_lost: Callable[[Lease], Any]) -> None:
+    """Calls back without keeping the lease alive, in the round after the body was cancelled: code that blocks delays nobody's end."""
     weak = weakref.ref(lease)
 
     def call() -> None:
         alive = weak()
         if alive is not None:
-            on_lost(alive)
+            loop.call_soon(guarded, lambda: on_lost(alive))
 
-    lease._held.on_loss(call)
+    lease._held.on_told(call)
 
 
 def _drop(engine: Engine, held: Held) -> None:
-    if held.is_forked or engine.loop.is_closed():
+    if held.is_forked:
         return
-    engine.loop.call_soon_threadsafe(engine.drop, held)
+    is_leak = held.loss() is None
+    if not engine.loop.is_closed():
+        engine.loop.call_soon_threadsafe(engine.drop, held)
+    if is_leak:
+        report_leak(held)

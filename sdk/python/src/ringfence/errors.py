@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 __all__ = [
     "Blocker",
@@ -16,6 +16,7 @@ __all__ = [
     "Error",
     "Held",
     "Invalid",
+    "LossReason",
     "Lost",
     "Rejected",
     "Stale",
@@ -64,11 +65,21 @@ class Held(Error):
 
 
 class TimedOut(Error):
-    """Not granted in time. The place in the queue is given up."""
+    """Not done in time. `reason` is `wait`, if that was over: the place in the queue is given up. Or it is `timeout`, the bound of
+    the whole call: what may have been granted is given back in the background, where a release goes on, too.
+    """
 
-    def __init__(self, waited: float) -> None:
-        super().__init__(f"not granted within {waited:g} s")
+    def __init__(self, waited: float, reason: Literal["wait", "timeout"] = "wait") -> None:
+        what = "granted" if reason == "wait" else "done"
+        super().__init__(f"not {what} within {waited:g} s")
         self.waited = waited
+        self.reason: Literal["wait", "timeout"] = reason
+
+
+LossReason = Literal[
+    "expired", "revoked", "released", "abandoned", "forgotten", "unconfirmed", "max-hold", "forked"
+]
+"""Why a lease is lost: see `Lost`."""
 
 
 class Lost(Error):
@@ -79,9 +90,9 @@ class Lost(Error):
     (this process is a child of the holder).
     """
 
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the lease is lost: {_REASONS.get(reason, reason)}")
-        self.reason = reason
+    def __init__(self, reason: LossReason) -> None:
+        super().__init__(f"the lease is lost: {_REASONS[reason]}")
+        self.reason: LossReason = reason
 
 
 class Unavailable(Error):
@@ -124,7 +135,7 @@ class Closed(Error):
     """The client is closed."""
 
 
-_REASONS = {
+_REASONS: dict[LossReason, str] = {
     "released": "it was released",
     "expired": "it has expired",
     "revoked": "an operator revoked it",

@@ -1,0 +1,119 @@
+"""Releases, which nobody's end may end.
+
+     begin ──▶ DELETE, repeated for 5 s ── done, or refused ──▶ told
+                     │                                            ▲
+                     └── no outcome: told so, and repeated in ────┘
+                         the background, for 30 s in all
+
+A release is no part of whoever asks for it: who is cancelled, or gives up, leaves it alone. `asyncio.run` cancels all tasks at
+its end, some of them before their first step. A release that is cancelled, and was not by `close`, is therefore repeated for a
+second by another task, and the engine's guard waits for that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from ._tasks import bounded, quiet
+from .errors import Closed, Error, Lost, Unavailable, Unknown
+
+_LOG = logging.getLogger("ringfence")
+RELEASE_FOR = 30.0
+LAST_CHANCE = 1.0
+"""How long clean-up takes that somebody's cancellation or end waits for."""
+
+Send = Callable[[str, float], Coroutine[Any, Any, None]]
+
+
+class Releases:
+    """The releases of a client that are under way."""
+
+    def __init__(self, send: Send, first_for: float) -> None:
+        self._send, self._first_for = send, first_for
+        self._loop = asyncio.get_running_loop()
+        self._open: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+        self.batched: set[str] = set()
+        """Those that are asked for together."""
+
+    def begin(self, lease_id: str) -> asyncio.Future[None]:
+        """Releases a lease, or leaves the queue. What it returns tells what came of it, and may be left alone."""
+        told: asyncio.Future[None] = self._loop.create_future()
+        told.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._start(told, self._release(lease_id, told), lambda: self._at_last(lease_id, told))
+        return told
+
+    def __len__(self) -> int:
+        return len(self._open) + len(self.batched)
+
+    async def settled(self) -> None:
+        """Waits until none is left."""
+        while self._open:
+            await asyncio.wait(set(self._open))
+
+    def close(self) -> list[asyncio.Task[None]]:
+        """Ends them. Returns those that end."""
+        self._is_closed = True
+        ending = list(self._open)
+        for task in ending:
+            task.cancel()
+        return ending
+
+    def _start(self, told: asyncio.Future[None], work: Any, again: Callable[[], Any] | None) -> None:
+        task = quiet(self._loop.create_task(work))
+        # The loop may end without an end of its tasks. What is left was logged.
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self._open.add(task)
+
+        def done(task: asyncio.Task[None]) -> None:
+            self._open.discard(task)
+            if task.cancelled() and again is not None and not self._is_closed:
+                self._start(told, again(), None)
+            else:
+                _tell(told, Closed("the client was closed"))
+
+        task.add_done_callback(done)
+
+    async def _release(self, lease_id: str, told: asyncio.Future[None]) -> None:
+        try:
+            await self._send(lease_id, self._first_for)
+        except (Unknown, Unavailable) as error:
+            _tell(told, error)
+            await self._go_on(lease_id)
+        except Error as error:
+            if not isinstance(error, Lost):
+                _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
+            _tell(told, error)
+        else:
+            _tell(told, None)
+
+    async def _go_on(self, lease_id: str) -> None:
+        try:
+            await self._send(lease_id, RELEASE_FOR - self._first_for)
+        except Lost:
+            pass
+        except Error as error:
+            _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
+
+    async def _at_last(self, lease_id: str, told: asyncio.Future[None]) -> None:
+        try:
+            await bounded(self._send(lease_id, LAST_CHANCE), LAST_CHANCE)
+        except Lost as lost:
+            _tell(told, lost)
+        except (Error, asyncio.TimeoutError):
+            _LOG.warning("a lease could not be released before the event loop ended: it ends with its ttl")
+            _tell(told, Unknown("the event loop ended before the release had an answer", lease_id))
+        else:
+            _tell(told, None)
+
+
+def _tell(told: asyncio.Future[None], error: Exception | None) -> None:
+    if told.done():
+        return
+    if error is None:
+        told.set_result(None)
+    else:
+        told.set_exception(error)

@@ -1,0 +1,158 @@
+"""Programs that end, and signal handlers, while something is pending."""
+
+from __future__ import annotations
+
+import pytest
+from cluster import Cluster, until
+from test_process import line, rest, start
+
+import ringfence
+
+
+def aio(body: str) -> str:
+    return f"""
+import asyncio, gc
+async def main():
+    c = ringfence.aio.Client(URLS)
+{body}
+asyncio.run(main())
+"""
+
+
+ASYNCIO = {
+    "an acquire that is pending": """
+    await c.lock("warm").acquire()
+    t = asyncio.create_task(c.lock("KEY", ttl=600).acquire())
+    await asyncio.sleep(PAUSE)""",
+    "a release that is pending": """
+    lease = await c.lock("KEY", ttl=600).acquire()
+    t = asyncio.create_task(lease.release())
+    await asyncio.sleep(PAUSE)""",
+    "a release that is cancelled": """
+    lease = await c.lock("KEY", ttl=600).acquire()
+    t = asyncio.create_task(lease.release())
+    await asyncio.sleep(0)
+    t.cancel()""",
+    "a release that has not begun": """
+    lease = await c.lock("KEY", ttl=600).acquire()
+    t = asyncio.create_task(lease.release())""",
+    "a lease that is dropped": """
+    lease = await c.lock("KEY", ttl=600).acquire()
+    del lease
+    gc.collect()""",
+    "a block that is pending": """
+    async def work():
+        async with c.lock("KEY", ttl=600): await asyncio.sleep(600)
+    t = asyncio.create_task(work())
+    await asyncio.sleep(PAUSE)""",
+    "a cancelled acquire": """
+    t = asyncio.create_task(c.lock("KEY", ttl=600).acquire())
+    await asyncio.sleep(PAUSE)
+    t.cancel()""",
+}
+
+
+@pytest.mark.parametrize("what", ASYNCIO)
+def test_an_event_loop_that_ends_has_released_whatever_was_pending(cluster: Cluster, what: str) -> None:
+    for number, pause in enumerate((0, 0.001, 0.003, 0.01, 0.03)):
+        key = f"ends/{what}/{number}".replace(" ", "-")
+        body = ASYNCIO[what].replace("PAUSE", str(pause)).replace("KEY", key)
+        script = aio(body).replace("URLS", repr(cluster.urls))
+        output = rest(start(cluster, script))
+        # Neither a task that was destroyed nor a transport that was not closed.
+        assert output == ""
+        assert cluster.holders(key) == [], (what, pause, output)
+
+
+FINAL = {
+    "a finalizer that releases": """
+class Owner:
+    def __init__(self): self.lease = client.lock("KEY", ttl=2).acquire()
+    def __del__(self): self.lease.release()
+owner = Owner()""",
+    "a block in a generator": """
+def work():
+    with client.lock("KEY", ttl=2): yield
+generator = work()
+next(generator)""",
+    "a finalizer that closes": """
+class Owner:
+    def __init__(self): self.client = client; self.lease = client.lock("KEY", ttl=2).acquire()
+    def __del__(self): self.client.close()
+owner = Owner()""",
+    "a finalizer that acquires": """
+class Owner:
+    def __init__(self): self.lock = client.lock("KEY", ttl=2); self.lock.acquire().release()
+    def __del__(self):
+        try: self.lock.acquire()
+        except ringfence.Closed as error: print("Closed:", error)
+owner = Owner()""",
+}
+
+
+@pytest.mark.parametrize("what", FINAL)
+def test_nothing_waits_while_the_interpreter_ends(cluster: Cluster, what: str) -> None:
+    key = f"ends/{what}".replace(" ", "-")
+    process = start(cluster, FINAL[what].replace("KEY", key))
+    output = rest(process)
+    assert process.returncode == 0
+    assert "Traceback" not in output, output
+    assert "program ended" in output or "the program ends" in output, output
+    until(lambda: cluster.holders(key) == [], "it ends with its ttl")
+
+
+def test_what_other_threads_wait_for_is_given_back_when_the_process_ends(
+    cluster: Cluster, client: ringfence.Client
+) -> None:
+    with client.lock("ends/daemon"):
+        process = start(
+            cluster,
+            """
+import threading
+threading.Thread(target=client.lock("ends/daemon").acquire, daemon=True).start()
+print("begun")
+sys.stdin.readline()
+""",
+        )
+        assert line(process) == "begun"
+        until(lambda: cluster.waiters("ends/daemon"), "it waits")
+        rest(process)
+        assert not cluster.waiters("ends/daemon")
+
+
+HANDLERS = {
+    "looks": "lease.check(); lease.state; lease.remaining",
+    "releases": "lease.release()",
+    "acquires": 'client.lock("KEY/other", wait=0).acquire().release()',
+}
+
+
+@pytest.mark.parametrize("what", HANDLERS)
+def test_a_signal_handler_may_call_anything_whatever_it_interrupts(cluster: Cluster, what: str) -> None:
+    """Once, a handler that interrupted a look at a lease waited for ever for the lock of that look."""
+    script = """
+import random
+client.lock("KEY/first", wait=0).acquire().release()
+lease = client.lock("KEY", ttl=30).acquire()
+calls = 0
+def handler(*_):
+    global calls, lease
+    HANDLE
+    calls += 1
+    if "releases" == "WHAT": lease = client.lock("KEY", ttl=30).acquire()
+    signal.setitimer(signal.ITIMER_REAL, random.uniform(0.0002, 0.003))
+signal.signal(signal.SIGALRM, handler)
+signal.setitimer(signal.ITIMER_REAL, 0.001)
+end = time.monotonic() + 3
+while time.monotonic() < end:
+    try: lease.check(); lease.remaining; client.lock("KEY/mine", wait=0).acquire().release()
+    except ringfence.Lost: pass
+signal.setitimer(signal.ITIMER_REAL, 0)
+print("calls", calls)
+client.close()
+"""
+    key = f"ends/handler/{what}"
+    script = script.replace("HANDLE", HANDLERS[what]).replace("KEY", key).replace("WHAT", what)
+    output = rest(start(cluster, script))
+    assert "calls" in output, output
+    assert int(output.split()[-1]) > 0, output
