@@ -22,7 +22,8 @@ import { type Confirmation, Lifetime } from "./lifetime.js";
 import type { LockRequest } from "./options.js";
 import { isDenial } from "./outcome.js";
 import type { Request } from "./server.js";
-import { Backoff, orAbort, sleep } from "./timers.js";
+import type { Stop } from "./stop.js";
+import { Backoff, orStop, sleep } from "./timers.js";
 import { type Grant, type Problem, readGrant, readWaiting } from "./wire.js";
 
 /** How long one PUT waits: proxies often close connections that are silent for a minute. */
@@ -35,15 +36,15 @@ const LEAVES_WITHIN_MS = 1_000;
 /** What ends the use of an id without an error: the lease ended unused, and another id may do. */
 const UNUSED = Symbol("unused");
 
-/** Acquires, under one id after the other. Throws a `RingfenceError`, or the signal's reason. */
-export async function acquire(cluster: Cluster, request: LockRequest, signal?: AbortSignal): Promise<Confirmation> {
+/** Acquires, under one id after the other. Throws a `RingfenceError`, or the reason of `stop`. */
+export async function acquire(cluster: Cluster, request: LockRequest, stop?: Stop): Promise<Confirmation> {
   // A lookup is not part of the wait.
-  await orAbort(cluster.nodes.resolve(), signal);
+  await orStop(cluster.nodes.resolve(), stop);
   const begun = performance.now();
   const leftMs = () => Math.max(request.waitMs - (performance.now() - begun), 0);
   const backoff = new Backoff();
   for (;;) {
-    const confirmation = await new Acquire(cluster, request, leftMs, signal).run();
+    const confirmation = await new Acquire(cluster, request, leftMs, stop).run();
     if (confirmation !== UNUSED) {
       return confirmation;
     }
@@ -54,7 +55,7 @@ export async function acquire(cluster: Cluster, request: LockRequest, signal?: A
     if (request.waitMs > 0 && leftMs() === 0) {
       throw new TimedOutError(request.waitMs);
     }
-    await sleep(backoff.next(), signal);
+    await sleep(backoff.next(), stop);
   }
 }
 
@@ -63,7 +64,7 @@ class Acquire {
   readonly #cluster: Cluster;
   readonly #request: LockRequest;
   readonly #leftMs: () => number;
-  readonly #signal: AbortSignal | undefined;
+  readonly #stop: Stop | undefined;
   readonly #leaseId = randomUUID();
   readonly #attempts: Attempts;
   /** Whether the lease is to be given back. */
@@ -74,12 +75,12 @@ class Acquire {
   /** Since when there was no definite outcome, if the last was none. */
   #unansweredSince: number | undefined;
 
-  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, signal: AbortSignal | undefined) {
+  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, stop: Stop | undefined) {
     this.#cluster = cluster;
     this.#request = request;
     this.#leftMs = leftMs;
-    this.#signal = signal;
-    this.#attempts = new Attempts(cluster.nodes, signal);
+    this.#stop = stop;
+    this.#attempts = new Attempts(cluster.nodes, stop);
   }
 
   async run(): Promise<Confirmation | typeof UNUSED> {
@@ -91,7 +92,8 @@ class Acquire {
       return confirmation;
     } finally {
       if (this.#isArmed) {
-        this.#cluster.releaseInBackground(this.#leaseId);
+        const keys = this.#request.claims.map(({ key }) => key);
+        this.#cluster.releaseInBackground(this.#leaseId, keys);
       }
     }
   }
@@ -120,11 +122,12 @@ class Acquire {
             this.#isArmed = this.#attempts.maybeDone || this.#hasPlace;
             throw this.#attempts.limit(outcome.problem, outcome.retryAfterMs, this.#leaseId);
           }
-          await sleep(outcome.retryAfterMs, this.#signal);
+          await sleep(outcome.retryAfterMs, this.#stop);
           continue;
       }
       const retries = this.#hasWaited && this.#leftMs() > 0;
-      if (!retries && performance.now() - (this.#unansweredSince ?? performance.now()) >= RETRY_MS) {
+      const silentMs = performance.now() - (this.#unansweredSince ?? performance.now());
+      if (!retries && (silentMs >= RETRY_MS || this.#attempts.areHopeless)) {
         // The place may still stand.
         this.#attempts.maybeDone ||= this.#hasPlace;
         this.#isArmed = this.#attempts.maybeDone;
@@ -136,7 +139,7 @@ class Acquire {
   /** One PUT. `undefined` is a place in the queue. */
   async #put() {
     const isBrief = !this.#hasPlace || this.#unansweredSince !== undefined || !this.#cluster.nodes.best.isProven;
-    const leave = isBrief ? await this.#cluster.enter(this.#signal) : () => {};
+    const leave = isBrief ? await this.#cluster.enter(this.#stop) : () => {};
     try {
       const waitMs = Math.floor(Math.min(this.#leftMs(), isBrief ? BRIEF_MS : SLICE_MS));
       const putAt = performance.now();
@@ -210,7 +213,7 @@ class Acquire {
       return confirmation;
     }
     try {
-      return await this.#cluster.renew(this.#leaseId, undefined, this.#signal);
+      return await this.#cluster.renew(this.#leaseId, undefined, this.#stop);
     } catch (error) {
       if (error instanceof LostError && ["expired", "abandoned", "forgotten"].includes(error.reason)) {
         return UNUSED;

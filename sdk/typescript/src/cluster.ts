@@ -17,8 +17,9 @@ import {
 import type { Confirmation } from "./lifetime.js";
 import type { Node, Nodes } from "./nodes.js";
 import { isDenial, type Outcome, outcomeOf, outcomeWithout } from "./outcome.js";
-import { Failure, type Request, type Response } from "./server.js";
-import { Backoff, orAbort, sleep } from "./timers.js";
+import { Distrust, Failure, type Request, type Response } from "./server.js";
+import { Stop } from "./stop.js";
+import { Backoff, orStop, sleep } from "./timers.js";
 import { type Problem, readGrant } from "./wire.js";
 
 /** How long a call is repeated without a definite outcome. */
@@ -30,13 +31,19 @@ const RELEASE_MS = 30_000;
 /** How many calls that do not wait are under way at once; more would only need more connections. */
 const MAX_CALLS = 64;
 
+/** A lease, as it is named when it is not given back. */
+export interface Named {
+  readonly leaseId: string;
+  readonly keys: readonly string[];
+}
+
 type Read<T> = (json: unknown, status: number) => T;
 type Done<T> = Extract<Outcome<T>, { is: "done" }>;
 
 /** The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. */
 export class Attempts {
   readonly #nodes: Nodes;
-  readonly #signal: AbortSignal | undefined;
+  readonly #stop: Stop | undefined;
   readonly #backoff = new Backoff();
   #failed = 0;
   longestPauseMs = Number.POSITIVE_INFINITY;
@@ -45,21 +52,24 @@ export class Attempts {
   /** Whether an attempt may have been done. */
   maybeDone = false;
   lastFailure = "";
+  /** The nodes with which one side did not trust the other. `undefined` once an attempt has ended otherwise. */
+  #distrusting: Set<Node> | undefined = new Set();
 
-  constructor(nodes: Nodes, signal?: AbortSignal) {
+  constructor(nodes: Nodes, stop?: Stop) {
     this.#nodes = nodes;
-    this.#signal = signal;
+    this.#stop = stop;
   }
 
-  /** One attempt. Throws only the signal's reason. */
+  /** One attempt. Throws only the reason of its `Stop`. */
   async attempt<T>(request: Request, timeMs: number, read: Read<T>): Promise<Outcome<T>> {
     if (this.#failed > 0 && this.#failed % this.#nodes.count === 0) {
-      await sleep(Math.min(this.#backoff.next(), this.longestPauseMs), this.#signal, this.keepsAlive);
+      await sleep(Math.min(this.#backoff.next(), this.longestPauseMs), this.#stop, this.keepsAlive);
     }
     const node = this.#nodes.best;
     const asked = performance.now();
     let outcome: Outcome<T>;
     let response: Response | undefined;
+    let failure: Failure | undefined;
     try {
       response = await this.#send(node, request, timeMs);
       outcome = outcomeOf(response, read);
@@ -67,8 +77,10 @@ export class Attempts {
       if (!(error instanceof Failure)) {
         throw error;
       }
+      failure = error;
       outcome = outcomeWithout(error);
     }
+    this.#note(node, failure);
     const isDefinite = outcome.is === "done" || outcome.is === "refused" || outcome.is === "limited";
     const stranger = this.#nodes.checkCluster(node, response?.cluster, isDefinite);
     if (stranger !== undefined) {
@@ -76,6 +88,19 @@ export class Attempts {
     }
     this.#record(node, outcome, response, asked);
     return outcome;
+  }
+
+  /** Whether no further attempt can help, as long as the files of both sides stay as they are. */
+  get areHopeless(): boolean {
+    return this.#nodes.configured.every((node) => this.#distrusting?.has(node));
+  }
+
+  #note(node: Node, failure: Failure | undefined): void {
+    if (failure instanceof Distrust) {
+      this.#distrusting?.add(node);
+    } else {
+      this.#distrusting = undefined;
+    }
   }
 
   #record(node: Node, outcome: Outcome<unknown>, response: Response | undefined, asked: number): void {
@@ -102,32 +127,31 @@ export class Attempts {
   /** Sends it, unless the node turns out to be silent while another may answer. */
   async #send(node: Node, request: Request, timeMs: number): Promise<Response> {
     if (!node.isMet) {
-      await orAbort(this.#nodes.meet(node), this.#signal);
+      await orStop(this.#nodes.meet(node), this.#stop);
     }
-    const broken = new AbortController();
-    const silence = () => {
+    this.#stop?.throwIfStopped();
+    const broken = new Stop();
+    const ignore = this.#stop?.listen((reason) => broken.stop(reason));
+    const unwatch = node.server.pulse.watch(() => {
       if (this.#nodes.hasUsableBesides(node)) {
-        broken.abort(new Failure(true, "it does not answer"));
+        broken.stop(new Failure(true, "it does not answer"));
       }
-    };
-    const cancel = () => broken.abort(this.#signal?.reason);
-    if (this.#signal?.aborted) {
-      throw this.#signal.reason;
-    }
-    this.#signal?.addEventListener("abort", cancel, { once: true });
-    const unwatch = node.server.pulse.watch(silence);
+    });
     try {
-      return await node.server.send(request, timeMs, broken.signal);
+      return await node.server.send(request, timeMs, broken);
     } finally {
       unwatch();
-      this.#signal?.removeEventListener("abort", cancel);
+      ignore?.();
     }
   }
 
-  /** Attempts until the outcome is definite, or `retryMs` is over. Throws a `RingfenceError`, or the signal's reason. */
-  async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>): Promise<Done<T>> {
+  /**
+   * Attempts until the outcome is definite, or `retryMs` is over. Throws a `RingfenceError`, or the reason of its `Stop`. What is about a lease that
+   * is held here goes on where no attempt can help: certificates may be replaced while it is.
+   */
+  async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>, isHeld = true): Promise<Done<T>> {
     // The time for that is not taken from the attempts.
-    await orAbort(this.#nodes.resolve(), this.#signal);
+    await orStop(this.#nodes.resolve(), this.#stop);
     const begun = performance.now();
     for (;;) {
       const leftMs = Math.max(retryMs - (performance.now() - begun), 100);
@@ -144,8 +168,8 @@ export class Attempts {
         if (pastMs + outcome.retryAfterMs > retryMs) {
           throw this.limit(outcome.problem, outcome.retryAfterMs, leaseId);
         }
-        await sleep(outcome.retryAfterMs, this.#signal);
-      } else if (pastMs >= retryMs) {
+        await sleep(outcome.retryAfterMs, this.#stop);
+      } else if (pastMs >= retryMs || (this.areHopeless && !isHeld)) {
         throw this.failure(leaseId);
       }
     }
@@ -175,7 +199,12 @@ export class Attempts {
 export class Cluster {
   readonly nodes: Nodes;
   readonly clock: Clock;
-  readonly #releases = new Set<Promise<void>>();
+  /** Stops what goes on in the background. */
+  readonly stop = new Stop();
+  /** What goes on in the background, and for which lease. */
+  readonly #background = new Map<Promise<void>, Named>();
+  /** Those of which the last call failed while the client was being closed. */
+  #failed: Map<string, Named> | undefined;
   #calls = 0;
   readonly #queue: (() => void)[] = [];
 
@@ -185,15 +214,15 @@ export class Cluster {
   }
 
   /** Renews a lease by its id. */
-  async renew(leaseId: string, ttlMs?: number, signal?: AbortSignal): Promise<Confirmation> {
+  async renew(leaseId: string, ttlMs?: number, stop?: Stop, isHeld = true): Promise<Confirmation> {
     const body = ttlMs === undefined ? {} : { ttl_ms: ttlMs };
     const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body };
     const read = (json: unknown) => readGrant(json, leaseId);
-    const { value, response } = await new Attempts(this.nodes, signal).call(request, leaseId, RETRY_MS, read);
+    const { value, response } = await new Attempts(this.nodes, stop).call(request, leaseId, RETRY_MS, read, isHeld);
     return { grant: value, sent: response.sent };
   }
 
-  /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. */
+  /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. Only the end of the client stops it. */
   async release(leaseId: string, withinMs = RETRY_MS): Promise<void> {
     const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}` };
     const read = (_: unknown, status: number) => {
@@ -201,38 +230,59 @@ export class Cluster {
         throw new TypeError("expected 204");
       }
     };
-    const leave = await this.enter();
+    const leave = await this.enter(this.stop);
     try {
-      await new Attempts(this.nodes).call(request, leaseId, withinMs, read);
+      await new Attempts(this.nodes, this.stop).call(request, leaseId, withinMs, read);
     } finally {
       leave();
     }
   }
 
   /** Releases a lease, best effort, with nobody to tell. Keeps the process alive meanwhile. */
-  releaseInBackground(leaseId: string): void {
-    this.background(this.release(leaseId, RELEASE_MS));
+  releaseInBackground(leaseId: string, keys: readonly string[]): void {
+    this.background(this.release(leaseId, RELEASE_MS), { leaseId, keys });
   }
 
-  /** Work that the client waits for when it is closed. Its failure is of no consequence. */
-  background(work: Promise<void>): void {
-    const done: Promise<void> = work.catch(() => undefined).finally(() => this.#releases.delete(done));
-    this.#releases.add(done);
+  /** Work that gives back a lease, and that the client waits for when it is closed. Its failure is of no other consequence. */
+  background(work: Promise<void>, lease: Named): void {
+    const ended = (hasFailed: boolean) => {
+      this.#background.delete(done);
+      if (hasFailed) {
+        this.#failed?.set(lease.leaseId, lease);
+      } else {
+        this.#failed?.delete(lease.leaseId);
+      }
+    };
+    const done: Promise<void> = work.then(
+      () => ended(false),
+      (error) => ended(!(error instanceof LostError)),
+    );
+    this.#background.set(done, lease);
   }
 
-  /** Waits until nothing is left in the background. */
-  async settled(): Promise<void> {
-    while (this.#releases.size > 0) {
-      await Promise.all(this.#releases);
+  /** Waits until nothing is left in the background, or until `end`. Returns the leases that are not given back, as far as is known. */
+  async settled(end: Promise<void>): Promise<Named[]> {
+    let isOver = false;
+    void end.then(() => {
+      isOver = true;
+    });
+    this.#failed = new Map();
+    while (this.#background.size > 0 && !isOver) {
+      await Promise.race([Promise.all(this.#background.keys()), end]);
     }
+    const left = new Map(this.#failed);
+    for (const lease of this.#background.values()) {
+      left.set(lease.leaseId, lease);
+    }
+    return [...left.values()];
   }
 
   /** Waits for the turn of a call that does not wait at the node. The returned function gives it to the next. */
-  async enter(signal?: AbortSignal): Promise<() => void> {
+  async enter(stop?: Stop): Promise<() => void> {
     if (this.#calls >= MAX_CALLS) {
       const turn = new Promise<void>((resolve) => this.#queue.push(resolve));
       try {
-        await orAbort(turn, signal);
+        await orStop(turn, stop);
       } catch (error) {
         // Its turn comes nevertheless.
         turn.then(() => this.#leave());

@@ -10,16 +10,16 @@ export class Held {
   /** Resolves once it is lost. It never rejects. */
   readonly lost: Promise<LossReason>;
   readonly #clock: Clock;
-  readonly #ended = new AbortController();
+  /** Made once somebody asks for the signal: most leases are released before. */
+  #ended: AbortController | undefined;
+  #isTold = false;
   #grant: Grant;
   #tell: (reason: LossReason) => void = () => {};
 
-  constructor(confirmation: Confirmation, lifetime: Lifetime, clock: Clock) {
-    this.#grant = confirmation.grant;
+  constructor(grant: Grant, lifetime: Lifetime, clock: Clock) {
+    this.#grant = grant;
     this.lifetime = lifetime;
     this.#clock = clock;
-    // However much work listens.
-    setMaxListeners(0, this.#ended.signal);
     this.lost = new Promise((resolve) => {
       this.#tell = resolve;
     });
@@ -29,6 +29,16 @@ export class Held {
     return this.#grant.leaseId;
   }
 
+  /** Its keys, in the order of the request. */
+  get keys(): readonly string[] {
+    return this.#grant.keys.map(({ key }) => key);
+  }
+
+  /** The same lease, to be kept after its holder has released it. */
+  successor(): Held {
+    return new Held(this.#grant, this.lifetime.successor(), this.#clock);
+  }
+
   /** As last confirmed. */
   get grant(): Grant {
     return this.#grant;
@@ -36,7 +46,15 @@ export class Held {
 
   /** Aborts once it is lost. */
   get signal(): AbortSignal {
-    this.look(now(this.#clock));
+    const loss = this.look();
+    if (this.#ended === undefined) {
+      this.#ended = new AbortController();
+      // However much work listens.
+      setMaxListeners(0, this.#ended.signal);
+      if (loss !== undefined) {
+        this.#ended.abort(new LostError(loss));
+      }
+    }
     return this.#ended.signal;
   }
 
@@ -53,9 +71,10 @@ export class Held {
   /** Why it is lost, by the clock, if it is. Whoever has to know of that is told. */
   look(at: Moment = now(this.#clock)): LossReason | undefined {
     const loss = this.lifetime.loss(at);
-    if (loss !== undefined && !this.#ended.signal.aborted) {
+    if (loss !== undefined && !this.#isTold) {
+      this.#isTold = true;
+      this.#ended?.abort(new LostError(loss));
       this.#tell(loss);
-      this.#ended.abort(new LostError(loss));
     }
     return loss;
   }

@@ -11,7 +11,7 @@
  *
  * @module
  */
-export { Client, type LeadOptions, type Work } from "./client.js";
+export { Client, type Closed, type LeadOptions, type Work } from "./client.js";
 export type { Clock } from "./clock.js";
 export {
   ClosedError,
@@ -30,5 +30,6 @@ export {
 } from "./errors.js";
 export type { FencingHeaders, Lease } from "./lease.js";
 export type { State } from "./lifetime.js";
-export type { Claim, ClientOptions, Keys, LockOptions } from "./options.js";
+export type { CallOptions, Claim, ClientOptions, Keys, LockOptions } from "./options.js";
+export type { WarningCode } from "./warn.js";
 export type { Holder, Problem } from "./wire.js";

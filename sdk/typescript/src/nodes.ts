@@ -29,6 +29,8 @@ export class Node {
   silences = 0;
   /** Whether it has answered a probe since it was learned and failed, or answered for another cluster. */
   isMet: boolean;
+  /** A probe that is under way. */
+  meeting: Promise<void> | undefined;
   /** Whether its last outcome was definite. */
   isProven = false;
 
@@ -87,6 +89,10 @@ export class Nodes {
   /** How many nodes are tried in turn. */
   get count(): number {
     return this.#configured;
+  }
+
+  get configured(): readonly Node[] {
+    return this.#nodes.slice(0, this.#configured);
   }
 
   /** The node to ask: the preferred one unless it failed lately, else the configured one that failed longest ago. */
@@ -163,8 +169,15 @@ export class Nodes {
     node.isProven = false;
   }
 
-  /** Asks a node for a sign of life of the client's cluster. */
-  async meet(node: Node): Promise<void> {
+  /** Asks a node for a sign of life of the client's cluster. All that wait for one share it. */
+  meet(node: Node): Promise<void> {
+    node.meeting ??= this.#meet(node).finally(() => {
+      node.meeting = undefined;
+    });
+    return node.meeting;
+  }
+
+  async #meet(node: Node): Promise<void> {
     const { cluster } = await node.server.probe();
     const stranger = this.checkCluster(node, cluster, false);
     if (stranger !== undefined) {
@@ -184,7 +197,7 @@ export class Nodes {
 
   #failedLongestAgo(): Node {
     const rank = (node: Node) => [Number(!node.server.target.isResolved), node.failedAt] as const;
-    return this.#nodes.slice(0, this.#configured).reduce((best, node) => {
+    return this.configured.reduce((best, node) => {
       const [a, b] = [rank(best), rank(node)];
       return b[0] < a[0] || (b[0] === a[0] && b[1] < a[1]) ? node : best;
     });

@@ -7,10 +7,11 @@
  */
 import { Agent, type ClientRequest, type ClientRequestArgs, type IncomingMessage, request as send } from "node:http";
 import { isIP, type Socket } from "node:net";
-import { connect as connectTls, type SecureContext } from "node:tls";
+import { connect as connectTls, type PeerCertificate, type SecureContext, type TLSSocket } from "node:tls";
 import { type Clock, type Moment, now } from "./clock.js";
 import { Target } from "./dial.js";
 import { Pulse } from "./pulse.js";
+import type { Stop } from "./stop.js";
 import { limit } from "./timers.js";
 
 /** How long connecting may take. */
@@ -53,8 +54,12 @@ export class Failure extends Error {
   }
 }
 
-/** It has answered a probe, and says itself that it does not work. */
-class Unfit extends Failure {}
+/** Nothing was sent, and with the same files on both sides nothing will be: one side does not trust the certificate of the other. */
+export class Distrust extends Failure {
+  constructor(why: string) {
+    super(false, why);
+  }
+}
 
 /** How to encrypt connections. */
 export interface Encryption {
@@ -88,7 +93,7 @@ export class Server {
     this.#encryption = encryption;
     this.#clock = clock;
     this.#agent = new Connections(this.target, encryption);
-    this.pulse = new Pulse(() => this.#works());
+    this.pulse = new Pulse(() => this.probe());
   }
 
   /** Its name in errors. */
@@ -96,39 +101,24 @@ export class Server {
     return `${this.#encryption === undefined ? "http" : "https"}://${this.#authority}`;
   }
 
-  /** Sends a request and reads the whole response, within `timeMs` of being connected. Fails with a `Failure`, or the signal's reason. */
-  async send(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
-    const response = await this.#exchange(request, timeMs, signal);
-    this.pulse.beat();
-    return response;
+  /** Sends a request and reads the whole response, within `timeMs` of being connected. Fails with a `Failure`, or the reason of `stop`. */
+  send(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
+    return this.#exchange(request, timeMs, stop);
   }
 
   /** Asks whether it lives. Fails unless it answers that it does, or that it has no room; nothing that matters was sent. */
   async probe(): Promise<Response> {
     const failure = (why: string) => new Failure(false, `${this}: ${why}`);
     const probe: Request = { method: "GET", path: "/livez", headers: THREADS_RUN };
-    const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch(() => {
-      throw failure("it does not answer");
+    const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch((error) => {
+      throw error instanceof Distrust ? error : failure("it does not answer");
     });
     // A node without room for another connection does not say of which cluster it is. One that hangs does.
     const hasNoRoom = response.cluster === undefined && response.body.includes("urn:ringfence:problem:");
     if (response.status >= 500 && !hasNoRoom) {
-      throw new Unfit(false, `${this}: ${response.status} of a probe`);
+      throw failure(`${response.status} of a probe`);
     }
     return response;
-  }
-
-  /** Whether it works, as it says itself. Fails if it does not answer. */
-  async #works(): Promise<boolean> {
-    try {
-      await this.probe();
-      return true;
-    } catch (error) {
-      if (error instanceof Unfit) {
-        return false;
-      }
-      throw error;
-    }
   }
 
   /** Closes connections that are not in use. */
@@ -138,10 +128,10 @@ export class Server {
     }
   }
 
-  #exchange(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
+  #exchange(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
     return new Promise((resolve, reject) => {
-      if (signal?.aborted) {
-        reject(signal.reason);
+      if (stop?.isStopped) {
+        reject(stop.reason);
         return;
       }
       const body = request.body === undefined ? undefined : JSON.stringify(request.body);
@@ -163,7 +153,7 @@ export class Server {
       });
       const end = () => {
         clear();
-        signal?.removeEventListener("abort", abort);
+        ignore?.();
       };
       const fail = (error: unknown) => {
         end();
@@ -172,8 +162,7 @@ export class Server {
       };
       const broken = (why: string) => fail(new Failure(sent !== undefined, `${this}: ${why}`));
       // A failure that is the reason does not know whether anything was sent.
-      const abort = () => (signal?.reason instanceof Failure ? broken(signal.reason.message) : fail(signal?.reason));
-      signal?.addEventListener("abort", abort, { once: true });
+      const ignore = stop?.listen((reason) => (reason instanceof Failure ? broken(reason.message) : fail(reason)));
       // A connection that is never made has a limit of its own.
       const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
       let clear = limit(connectMs, () => broken(`no connection within ${Math.round(connectMs)} ms`));
@@ -187,10 +176,12 @@ export class Server {
       });
       // After an end that was told already, errors of the connection tell nothing new.
       outgoing.on("error", (error) => {
-        if (!outgoing.reusedSocket && refusesCertificate(error)) {
-          sent = undefined;
+        const isRefused = error instanceof Refused || (!outgoing.reusedSocket && refusesCertificate(error));
+        if (isRefused) {
+          fail(new Distrust(`${this}: ${error.message}`));
+        } else {
+          broken(error.message);
         }
-        broken(error.message);
       });
       outgoing.once("response", (response) => {
         read(response).then(
@@ -259,7 +250,8 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
       reject(error);
     };
     raw.on("error", fail);
-    let secured: ReturnType<typeof connectTls>;
+    let secured: TLSSocket;
+    let shown: PeerCertificate | undefined;
     try {
       secured = connectTls({
         socket: raw,
@@ -278,7 +270,13 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
       secured.destroy();
       fail(new Error(`no handshake of TLS within ${CONNECT_MS} ms`));
     });
-    secured.on("error", fail);
+    // Node verifies when it is told so, too, and then the certificate is gone.
+    secured.prependOnceListener("secure", () => {
+      shown = secured.getPeerCertificate();
+    });
+    secured.on("error", (error: NodeJS.ErrnoException) => {
+      fail(isOfCertificate(error) ? new Refused(error, shown) : error);
+    });
     secured.once("secureConnect", () => {
       clear();
       BELOW.set(secured, raw);
@@ -289,6 +287,24 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
 
 function destroy(this: Socket): void {
   this.destroy();
+}
+
+/** Why the node's certificate is not trusted. */
+class Refused extends Error {
+  constructor({ code, message }: NodeJS.ErrnoException, shown: PeerCertificate | undefined) {
+    const one = (name: string | string[] | undefined) => [name ?? "?"].flat().join();
+    const which =
+      shown?.subject === undefined
+        ? ""
+        : ` (of ${one(shown.subject.CN ?? shown.subject.O)}, signed by ${one(shown.issuer.CN ?? shown.issuer.O)}, valid from ${shown.valid_from} to ${shown.valid_to})`;
+    const hint = /SELF_SIGNED|ISSUER|VERIFY_LEAF/.test(code ?? "") ? ". `ca` names the file of its authority" : "";
+    super(`the node's certificate${which} is refused: ${message}${hint}`);
+  }
+}
+
+/** Whether a handshake failed because the node's certificate is not trusted, as OpenSSL or Node name that. */
+function isOfCertificate({ code = "" }: NodeJS.ErrnoException): boolean {
+  return /^(CERT_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)|ERR_TLS_CERT_)/.test(code);
 }
 
 /**

@@ -36,6 +36,10 @@ export class Played implements AsyncDisposable {
     const serve = (socket: Socket) => this.#serve(socket, script);
     this.#isEncrypted = tls !== undefined;
     this.#server = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
+    // Also of those whose handshake fails.
+    this.#server.on("connection", () => {
+      this.connections += 1;
+    });
   }
 
   static async start(script: Script, tls?: TlsOptions): Promise<Played> {
@@ -61,7 +65,6 @@ export class Played implements AsyncDisposable {
   }
 
   #serve(socket: Socket, script: Script): void {
-    this.connections += 1;
     this.#sockets.add(socket);
     socket.on("error", () => {}).on("close", () => this.#sockets.delete(socket));
     let text = "";
