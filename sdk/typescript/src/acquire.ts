@@ -22,14 +22,17 @@ import { type Confirmation, Lifetime } from "./lifetime.js";
 import type { LockRequest } from "./options.js";
 import { isDenial } from "./outcome.js";
 import type { Request } from "./server.js";
-import type { Stop } from "./stop.js";
+import { Stop } from "./stop.js";
 import { Backoff, orStop, sleep } from "./timers.js";
+import type { Turn } from "./turns.js";
 import { type Grant, type Problem, readGrant, readWaiting } from "./wire.js";
 
 /** How long one PUT waits: proxies often close connections that are silent for a minute. */
 const SLICE_MS = 30_000;
 /** How long a PUT waits that is to be answered soon. */
 const BRIEF_MS = 100;
+/** How long an acquire with a place waits for a connection before it asks for its place again. */
+const POLL_MS = 1_000;
 /** How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background. */
 const LEAVES_WITHIN_MS = 1_000;
 
@@ -72,6 +75,8 @@ class Acquire {
   #hasPlace = false;
   /** Whether it stood in the queue. */
   #hasWaited = false;
+  /** Its connection for waiting, once it has a place. */
+  #turn: Turn | undefined;
   /** Since when there was no definite outcome, if the last was none. */
   #unansweredSince: number | undefined;
 
@@ -91,6 +96,7 @@ class Acquire {
       }
       return confirmation;
     } finally {
+      this.#turn?.end();
       if (this.#isArmed) {
         const keys = this.#request.claims.map(({ key }) => key);
         this.#cluster.releaseInBackground(this.#leaseId, keys);
@@ -139,40 +145,63 @@ class Acquire {
   /** One PUT. `undefined` is a place in the queue. */
   async #put() {
     const isBrief = !this.#hasPlace || this.#unansweredSince !== undefined || !this.#cluster.nodes.best.isProven;
-    const leave = isBrief ? await this.#cluster.enter(this.#stop) : () => {};
-    try {
-      const waitMs = Math.floor(Math.min(this.#leftMs(), isBrief ? BRIEF_MS : SLICE_MS));
-      const putAt = performance.now();
-      this.#isArmed = true;
-      const outcome = await this.#attempts.attempt(this.#message(waitMs), waitMs + ATTEMPT_MS, (json, status) =>
-        readPut(json, status, this.#leaseId),
-      );
-      if (outcome.is === "not-done") {
-        this.#unansweredSince ??= putAt;
-      } else if (outcome.is === "ambiguous") {
-        // A node that held the request for longer than it looks for a leader had it in the queue.
-        this.#hasWaited ||= performance.now() - putAt > RETRY_MS;
-        // How a long wait ended says nothing of how long the cluster has been silent.
-        this.#unansweredSince ??= Math.max(putAt, performance.now() - ATTEMPT_MS);
-      }
-      return outcome;
-    } finally {
-      leave();
+    const mayWait = !isBrief && (await this.#hasTurn());
+    const waitMs = Math.floor(Math.min(this.#leftMs(), mayWait ? SLICE_MS : BRIEF_MS));
+    const putAt = performance.now();
+    const idleMs = this.#attempts.idleMs;
+    this.#isArmed = true;
+    const outcome = await this.#attempts.attempt(this.#message(waitMs, mayWait), waitMs + ATTEMPT_MS, (json, status) =>
+      readPut(json, status, this.#leaseId),
+    );
+    const sentAt = putAt + this.#attempts.idleMs - idleMs;
+    if (outcome.is === "not-done") {
+      this.#unansweredSince ??= sentAt;
+    } else if (outcome.is === "ambiguous") {
+      // A node that held the request for longer than it looks for a leader had it in the queue.
+      this.#hasWaited ||= performance.now() - sentAt > RETRY_MS;
+      // How a long wait ended says nothing of how long the cluster has been silent.
+      this.#unansweredSince ??= Math.max(sentAt, performance.now() - ATTEMPT_MS);
     }
+    return outcome;
   }
 
-  #message(waitMs: number): Request {
+  /** Whether a connection is free for a wait. If none is within a second, the place has to be asked for again: it is kept for 5 s. */
+  async #hasTurn(): Promise<boolean> {
+    this.#turn ??= this.#cluster.nodes.waits.ask();
+    if (!this.#turn.isReady) {
+      const either = new Stop();
+      const ignore = this.#stop?.listen((reason) => either.stop(reason));
+      this.#turn.whenReady(() => either.stop(undefined));
+      try {
+        await sleep(Math.min(POLL_MS * (0.75 + Math.random() / 4), this.#leftMs()), either);
+      } catch {
+        this.#stop?.throwIfStopped();
+      } finally {
+        ignore?.();
+      }
+    }
+    return this.#turn.isReady;
+  }
+
+  #message(waitMs: number, mayWait: boolean): Request {
     const { claims, ttlMs, holder, metadata } = this.#request;
-    const body = {
+    const acquire = {
       keys: claims,
       ttl_ms: ttlMs,
-      wait_ms: waitMs,
       // A node that is cut off lets go those whose place is kept.
       keep_place: waitMs > 0,
       ...(holder === undefined ? {} : { holder }),
       ...(metadata === undefined ? {} : { metadata }),
     };
-    return { method: "PUT", path: `/v1/leases/${this.#leaseId}`, body };
+    const request = {
+      method: "PUT",
+      path: `/v1/leases/${this.#leaseId}`,
+      body: { ...acquire, wait_ms: waitMs },
+      waitMs,
+    } as const;
+    return mayWait
+      ? { ...request, isApart: "wait" }
+      : { ...request, operation: { acquire: { lease_id: this.#leaseId, ...acquire } } };
   }
 
   /** Leaves the queue: the caller may end now, or ask again, and no place may stay behind. */

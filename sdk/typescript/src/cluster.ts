@@ -28,8 +28,6 @@ export const RETRY_MS = 5_000;
 export const ATTEMPT_MS = 2_000;
 /** How long a release is repeated in the background. */
 const RELEASE_MS = 30_000;
-/** How many calls that do not wait are under way at once; more would only need more connections. */
-const MAX_CALLS = 64;
 
 /** A lease, as it is named when it is not given back. */
 export interface Named {
@@ -40,7 +38,10 @@ export interface Named {
 type Read<T> = (json: unknown, status: number) => T;
 type Done<T> = Extract<Outcome<T>, { is: "done" }>;
 
-/** The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. */
+/**
+ * The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. Until then attempts may
+ * share requests with others; later they are alone, since something in between may not let a batch pass.
+ */
 export class Attempts {
   readonly #nodes: Nodes;
   readonly #stop: Stop | undefined;
@@ -51,6 +52,8 @@ export class Attempts {
   keepsAlive = true;
   /** Whether an attempt may have been done. */
   maybeDone = false;
+  /** How long it has waited for a turn. The cluster is not to blame for that. */
+  idleMs = 0;
   lastFailure = "";
   /** The nodes with which one side did not trust the other. `undefined` once an attempt has ended otherwise. */
   #distrusting: Set<Node> | undefined = new Set();
@@ -130,17 +133,39 @@ export class Attempts {
       await orStop(this.#nodes.meet(node), this.#stop);
     }
     this.#stop?.throwIfStopped();
+    const hasAnother = () => this.#nodes.hasUsableBesides(node);
+    if (request.operation !== undefined && this.#failed < this.#nodes.count) {
+      const batched = { ...request, operation: request.operation };
+      const response = await node.server.batcher.send(batched, timeMs, this.#stop, hasAnother);
+      if (response !== undefined) {
+        return response;
+      }
+    }
+    return await this.#sendAlone(node, request, timeMs, hasAnother);
+  }
+
+  async #sendAlone(node: Node, request: Request, timeMs: number, hasAnother: () => boolean): Promise<Response> {
     const broken = new Stop();
     const ignore = this.#stop?.listen((reason) => broken.stop(reason));
-    const unwatch = node.server.pulse.watch(() => {
-      if (this.#nodes.hasUsableBesides(node)) {
-        broken.stop(new Failure(true, "it does not answer"));
-      }
-    });
+    const turn = request.isApart === undefined ? this.#nodes.alone.ask() : undefined;
+    const asked = performance.now();
     try {
-      return await node.server.send(request, timeMs, broken);
+      if (turn?.isReady === false) {
+        await orStop(new Promise<void>((resolve) => turn.whenReady(resolve)), this.#stop);
+        this.idleMs += performance.now() - asked;
+      }
+      const unwatch = node.server.pulse.watch(() => {
+        if (hasAnother()) {
+          broken.stop(new Failure(true, "it does not answer"));
+        }
+      });
+      try {
+        return await node.server.send(request, timeMs, broken);
+      } finally {
+        unwatch();
+      }
     } finally {
-      unwatch();
+      turn?.end();
       ignore?.();
     }
   }
@@ -154,10 +179,10 @@ export class Attempts {
     await orStop(this.#nodes.resolve(), this.#stop);
     const begun = performance.now();
     for (;;) {
-      const leftMs = Math.max(retryMs - (performance.now() - begun), 100);
+      const leftMs = Math.max(retryMs - (performance.now() - begun - this.idleMs), 100);
       const timeMs = Math.min(leftMs, this.#nodes.hasAnother ? ATTEMPT_MS : RETRY_MS);
       const outcome = await this.attempt(request, timeMs, read);
-      const pastMs = performance.now() - begun;
+      const pastMs = performance.now() - begun - this.idleMs;
       if (outcome.is === "done") {
         return outcome;
       }
@@ -205,8 +230,6 @@ export class Cluster {
   readonly #background = new Map<Promise<void>, Named>();
   /** Those of which the last call failed while the client was being closed. */
   #failed: Map<string, Named> | undefined;
-  #calls = 0;
-  readonly #queue: (() => void)[] = [];
 
   constructor(nodes: Nodes, clock: Clock) {
     this.nodes = nodes;
@@ -216,7 +239,8 @@ export class Cluster {
   /** Renews a lease by its id. */
   async renew(leaseId: string, ttlMs?: number, stop?: Stop, isHeld = true): Promise<Confirmation> {
     const body = ttlMs === undefined ? {} : { ttl_ms: ttlMs };
-    const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body };
+    const operation = { renew: { lease_id: leaseId, ...body } };
+    const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body, operation };
     const read = (json: unknown) => readGrant(json, leaseId);
     const { value, response } = await new Attempts(this.nodes, stop).call(request, leaseId, RETRY_MS, read, isHeld);
     return { grant: value, sent: response.sent };
@@ -224,18 +248,14 @@ export class Cluster {
 
   /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. Only the end of the client stops it. */
   async release(leaseId: string, withinMs = RETRY_MS): Promise<void> {
-    const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}` };
+    const operation = { release: { lease_id: leaseId } };
+    const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}`, operation };
     const read = (_: unknown, status: number) => {
       if (status !== 204) {
         throw new TypeError("expected 204");
       }
     };
-    const leave = await this.enter(this.stop);
-    try {
-      await new Attempts(this.nodes, this.stop).call(request, leaseId, withinMs, read);
-    } finally {
-      leave();
-    }
+    await new Attempts(this.nodes, this.stop).call(request, leaseId, withinMs, read);
   }
 
   /** Releases a lease, best effort, with nobody to tell. Keeps the process alive meanwhile. */
@@ -275,38 +295,6 @@ export class Cluster {
       left.set(lease.leaseId, lease);
     }
     return [...left.values()];
-  }
-
-  /** Waits for the turn of a call that does not wait at the node. The returned function gives it to the next. */
-  async enter(stop?: Stop): Promise<() => void> {
-    if (this.#calls >= MAX_CALLS) {
-      const turn = new Promise<void>((resolve) => this.#queue.push(resolve));
-      try {
-        await orStop(turn, stop);
-      } catch (error) {
-        // Its turn comes nevertheless.
-        turn.then(() => this.#leave());
-        throw error;
-      }
-    } else {
-      this.#calls += 1;
-    }
-    let isIn = true;
-    return () => {
-      if (isIn) {
-        isIn = false;
-        this.#leave();
-      }
-    };
-  }
-
-  #leave(): void {
-    const next = this.#queue.shift();
-    if (next === undefined) {
-      this.#calls -= 1;
-    } else {
-      next();
-    }
   }
 }
 

@@ -163,7 +163,7 @@ export class Keeper {
         break;
       }
       const leaseIds = live.map(({ held }) => held.leaseId);
-      const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds } };
+      const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds }, isApart: "renewal" };
       const outcome = await attempts.attempt(request, timeMs, (json) => readRenewals(json, leaseIds));
       if (outcome.is === "done") {
         const learnt = now(this.#cluster.clock);

@@ -11,6 +11,7 @@
 import type { Clock } from "./clock.js";
 import { InvalidError } from "./errors.js";
 import { addressOf, type Encryption, Failure, Server } from "./server.js";
+import { Turns } from "./turns.js";
 
 /** How long a node that failed is avoided. Others may name it as the leader for about a second after its death. */
 const AVOIDED_MS = 3_000;
@@ -65,8 +66,13 @@ export class Nodes {
   readonly #clock: Clock;
   #preferred: Node;
   #leader: Node | undefined;
+  /** The leader's URL in the last response, and its node. */
+  #named: readonly [string, Node] | undefined;
   /** The id of the client's cluster. */
   #cluster: string | undefined;
+  /** Calls that are sent alone, and waits in the queue: with two requests of a batch and a probe these are the 64 connections at most. */
+  readonly alone = new Turns(29);
+  readonly waits = new Turns(32);
 
   constructor(urls: readonly string[], encryption: Encryption | undefined, clock: Clock) {
     this.#encryption = encryption;
@@ -212,6 +218,15 @@ export class Nodes {
    * certificate that this system trusts.
    */
   #learn(text: string): Node | undefined {
+    if (this.#named?.[0] === text) {
+      return this.#named[1];
+    }
+    const node = this.#found(text);
+    this.#named = node === undefined ? undefined : [text, node];
+    return node;
+  }
+
+  #found(text: string): Node | undefined {
     const own = this.#encryption === undefined ? "http://" : "https://";
     let url: URL;
     try {

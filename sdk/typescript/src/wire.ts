@@ -72,14 +72,21 @@ export function readWaiting(json: unknown, leaseId: string): void {
 
 /** The results for these leases, in their order. */
 export function readRenewals(json: unknown, leaseIds: readonly string[]): RenewalResult[] {
+  return readResults(json, leaseIds.length).map(({ status, body }, index) => {
+    const problem = readProblem(body, status);
+    return problem === undefined ? { grant: readGrant(body, leaseIds[index] as string) } : { problem };
+  });
+}
+
+/** The results of so many operations. */
+export function readResults(json: unknown, count: number): { status: number; body: unknown }[] {
   const results = array(object(json, "an answer"), "results");
-  if (results.length !== leaseIds.length) {
-    throw new TypeError("not as many results as leases");
+  if (results.length !== count) {
+    throw new TypeError(`${results.length} results of ${count} operations`);
   }
-  return leaseIds.map((leaseId, index) => {
-    const result = object(results[index], "a result");
-    const problem = readProblem(result.body, integer(result, "status"));
-    return problem === undefined ? { grant: readGrant(result.body, leaseId) } : { problem };
+  return results.map((item) => {
+    const result = object(item, "a result");
+    return { status: integer(result, "status"), body: result.body ?? undefined };
   });
 }
 

@@ -124,11 +124,7 @@ export function response(status: number, body: unknown = undefined, headers: Rec
 }
 
 export function problem(name: string, status: number, more: object = {}, headers: Record<string, string> = {}): string {
-  return response(
-    status,
-    { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more },
-    headers,
-  );
+  return response(status, problemBody(name, status, more), headers);
 }
 
 /** The time-to-live that each lease was asked for, by its id. */
@@ -176,10 +172,50 @@ export function usual(request: Received): string {
         const ids = request.body.lease_ids as string[];
         return response(200, { results: ids.map((lease_id) => ({ status: 200, body: grant(request, { lease_id }) })) });
       }
+      if (request.path === "/v1/batch") {
+        return results(request, (operation) => one(operation));
+      }
       return response(200, grant(request));
     default:
       return response(200, "{}");
   }
+}
+
+/** An operation of a batch, as the request that it would be alone. */
+export interface Operation extends Received {
+  readonly index: number;
+}
+
+/** The result of an operation. */
+export interface Result {
+  readonly status: number;
+  readonly body?: unknown;
+}
+
+/** The response to a batch, made of that to each operation. */
+export function results(request: Received, answer: (operation: Operation) => Result): string {
+  return response(200, { results: operations(request).map(answer) });
+}
+
+/** The operations of a batch. */
+export function operations(request: Received): Operation[] {
+  const methods = { acquire: "PUT", renew: "POST", release: "DELETE" };
+  return (request.body.operations as Record<string, { lease_id: string }>[]).map((operation, index) => {
+    const [[kind, body]] = Object.entries(operation) as [[keyof typeof methods, { lease_id: string }]];
+    return { ...request, method: methods[kind], leaseId: body.lease_id, body, index };
+  });
+}
+
+/** What a node without other clients answers to an operation. */
+export function one(operation: Operation): Result {
+  return operation.method === "DELETE"
+    ? { status: 204 }
+    : { status: operation.method === "PUT" ? 201 : 200, body: grant(operation) };
+}
+
+/** The body of a problem. */
+export function problemBody(name: string, status: number, more: object = {}): object {
+  return { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more };
 }
 
 /** Whether it renews many leases at once. */
