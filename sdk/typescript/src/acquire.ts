@@ -31,23 +31,33 @@ import { type Grant, type Problem, readGrant, readWaiting } from "./wire.js";
 const SLICE_MS = 30_000;
 /** How long a PUT waits that is to be answered soon. */
 const BRIEF_MS = 100;
+/** How long an acquire stands in the queue before that is told. */
+const LONG_MS = 5_000;
 /** How long an acquire with a place waits for a connection before it asks for its place again. */
 const POLL_MS = 1_000;
 /** How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background. */
 const LEAVES_WITHIN_MS = 1_000;
 
+/** Who is told of its time in the queue. */
+export interface Told {
+  /** It is over. */
+  waited(keys: readonly string[], ms: number): void;
+  /** It has been long. */
+  waits(keys: readonly string[]): void;
+}
+
 /** What ends the use of an id without an error: the lease ended unused, and another id may do. */
 const UNUSED = Symbol("unused");
 
 /** Acquires, under one id after the other. Throws a `RingfenceError`, or the reason of `stop`. */
-export async function acquire(cluster: Cluster, request: LockRequest, stop?: Stop): Promise<Confirmation> {
+export async function acquire(cluster: Cluster, request: LockRequest, told: Told, stop?: Stop): Promise<Confirmation> {
   // A lookup is not part of the wait.
   await orStop(cluster.nodes.resolve(), stop);
   const begun = performance.now();
   const leftMs = () => Math.max(request.waitMs - (performance.now() - begun), 0);
   const backoff = new Backoff();
   for (;;) {
-    const confirmation = await new Acquire(cluster, request, leftMs, stop).run();
+    const confirmation = await new Acquire(cluster, request, leftMs, told, stop).run();
     if (confirmation !== UNUSED) {
       return confirmation;
     }
@@ -68,7 +78,11 @@ class Acquire {
   readonly #request: LockRequest;
   readonly #leftMs: () => number;
   readonly #stop: Stop | undefined;
+  readonly #told: Told;
+  /** Tells that it waits for long. */
+  #timer: NodeJS.Timeout | undefined;
   readonly #leaseId = randomUUID();
+  readonly #begun = performance.now();
   readonly #attempts: Attempts;
   /** Whether the lease is to be given back. */
   #isArmed = false;
@@ -80,7 +94,8 @@ class Acquire {
   /** Since when there was no definite outcome, if the last was none. */
   #unansweredSince: number | undefined;
 
-  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, stop: Stop | undefined) {
+  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, told: Told, stop: Stop | undefined) {
+    this.#told = told;
     this.#cluster = cluster;
     this.#request = request;
     this.#leftMs = leftMs;
@@ -97,9 +112,12 @@ class Acquire {
       return confirmation;
     } finally {
       this.#turn?.end();
+      clearTimeout(this.#timer);
+      if (this.#hasPlace) {
+        this.#told.waited(this.#keys, performance.now() - this.#begun);
+      }
       if (this.#isArmed) {
-        const keys = this.#request.claims.map(({ key }) => key);
-        this.#cluster.releaseInBackground(this.#leaseId, keys);
+        this.#cluster.releaseInBackground(this.#leaseId, this.#keys);
       }
     }
   }
@@ -114,6 +132,7 @@ class Acquire {
           }
           this.#unansweredSince = undefined;
           this.#hasPlace = true;
+          this.#timer ??= setTimeout(() => this.#told.waits(this.#keys), LONG_MS).unref();
           this.#hasWaited = true;
           if (this.#leftMs() === 0) {
             throw await this.#leave();
@@ -181,6 +200,10 @@ class Acquire {
       }
     }
     return this.#turn.isReady;
+  }
+
+  get #keys(): readonly string[] {
+    return this.#request.claims.map(({ key }) => key);
   }
 
   #message(waitMs: number, mayWait: boolean): Request {

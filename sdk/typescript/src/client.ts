@@ -1,6 +1,6 @@
 /** The client. */
 import { setMaxListeners } from "node:events";
-import { acquire } from "./acquire.js";
+import { acquire, type Told } from "./acquire.js";
 import { type Clock, systemClock } from "./clock.js";
 import { Cluster } from "./cluster.js";
 import {
@@ -14,14 +14,17 @@ import {
   UnknownError,
 } from "./errors.js";
 import { Held } from "./held.js";
+import type { Tell } from "./hooks.js";
 import { Keeper } from "./keeper.js";
 import { Lease } from "./lease.js";
 import { type Confirmation, Lifetime } from "./lifetime.js";
 import { Nodes } from "./nodes.js";
 import {
+  type CallOptions,
   type ClientOptions,
   type Keys,
   type LockOptions,
+  parseCall,
   parseClient,
   parseClose,
   parseLeaseId,
@@ -54,21 +57,29 @@ export interface LeadOptions extends Omit<LockOptions, "wait" | "timeout" | "sig
 
 /** How long a campaign that failed waits. */
 const CAMPAIGN_PAUSE_MS = 1_000;
+/** How often to warn of acquires that wait. */
+const WARN_INTERVAL_MS = 10_000;
+/** Of how many keys a warning says who holds them. */
+const MAX_VIEWS = 3;
 
 /** A client of one cluster. All leases of a client share its connections and its renewals: make one per process. */
 export class Client implements AsyncDisposable {
   readonly #owner: Owner;
+  readonly #tell: Tell;
   /** What belongs to each handle. */
   readonly #leases = new WeakMap<Lease, Release>();
   /** The calls that are under way, and what stops each. */
   readonly #calls = new Map<Stop, Promise<unknown>>();
   #closing: Promise<Closed> | undefined;
+  /** When it warned of an acquire that waits. */
+  #warnedAt = Number.NEGATIVE_INFINITY;
 
   /** Sends nothing: the first call shows whether the cluster is reachable. Throws an `InvalidError`. */
   constructor(options: ClientOptions) {
-    const { urls, encryption, warn } = parseClient(options);
+    const { urls, encryption, warn, tell } = parseClient(options);
     const clock: Clock = options.clock ?? systemClock;
     const cluster = new Cluster(new Nodes(urls, encryption, clock), clock);
+    this.#tell = tell;
     this.#owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Set() };
   }
 
@@ -78,9 +89,27 @@ export class Client implements AsyncDisposable {
    * If the signal of the options aborts, the place in the queue, or the grant, is given back in the background, and the error is its reason.
    */
   async acquire(keys: Keys, options: LockOptions = {}): Promise<Lease> {
+    return await this.#acquire(keys, options, (keys) => void this.#waits(keys));
+  }
+
+  /** Whether anybody holds the key now. To be sure that nobody has it later, acquire it. It needs the right to read the key. */
+  async locked(key: string, options: CallOptions = {}): Promise<boolean> {
+    const [claim] = parseLock(key, {}).claims;
+    const { timeoutMs } = parseCall(options);
+    const view = await this.#call(undefined, timeoutMs, (stop) => this.#owner.cluster.view(claim?.key ?? "", stop));
+    return view.holders.length > 0;
+  }
+
+  async #acquire(keys: Keys, options: LockOptions, waits: Told["waits"]): Promise<Lease> {
     const request = parseLock(keys, options);
     const { cluster } = this.#owner;
-    const confirmation = await this.#call(options.signal, request.timeoutMs, (stop) => acquire(cluster, request, stop));
+    const begun = performance.now();
+    const confirmation = await this.#call(options.signal, request.timeoutMs, (stop) =>
+      acquire(cluster, request, { waits, waited: (keys, ms) => this.#tell("waited", keys, ms) }, stop),
+    );
+    const { grant } = confirmation;
+    const view = { keys: grant.keys.map(({ key }) => key), token: grant.token };
+    this.#tell("granted", view, performance.now() - begun);
     const lifetime = new Lifetime(confirmation, request.renews, request.maxHoldMs);
     return this.#hold(confirmation, lifetime, request.holdAtLeastMs);
   }
@@ -129,7 +158,8 @@ export class Client implements AsyncDisposable {
     for (;;) {
       let lease: Lease;
       try {
-        lease = await this.acquire(keys, lock);
+        // A candidate may wait for as long as others lead.
+        lease = await this.#acquire(keys, lock, () => {});
       } catch (error) {
         if (!(error instanceof UnavailableError || error instanceof UnknownError)) {
           throw error;
@@ -220,7 +250,7 @@ export class Client implements AsyncDisposable {
   }
 
   #hold(confirmation: Confirmation, lifetime: Lifetime, holdAtLeastMs: number): Lease {
-    const held = new Held(confirmation.grant, lifetime, this.#owner.cluster.clock);
+    const held = new Held(confirmation.grant, lifetime, this.#owner.cluster.clock, this.#tell);
     const release = new Release(held, this.#owner, holdAtLeastMs);
     const lease = new Lease(release, this.#owner);
     this.#leases.set(lease, release);
@@ -257,6 +287,30 @@ export class Client implements AsyncDisposable {
       clearTimeout(timer);
       ignore();
     }
+  }
+
+  /** Warns of an acquire that has waited for long, and says for whom: perhaps for this very client. */
+  async #waits(keys: readonly string[]): Promise<void> {
+    const { cluster, leases, warn } = this.#owner;
+    const own = new Map([...leases].map(({ held }) => [held.token, held.keys]));
+    const isForItself = [...own.values()].some((held) => held.some((key) => keys.includes(key)));
+    // One of many that wait is enough, unless it waits for ever.
+    if (!isForItself && performance.now() - this.#warnedAt < WARN_INTERVAL_MS) {
+      return;
+    }
+    this.#warnedAt = performance.now();
+    const found = await Promise.all(
+      keys.slice(0, MAX_VIEWS).map(async (key) => {
+        // Of no consequence: it may not have the right to read them.
+        const { holders } = await cluster.view(key, cluster.stop).catch(() => ({ holders: [] }));
+        return holders.slice(0, 1).map(({ token, holder }) => {
+          const by = holder === null ? "" : ` by ${JSON.stringify(holder)}`;
+          const self = own.has(token) ? ", which this client itself holds" : "";
+          return `; ${named([key])} is held${by} with token ${token}${self}`;
+        });
+      }),
+    );
+    warn("RINGFENCE_QUEUE", `an acquire has waited for 5 s for ${named(keys)}${found.flat().join("")}`);
   }
 
   async #pause(signal: AbortSignal | undefined): Promise<void> {

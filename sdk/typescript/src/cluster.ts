@@ -20,7 +20,7 @@ import { isDenial, type Outcome, outcomeOf, outcomeWithout } from "./outcome.js"
 import { Distrust, Failure, type Request, type Response } from "./server.js";
 import { Stop } from "./stop.js";
 import { Backoff, orStop, sleep } from "./timers.js";
-import { type Problem, readGrant } from "./wire.js";
+import { type KeyView, type Problem, readGrant, readKey } from "./wire.js";
 
 /** How long a call is repeated without a definite outcome. */
 export const RETRY_MS = 5_000;
@@ -50,6 +50,8 @@ export class Attempts {
   longestPauseMs = Number.POSITIVE_INFINITY;
   /** Whether the process stays alive during a pause. */
   keepsAlive = true;
+  /** Whether it changes nothing, so that it is no matter whether it was done. */
+  onlyReads = false;
   /** Whether an attempt may have been done. */
   maybeDone = false;
   /** How long it has waited for a turn. The cluster is not to blame for that. */
@@ -121,7 +123,7 @@ export class Attempts {
       case "not-done":
       case "ambiguous":
         this.#failed += 1;
-        this.maybeDone ||= outcome.is === "ambiguous";
+        this.maybeDone ||= outcome.is === "ambiguous" && !this.onlyReads;
         this.lastFailure = outcome.why;
         this.#nodes.failed(node, response === undefined ? asked : undefined);
     }
@@ -244,6 +246,15 @@ export class Cluster {
     const read = (json: unknown) => readGrant(json, leaseId);
     const { value, response } = await new Attempts(this.nodes, stop).call(request, leaseId, RETRY_MS, read, isHeld);
     return { grant: value, sent: response.sent };
+  }
+
+  /** Who has a key. */
+  async view(key: string, stop?: Stop): Promise<KeyView> {
+    const path = `/v1/keys/${encodeURIComponent(key).replaceAll("%2F", "/")}`;
+    const attempts = new Attempts(this.nodes, stop);
+    attempts.onlyReads = true;
+    const { value } = await attempts.call({ method: "GET", path }, "", RETRY_MS, (json) => readKey(json, key), false);
+    return value;
   }
 
   /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. Only the end of the client stops it. */

@@ -2,6 +2,7 @@
 import { setMaxListeners } from "node:events";
 import { type Clock, type Moment, now } from "./clock.js";
 import { type LossReason, LostError } from "./errors.js";
+import type { LeaseView, Tell } from "./hooks.js";
 import type { Confirmation, Lifetime, State } from "./lifetime.js";
 import type { Grant } from "./wire.js";
 
@@ -15,8 +16,10 @@ export class Held {
   #isTold = false;
   #grant: Grant;
   #tell: (reason: LossReason) => void = () => {};
+  readonly #hook: Tell | undefined;
 
-  constructor(grant: Grant, lifetime: Lifetime, clock: Clock) {
+  constructor(grant: Grant, lifetime: Lifetime, clock: Clock, hook?: Tell) {
+    this.#hook = hook;
     this.#grant = grant;
     this.lifetime = lifetime;
     this.#clock = clock;
@@ -29,6 +32,10 @@ export class Held {
     return this.#grant.leaseId;
   }
 
+  get token(): number {
+    return this.#grant.token;
+  }
+
   /** Its keys, in the order of the request. */
   get keys(): readonly string[] {
     return this.#grant.keys.map(({ key }) => key);
@@ -37,6 +44,15 @@ export class Held {
   /** The same lease, to be kept after its holder has released it. */
   successor(): Held {
     return new Held(this.#grant, this.lifetime.successor(), this.#clock);
+  }
+
+  /** A renewal was in vain. */
+  failed(why: string): void {
+    this.#hook?.("failed", this.#view, why);
+  }
+
+  get #view(): LeaseView {
+    return { keys: this.keys, token: this.token };
   }
 
   /** As last confirmed. */
@@ -75,6 +91,11 @@ export class Held {
       this.#isTold = true;
       this.#ended?.abort(new LostError(loss));
       this.#tell(loss);
+      if (loss === "released") {
+        this.#hook?.("released", this.#view);
+      } else {
+        this.#hook?.("lost", this.#view, loss);
+      }
     }
     return loss;
   }
@@ -82,6 +103,7 @@ export class Held {
   confirm(confirmation: Confirmation, at: Moment = now(this.#clock)): void {
     if (this.lifetime.confirm(confirmation, at)) {
       this.#grant = confirmation.grant;
+      this.#hook?.("renewed", this.#view);
     }
     this.look(at);
   }

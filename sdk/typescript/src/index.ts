@@ -28,6 +28,7 @@ export {
   UnavailableError,
   UnknownError,
 } from "./errors.js";
+export type { Hooks, LeaseView } from "./hooks.js";
 export type { FencingHeaders, Lease } from "./lease.js";
 export type { State } from "./lifetime.js";
 export type { CallOptions, Claim, ClientOptions, Keys, LockOptions } from "./options.js";

@@ -173,6 +173,10 @@ export class Keeper {
         this.#tell(outcome.value);
         break;
       }
+      const why = "problem" in outcome ? outcome.problem.detail : outcome.why;
+      for (const { held } of live) {
+        held.failed(why);
+      }
       if (outcome.is === "limited") {
         pauseMs = Math.min(outcome.retryAfterMs, ttlMs / 6);
         break;
@@ -209,6 +213,9 @@ function learn(held: Held, sent: Moment, result: RenewalResult | undefined, at: 
     return;
   }
   const loss = lossOf(result.problem);
+  if (loss === undefined) {
+    held.failed(result.problem.detail);
+  }
   if (loss !== undefined) {
     held.lose(loss, at);
   }

@@ -2,6 +2,7 @@
 import type { Clock } from "./clock.js";
 import { InvalidError } from "./errors.js";
 import { Files } from "./files.js";
+import { type Hooks, type Tell, teller } from "./hooks.js";
 import type { Encryption } from "./server.js";
 import { type Warn, type WarningCode, warner } from "./warn.js";
 
@@ -19,6 +20,8 @@ export interface ClientOptions {
   key?: string;
   /** Is told what no call can tell, as a renewal that the cluster refuses. By default, these are warnings of the process. */
   onWarning?: (code: WarningCode, message: string) => void;
+  /** Is told what becomes of leases, for logs, metrics and traces. */
+  hooks?: Hooks;
   /** Other clocks than the machine's, for tests. */
   clock?: Clock;
 }
@@ -100,7 +103,7 @@ const LOCK_OPTIONS = [
   "renew",
   "signal",
 ];
-const CLIENT_OPTIONS = ["urls", "credential", "ca", "cert", "key", "onWarning", "clock"];
+const CLIENT_OPTIONS = ["urls", "credential", "ca", "cert", "key", "onWarning", "hooks", "clock"];
 
 /** Checks an acquire. Throws an `InvalidError` that names the field. */
 export function parseLock(keys: Keys, options: LockOptions): LockRequest {
@@ -168,13 +171,18 @@ export function parseClient(options: ClientOptions): {
   urls: readonly string[];
   encryption: Encryption | undefined;
   warn: Warn;
+  tell: Tell;
 } {
   checkNames(options, CLIENT_OPTIONS, "options");
-  const { urls, credential, ca, cert, key, onWarning } = options;
+  const { urls, credential, ca, cert, key, onWarning, hooks } = options;
   if (onWarning !== undefined && typeof onWarning !== "function") {
     throw new InvalidError("onWarning", "is no function");
   }
   const warn = warner(onWarning);
+  if (hooks !== undefined && (typeof hooks !== "object" || hooks === null)) {
+    throw new InvalidError("hooks", "is no object");
+  }
+  const tell = teller(hooks ?? {}, warn);
   if (!Array.isArray(urls) || !urls.every((url) => typeof url === "string")) {
     throw new InvalidError("urls", "is no array of strings");
   }
@@ -198,11 +206,12 @@ export function parseClient(options: ClientOptions): {
     if (given !== undefined) {
       throw new InvalidError(given[0], "is for https, and the URLs are plain");
     }
-    return { urls, encryption: undefined, warn };
+    return { urls, encryption: undefined, warn, tell };
   }
   const own = cert === undefined || key === undefined ? {} : { cert, key };
   const files = new Files({ ...(ca === undefined ? {} : { ca }), ...own }, warn);
-  return { urls, encryption: { context: () => files.context(), hasOwnAuthority: ca !== undefined, credential }, warn };
+  const encryption = { context: () => files.context(), hasOwnAuthority: ca !== undefined, credential };
+  return { urls, encryption, warn, tell };
 }
 
 function parseClaim(claim: unknown, field: string, options: LockOptions): LockRequest["claims"][number] {

@@ -4,7 +4,7 @@
  * What a warning is about. `RINGFENCE_RENEWAL`: the cluster refuses to renew leases. `RINGFENCE_DROPPED`: a lease was dropped without a release.
  * `RINGFENCE_LEAD`: the work of a leader failed after its lease was lost, or a campaign failed for now. `RINGFENCE_CLOSE`: what was not released
  * when the client was closed. `RINGFENCE_FILES`: files of TLS that changed cannot be used. `RINGFENCE_CALLBACK`: a function that the client
- * was given has failed.
+ * was given has failed. `RINGFENCE_QUEUE`: an acquire has been in the queue for some seconds.
  */
 export type WarningCode =
   | "RINGFENCE_RENEWAL"
@@ -12,7 +12,8 @@ export type WarningCode =
   | "RINGFENCE_LEAD"
   | "RINGFENCE_CLOSE"
   | "RINGFENCE_FILES"
-  | "RINGFENCE_CALLBACK";
+  | "RINGFENCE_CALLBACK"
+  | "RINGFENCE_QUEUE";
 
 /** Tells a warning. It throws nothing. */
 export type Warn = (code: WarningCode, message: string) => void;

@@ -62,6 +62,24 @@ export function readGrant(json: unknown, leaseId: string): Grant {
   };
 }
 
+/** Who has a key. */
+export interface KeyView {
+  readonly holders: readonly { readonly token: number; readonly holder: string | null }[];
+}
+
+/** The public view of this key. */
+export function readKey(json: unknown, key: string): KeyView {
+  const view = object(json, "a key");
+  if (view.key !== key) {
+    throw new TypeError("it is another key");
+  }
+  const holders = array(view, "holders").map((item) => {
+    const holder = object(item, "a holder");
+    return { token: integer(holder, "token"), holder: typeof holder.holder === "string" ? holder.holder : null };
+  });
+  return { holders };
+}
+
 /** Checks that a 202 says that this lease is in the queue. */
 export function readWaiting(json: unknown, leaseId: string): void {
   const waiting = object(json, "a waiting lease");

@@ -54,9 +54,10 @@ export class Played implements AsyncDisposable {
     return `${this.#isEncrypted ? "https" : "http"}://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
   }
 
-  /** The requests of this method, without probes. */
+  /** The requests of this method, without probes, and the operations of batches that would be such. */
   of(method: string): Received[] {
-    return this.received.filter((request) => request.method === method && request.path !== "/livez");
+    const all = this.received.flatMap((request) => (isBatch(request) ? operations(request) : [request]));
+    return all.filter((request) => request.method === method && request.path !== "/livez");
   }
 
   /** Waits for the nth request of this method, from 0. */
@@ -95,16 +96,35 @@ export class Played implements AsyncDisposable {
       body: body === "" ? undefined : JSON.parse(Buffer.from(body, "latin1").toString()),
       socket,
     };
-    const kind = `${method} ${path.split("/").at(-1) === "renew"}`;
-    const count = this.#counts.get(kind) ?? 0;
-    this.#counts.set(kind, count + 1);
     this.received.push(request);
-    const answer = script(request, count) ?? usual(request);
+    const answer = script(request, this.#count(request)) ?? this.#usual(request, script);
     if (typeof answer === "string") {
       socket.write(answer);
     } else {
       void answer(request);
     }
+  }
+
+  #count({ method, path }: Received): number {
+    const kind = `${method} ${path.split("/").at(-1)?.replace(/.*-.*/, "")}`;
+    const count = this.#counts.get(kind) ?? 0;
+    this.#counts.set(kind, count + 1);
+    return count;
+  }
+
+  /** Operations of a batch are answered as they would be alone, if the script has a whole response. */
+  #usual(request: Received, script: Script): string {
+    if (!isBatch(request)) {
+      return usual(request);
+    }
+    return results(request, (operation) => {
+      const answer = script(operation, this.#count(operation));
+      if (typeof answer !== "string") {
+        return one(operation);
+      }
+      const [head = "", body = ""] = answer.split("\r\n\r\n");
+      return { status: Number(head.split(" ")[1]), ...(body === "" ? {} : { body: JSON.parse(body) }) };
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -172,8 +192,8 @@ export function usual(request: Received): string {
         const ids = request.body.lease_ids as string[];
         return response(200, { results: ids.map((lease_id) => ({ status: 200, body: grant(request, { lease_id }) })) });
       }
-      if (request.path === "/v1/batch") {
-        return results(request, (operation) => one(operation));
+      if (isBatch(request)) {
+        return results(request, one);
       }
       return response(200, grant(request));
     default:
@@ -202,7 +222,8 @@ export function operations(request: Received): Operation[] {
   const methods = { acquire: "PUT", renew: "POST", release: "DELETE" };
   return (request.body.operations as Record<string, { lease_id: string }>[]).map((operation, index) => {
     const [[kind, body]] = Object.entries(operation) as [[keyof typeof methods, { lease_id: string }]];
-    return { ...request, method: methods[kind], leaseId: body.lease_id, body, index };
+    const path = `/v1/leases/${body.lease_id}${kind === "renew" ? "/renew" : ""}`;
+    return { ...request, method: methods[kind], path, leaseId: body.lease_id, body, index };
   });
 }
 
@@ -217,6 +238,9 @@ export function one(operation: Operation): Result {
 export function problemBody(name: string, status: number, more: object = {}): object {
   return { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more };
 }
+
+/** Whether it is a batch. */
+export const isBatch = ({ path }: Received) => path === "/v1/batch";
 
 /** Whether it renews many leases at once. */
 export const isRenewal = ({ method, path }: Received) => method === "POST" && path === "/v1/renew";
