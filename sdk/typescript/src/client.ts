@@ -1,7 +1,7 @@
 /** The client. */
 import { setMaxListeners } from "node:events";
 import { acquire, type Told } from "./acquire.js";
-import { type Clock, systemClock } from "./clock.js";
+import { type Clock, now, systemClock } from "./clock.js";
 import { Cluster } from "./cluster.js";
 import {
   ClosedError,
@@ -251,10 +251,12 @@ export class Client implements AsyncDisposable {
 
   #hold(confirmation: Confirmation, lifetime: Lifetime, holdAtLeastMs: number): Lease {
     const held = new Held(confirmation.grant, lifetime, this.#owner.cluster.clock, this.#tell);
-    const release = new Release(held, this.#owner, holdAtLeastMs);
+    // Once: a reading of the clocks costs more than all else here.
+    const at = now(this.#owner.cluster.clock);
+    const release = new Release(held, this.#owner, holdAtLeastMs, at);
     const lease = new Lease(release, this.#owner);
     this.#leases.set(lease, release);
-    this.#owner.keeper.add(held);
+    this.#owner.keeper.add(held, at);
     if (this.#closing !== undefined) {
       release.take();
       throw new ClosedError();

@@ -51,13 +51,13 @@ export class Keeper {
   }
 
   /** Looks after this lease from now on, until it is lost or removed. */
-  add(held: Held): void {
+  add(held: Held, at: Moment = now(this.#cluster.clock)): void {
     const kept = { held, inFlight: false, notBefore: 0 };
     this.#kept.set(held.leaseId, kept);
     if (held.lifetime.renews) {
       this.#awake.add(held);
     }
-    this.#lookIn(this.#waitMs(kept, now(this.#cluster.clock)));
+    this.#lookIn(this.#waitMs(kept, at));
     this.#keepAwake();
   }
 

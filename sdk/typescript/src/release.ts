@@ -48,10 +48,10 @@ export class Release {
   /** Whether the client took it from its holder. */
   #isTaken = false;
 
-  constructor(held: Held, owner: Owner, holdAtLeastMs: number) {
+  constructor(held: Held, owner: Owner, holdAtLeastMs: number, granted: Moment) {
     this.held = held;
     this.#owner = owner;
-    this.#granted = now(owner.cluster.clock);
+    this.#granted = granted;
     this.#holdAtLeastMs = holdAtLeastMs;
     owner.leases.add(this);
   }
