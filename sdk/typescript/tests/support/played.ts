@@ -265,6 +265,13 @@ export function client(...servers: readonly { url: string }[]): Client {
   return new Client({ urls: servers.map(({ url }) => url) });
 }
 
+/** A client that keeps its warnings. */
+export function warned(played: Played): { warnings: string[]; it: Client } {
+  const warnings: string[] = [];
+  const onWarning = (code: string, message: string) => void warnings.push(`${code} ${message}`);
+  return { warnings, it: new Client({ urls: [played.url], onWarning }) };
+}
+
 /** Leases that a test has not released live on in its client. */
 export async function released(...leases: readonly Lease[]): Promise<void> {
   await Promise.allSettled(leases.map((lease) => lease.release()));
