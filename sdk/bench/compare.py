@@ -139,6 +139,7 @@ def main() -> None:
     )
     parser.add_argument("--rounds", type=int, default=5, help="[default: %(default)s]")
     parser.add_argument("--seconds", type=float, default=2, help="of each turn [default: %(default)s]")
+    parser.add_argument("--only", default="", help="only libraries of the languages with this in their names")
     parser.add_argument("--etcd", default="etcd", help="its program [default: the one in the PATH]")
     parser.add_argument("--bench", help="the program ringfence-bench, to measure the Rust clients as well")
     given = parser.parse_args()
@@ -155,7 +156,7 @@ def main() -> None:
             "etcd": start_etcd(stack, given.etcd, folder / "etcd"),
         }
         for number in range(given.rounds):
-            for language, program, kinds in LIBRARIES:
+            for language, program, kinds in (one for one in LIBRARIES if given.only in one[0]):
                 for leases in numbers:
                     for service in SERVICES:
                         per_s = measure(program, kinds[service], leases, given.seconds, urls[service])

@@ -22,28 +22,42 @@ import { type Confirmation, Lifetime } from "./lifetime.js";
 import type { LockRequest } from "./options.js";
 import { isDenial } from "./outcome.js";
 import type { Request } from "./server.js";
-import { Backoff, orAbort, sleep } from "./timers.js";
+import { Stop } from "./stop.js";
+import { Backoff, orStop, sleep } from "./timers.js";
+import type { Turn } from "./turns.js";
 import { type Grant, type Problem, readGrant, readWaiting } from "./wire.js";
 
 /** How long one PUT waits: proxies often close connections that are silent for a minute. */
 const SLICE_MS = 30_000;
 /** How long a PUT waits that is to be answered soon. */
 const BRIEF_MS = 100;
+/** How long an acquire stands in the queue before that is told. */
+const LONG_MS = 5_000;
+/** How long an acquire with a place waits for a connection before it asks for its place again. */
+const POLL_MS = 1_000;
 /** How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background. */
 const LEAVES_WITHIN_MS = 1_000;
+
+/** Who is told of its time in the queue. */
+export interface Told {
+  /** It is over. */
+  waited(keys: readonly string[], ms: number): void;
+  /** It has been long. */
+  waits(keys: readonly string[]): void;
+}
 
 /** What ends the use of an id without an error: the lease ended unused, and another id may do. */
 const UNUSED = Symbol("unused");
 
-/** Acquires, under one id after the other. Throws a `RingfenceError`, or the signal's reason. */
-export async function acquire(cluster: Cluster, request: LockRequest, signal?: AbortSignal): Promise<Confirmation> {
+/** Acquires, under one id after the other. Throws a `RingfenceError`, or the reason of `stop`. */
+export async function acquire(cluster: Cluster, request: LockRequest, told: Told, stop?: Stop): Promise<Confirmation> {
   // A lookup is not part of the wait.
-  await orAbort(cluster.nodes.resolve(), signal);
+  await orStop(cluster.nodes.resolve(), stop);
   const begun = performance.now();
   const leftMs = () => Math.max(request.waitMs - (performance.now() - begun), 0);
   const backoff = new Backoff();
   for (;;) {
-    const confirmation = await new Acquire(cluster, request, leftMs, signal).run();
+    const confirmation = await new Acquire(cluster, request, leftMs, told, stop).run();
     if (confirmation !== UNUSED) {
       return confirmation;
     }
@@ -54,7 +68,7 @@ export async function acquire(cluster: Cluster, request: LockRequest, signal?: A
     if (request.waitMs > 0 && leftMs() === 0) {
       throw new TimedOutError(request.waitMs);
     }
-    await sleep(backoff.next(), signal);
+    await sleep(backoff.next(), stop);
   }
 }
 
@@ -63,23 +77,30 @@ class Acquire {
   readonly #cluster: Cluster;
   readonly #request: LockRequest;
   readonly #leftMs: () => number;
-  readonly #signal: AbortSignal | undefined;
+  readonly #stop: Stop | undefined;
+  readonly #told: Told;
+  /** Tells that it waits for long. */
+  #timer: NodeJS.Timeout | undefined;
   readonly #leaseId = randomUUID();
+  readonly #begun = performance.now();
   readonly #attempts: Attempts;
   /** Whether the lease is to be given back. */
   #isArmed = false;
   #hasPlace = false;
   /** Whether it stood in the queue. */
   #hasWaited = false;
+  /** Its connection for waiting, once it has a place. */
+  #turn: Turn | undefined;
   /** Since when there was no definite outcome, if the last was none. */
   #unansweredSince: number | undefined;
 
-  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, signal: AbortSignal | undefined) {
+  constructor(cluster: Cluster, request: LockRequest, leftMs: () => number, told: Told, stop: Stop | undefined) {
+    this.#told = told;
     this.#cluster = cluster;
     this.#request = request;
     this.#leftMs = leftMs;
-    this.#signal = signal;
-    this.#attempts = new Attempts(cluster.nodes, signal);
+    this.#stop = stop;
+    this.#attempts = new Attempts(cluster.nodes, stop);
   }
 
   async run(): Promise<Confirmation | typeof UNUSED> {
@@ -90,8 +111,13 @@ class Acquire {
       }
       return confirmation;
     } finally {
+      this.#turn?.end();
+      clearTimeout(this.#timer);
+      if (this.#hasPlace) {
+        this.#told.waited(this.#keys, performance.now() - this.#begun);
+      }
       if (this.#isArmed) {
-        this.#cluster.releaseInBackground(this.#leaseId);
+        this.#cluster.releaseInBackground(this.#leaseId, this.#keys);
       }
     }
   }
@@ -106,6 +132,7 @@ class Acquire {
           }
           this.#unansweredSince = undefined;
           this.#hasPlace = true;
+          this.#timer ??= setTimeout(() => this.#told.waits(this.#keys), LONG_MS).unref();
           this.#hasWaited = true;
           if (this.#leftMs() === 0) {
             throw await this.#leave();
@@ -120,11 +147,12 @@ class Acquire {
             this.#isArmed = this.#attempts.maybeDone || this.#hasPlace;
             throw this.#attempts.limit(outcome.problem, outcome.retryAfterMs, this.#leaseId);
           }
-          await sleep(outcome.retryAfterMs, this.#signal);
+          await sleep(outcome.retryAfterMs, this.#stop);
           continue;
       }
       const retries = this.#hasWaited && this.#leftMs() > 0;
-      if (!retries && performance.now() - (this.#unansweredSince ?? performance.now()) >= RETRY_MS) {
+      const silentMs = performance.now() - (this.#unansweredSince ?? performance.now());
+      if (!retries && (silentMs >= RETRY_MS || this.#attempts.areHopeless)) {
         // The place may still stand.
         this.#attempts.maybeDone ||= this.#hasPlace;
         this.#isArmed = this.#attempts.maybeDone;
@@ -136,40 +164,67 @@ class Acquire {
   /** One PUT. `undefined` is a place in the queue. */
   async #put() {
     const isBrief = !this.#hasPlace || this.#unansweredSince !== undefined || !this.#cluster.nodes.best.isProven;
-    const leave = isBrief ? await this.#cluster.enter(this.#signal) : () => {};
-    try {
-      const waitMs = Math.floor(Math.min(this.#leftMs(), isBrief ? BRIEF_MS : SLICE_MS));
-      const putAt = performance.now();
-      this.#isArmed = true;
-      const outcome = await this.#attempts.attempt(this.#message(waitMs), waitMs + ATTEMPT_MS, (json, status) =>
-        readPut(json, status, this.#leaseId),
-      );
-      if (outcome.is === "not-done") {
-        this.#unansweredSince ??= putAt;
-      } else if (outcome.is === "ambiguous") {
-        // A node that held the request for longer than it looks for a leader had it in the queue.
-        this.#hasWaited ||= performance.now() - putAt > RETRY_MS;
-        // How a long wait ended says nothing of how long the cluster has been silent.
-        this.#unansweredSince ??= Math.max(putAt, performance.now() - ATTEMPT_MS);
-      }
-      return outcome;
-    } finally {
-      leave();
+    const mayWait = !isBrief && (await this.#hasTurn());
+    const waitMs = Math.floor(Math.min(this.#leftMs(), mayWait ? SLICE_MS : BRIEF_MS));
+    const putAt = performance.now();
+    const idleMs = this.#attempts.idleMs;
+    this.#isArmed = true;
+    const outcome = await this.#attempts.attempt(this.#message(waitMs, mayWait), waitMs + ATTEMPT_MS, (json, status) =>
+      readPut(json, status, this.#leaseId),
+    );
+    const sentAt = putAt + this.#attempts.idleMs - idleMs;
+    if (outcome.is === "not-done") {
+      this.#unansweredSince ??= sentAt;
+    } else if (outcome.is === "ambiguous") {
+      // A node that held the request for longer than it looks for a leader had it in the queue.
+      this.#hasWaited ||= performance.now() - sentAt > RETRY_MS;
+      // How a long wait ended says nothing of how long the cluster has been silent.
+      this.#unansweredSince ??= Math.max(sentAt, performance.now() - ATTEMPT_MS);
     }
+    return outcome;
   }
 
-  #message(waitMs: number): Request {
+  /** Whether a connection is free for a wait. If none is within a second, the place has to be asked for again: it is kept for 5 s. */
+  async #hasTurn(): Promise<boolean> {
+    this.#turn ??= this.#cluster.nodes.waits.ask();
+    if (!this.#turn.isReady) {
+      const either = new Stop();
+      const ignore = this.#stop?.listen((reason) => either.stop(reason));
+      this.#turn.whenReady(() => either.stop(undefined));
+      try {
+        await sleep(Math.min(POLL_MS * (0.75 + Math.random() / 4), this.#leftMs()), either);
+      } catch {
+        this.#stop?.throwIfStopped();
+      } finally {
+        ignore?.();
+      }
+    }
+    return this.#turn.isReady;
+  }
+
+  get #keys(): readonly string[] {
+    return this.#request.claims.map(({ key }) => key);
+  }
+
+  #message(waitMs: number, mayWait: boolean): Request {
     const { claims, ttlMs, holder, metadata } = this.#request;
-    const body = {
+    const acquire = {
       keys: claims,
       ttl_ms: ttlMs,
-      wait_ms: waitMs,
       // A node that is cut off lets go those whose place is kept.
       keep_place: waitMs > 0,
       ...(holder === undefined ? {} : { holder }),
       ...(metadata === undefined ? {} : { metadata }),
     };
-    return { method: "PUT", path: `/v1/leases/${this.#leaseId}`, body };
+    const request = {
+      method: "PUT",
+      path: `/v1/leases/${this.#leaseId}`,
+      body: { ...acquire, wait_ms: waitMs },
+      waitMs,
+    } as const;
+    return mayWait
+      ? { ...request, isApart: "wait" }
+      : { ...request, operation: { acquire: { lease_id: this.#leaseId, ...acquire } } };
   }
 
   /** Leaves the queue: the caller may end now, or ask again, and no place may stay behind. */
@@ -210,7 +265,7 @@ class Acquire {
       return confirmation;
     }
     try {
-      return await this.#cluster.renew(this.#leaseId, undefined, this.#signal);
+      return await this.#cluster.renew(this.#leaseId, undefined, this.#stop);
     } catch (error) {
       if (error instanceof LostError && ["expired", "abandoned", "forgotten"].includes(error.reason)) {
         return UNUSED;

@@ -17,9 +17,10 @@ import {
 import type { Confirmation } from "./lifetime.js";
 import type { Node, Nodes } from "./nodes.js";
 import { isDenial, type Outcome, outcomeOf, outcomeWithout } from "./outcome.js";
-import { Failure, type Request, type Response } from "./server.js";
-import { Backoff, orAbort, sleep } from "./timers.js";
-import { type Problem, readGrant } from "./wire.js";
+import { Distrust, Failure, type Request, type Response } from "./server.js";
+import { Stop } from "./stop.js";
+import { Backoff, orStop, sleep } from "./timers.js";
+import { type KeyView, type Problem, readGrant, readKey } from "./wire.js";
 
 /** How long a call is repeated without a definite outcome. */
 export const RETRY_MS = 5_000;
@@ -27,39 +28,53 @@ export const RETRY_MS = 5_000;
 export const ATTEMPT_MS = 2_000;
 /** How long a release is repeated in the background. */
 const RELEASE_MS = 30_000;
-/** How many calls that do not wait are under way at once; more would only need more connections. */
-const MAX_CALLS = 64;
+
+/** A lease, as it is named when it is not given back. */
+export interface Named {
+  readonly leaseId: string;
+  readonly keys: readonly string[];
+}
 
 type Read<T> = (json: unknown, status: number) => T;
 type Done<T> = Extract<Outcome<T>, { is: "done" }>;
 
-/** The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. */
+/**
+ * The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows. Until then attempts may
+ * share requests with others; later they are alone, since something in between may not let a batch pass.
+ */
 export class Attempts {
   readonly #nodes: Nodes;
-  readonly #signal: AbortSignal | undefined;
+  readonly #stop: Stop | undefined;
   readonly #backoff = new Backoff();
   #failed = 0;
   longestPauseMs = Number.POSITIVE_INFINITY;
   /** Whether the process stays alive during a pause. */
   keepsAlive = true;
+  /** Whether it changes nothing, so that it is no matter whether it was done. */
+  onlyReads = false;
   /** Whether an attempt may have been done. */
   maybeDone = false;
+  /** How long it has waited for a turn. The cluster is not to blame for that. */
+  idleMs = 0;
   lastFailure = "";
+  /** The nodes with which one side did not trust the other. `undefined` once an attempt has ended otherwise. */
+  #distrusting: Set<Node> | undefined = new Set();
 
-  constructor(nodes: Nodes, signal?: AbortSignal) {
+  constructor(nodes: Nodes, stop?: Stop) {
     this.#nodes = nodes;
-    this.#signal = signal;
+    this.#stop = stop;
   }
 
-  /** One attempt. Throws only the signal's reason. */
+  /** One attempt. Throws only the reason of its `Stop`. */
   async attempt<T>(request: Request, timeMs: number, read: Read<T>): Promise<Outcome<T>> {
     if (this.#failed > 0 && this.#failed % this.#nodes.count === 0) {
-      await sleep(Math.min(this.#backoff.next(), this.longestPauseMs), this.#signal, this.keepsAlive);
+      await sleep(Math.min(this.#backoff.next(), this.longestPauseMs), this.#stop, this.keepsAlive);
     }
     const node = this.#nodes.best;
     const asked = performance.now();
     let outcome: Outcome<T>;
     let response: Response | undefined;
+    let failure: Failure | undefined;
     try {
       response = await this.#send(node, request, timeMs);
       outcome = outcomeOf(response, read);
@@ -67,8 +82,10 @@ export class Attempts {
       if (!(error instanceof Failure)) {
         throw error;
       }
+      failure = error;
       outcome = outcomeWithout(error);
     }
+    this.#note(node, failure);
     const isDefinite = outcome.is === "done" || outcome.is === "refused" || outcome.is === "limited";
     const stranger = this.#nodes.checkCluster(node, response?.cluster, isDefinite);
     if (stranger !== undefined) {
@@ -76,6 +93,19 @@ export class Attempts {
     }
     this.#record(node, outcome, response, asked);
     return outcome;
+  }
+
+  /** Whether no further attempt can help, as long as the files of both sides stay as they are. */
+  get areHopeless(): boolean {
+    return this.#nodes.configured.every((node) => this.#distrusting?.has(node));
+  }
+
+  #note(node: Node, failure: Failure | undefined): void {
+    if (failure instanceof Distrust) {
+      this.#distrusting?.add(node);
+    } else {
+      this.#distrusting = undefined;
+    }
   }
 
   #record(node: Node, outcome: Outcome<unknown>, response: Response | undefined, asked: number): void {
@@ -93,7 +123,7 @@ export class Attempts {
       case "not-done":
       case "ambiguous":
         this.#failed += 1;
-        this.maybeDone ||= outcome.is === "ambiguous";
+        this.maybeDone ||= outcome.is === "ambiguous" && !this.onlyReads;
         this.lastFailure = outcome.why;
         this.#nodes.failed(node, response === undefined ? asked : undefined);
     }
@@ -102,38 +132,59 @@ export class Attempts {
   /** Sends it, unless the node turns out to be silent while another may answer. */
   async #send(node: Node, request: Request, timeMs: number): Promise<Response> {
     if (!node.isMet) {
-      await orAbort(this.#nodes.meet(node), this.#signal);
+      await orStop(this.#nodes.meet(node), this.#stop);
     }
-    const broken = new AbortController();
-    const silence = () => {
-      if (this.#nodes.hasUsableBesides(node)) {
-        broken.abort(new Failure(true, "it does not answer"));
+    this.#stop?.throwIfStopped();
+    const hasAnother = () => this.#nodes.hasUsableBesides(node);
+    if (request.operation !== undefined && this.#failed < this.#nodes.count) {
+      const batched = { ...request, operation: request.operation };
+      const response = await node.server.batcher.send(batched, timeMs, this.#stop, hasAnother);
+      if (response !== undefined) {
+        return response;
       }
-    };
-    const cancel = () => broken.abort(this.#signal?.reason);
-    if (this.#signal?.aborted) {
-      throw this.#signal.reason;
     }
-    this.#signal?.addEventListener("abort", cancel, { once: true });
-    const unwatch = node.server.pulse.watch(silence);
+    return await this.#sendAlone(node, request, timeMs, hasAnother);
+  }
+
+  async #sendAlone(node: Node, request: Request, timeMs: number, hasAnother: () => boolean): Promise<Response> {
+    const broken = new Stop();
+    const ignore = this.#stop?.listen((reason) => broken.stop(reason));
+    const turn = request.isApart === undefined ? this.#nodes.alone.ask() : undefined;
+    const asked = performance.now();
     try {
-      return await node.server.send(request, timeMs, broken.signal);
+      if (turn?.isReady === false) {
+        await orStop(new Promise<void>((resolve) => turn.whenReady(resolve)), this.#stop);
+        this.idleMs += performance.now() - asked;
+      }
+      const unwatch = node.server.pulse.watch(() => {
+        if (hasAnother()) {
+          broken.stop(new Failure(true, "it does not answer"));
+        }
+      });
+      try {
+        return await node.server.send(request, timeMs, broken);
+      } finally {
+        unwatch();
+      }
     } finally {
-      unwatch();
-      this.#signal?.removeEventListener("abort", cancel);
+      turn?.end();
+      ignore?.();
     }
   }
 
-  /** Attempts until the outcome is definite, or `retryMs` is over. Throws a `RingfenceError`, or the signal's reason. */
-  async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>): Promise<Done<T>> {
+  /**
+   * Attempts until the outcome is definite, or `retryMs` is over. Throws a `RingfenceError`, or the reason of its `Stop`. What is about a lease that
+   * is held here goes on where no attempt can help: certificates may be replaced while it is.
+   */
+  async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>, isHeld = true): Promise<Done<T>> {
     // The time for that is not taken from the attempts.
-    await orAbort(this.#nodes.resolve(), this.#signal);
+    await orStop(this.#nodes.resolve(), this.#stop);
     const begun = performance.now();
     for (;;) {
-      const leftMs = Math.max(retryMs - (performance.now() - begun), 100);
+      const leftMs = Math.max(retryMs - (performance.now() - begun - this.idleMs), 100);
       const timeMs = Math.min(leftMs, this.#nodes.hasAnother ? ATTEMPT_MS : RETRY_MS);
       const outcome = await this.attempt(request, timeMs, read);
-      const pastMs = performance.now() - begun;
+      const pastMs = performance.now() - begun - this.idleMs;
       if (outcome.is === "done") {
         return outcome;
       }
@@ -144,8 +195,8 @@ export class Attempts {
         if (pastMs + outcome.retryAfterMs > retryMs) {
           throw this.limit(outcome.problem, outcome.retryAfterMs, leaseId);
         }
-        await sleep(outcome.retryAfterMs, this.#signal);
-      } else if (pastMs >= retryMs) {
+        await sleep(outcome.retryAfterMs, this.#stop);
+      } else if (pastMs >= retryMs || (this.areHopeless && !isHeld)) {
         throw this.failure(leaseId);
       }
     }
@@ -175,9 +226,12 @@ export class Attempts {
 export class Cluster {
   readonly nodes: Nodes;
   readonly clock: Clock;
-  readonly #releases = new Set<Promise<void>>();
-  #calls = 0;
-  readonly #queue: (() => void)[] = [];
+  /** Stops what goes on in the background. */
+  readonly stop = new Stop();
+  /** What goes on in the background, and for which lease. */
+  readonly #background = new Map<Promise<void>, Named>();
+  /** Those of which the last call failed while the client was being closed. */
+  #failed: Map<string, Named> | undefined;
 
   constructor(nodes: Nodes, clock: Clock) {
     this.nodes = nodes;
@@ -185,78 +239,73 @@ export class Cluster {
   }
 
   /** Renews a lease by its id. */
-  async renew(leaseId: string, ttlMs?: number, signal?: AbortSignal): Promise<Confirmation> {
+  async renew(leaseId: string, ttlMs?: number, stop?: Stop, isHeld = true): Promise<Confirmation> {
     const body = ttlMs === undefined ? {} : { ttl_ms: ttlMs };
-    const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body };
+    const operation = { renew: { lease_id: leaseId, ...body } };
+    const request: Request = { method: "POST", path: `/v1/leases/${leaseId}/renew`, body, operation };
     const read = (json: unknown) => readGrant(json, leaseId);
-    const { value, response } = await new Attempts(this.nodes, signal).call(request, leaseId, RETRY_MS, read);
+    const { value, response } = await new Attempts(this.nodes, stop).call(request, leaseId, RETRY_MS, read, isHeld);
     return { grant: value, sent: response.sent };
   }
 
-  /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. */
+  /** Who has a key. */
+  async view(key: string, stop?: Stop): Promise<KeyView> {
+    const path = `/v1/keys/${encodeURIComponent(key).replaceAll("%2F", "/")}`;
+    const attempts = new Attempts(this.nodes, stop);
+    attempts.onlyReads = true;
+    const { value } = await attempts.call({ method: "GET", path }, "", RETRY_MS, (json) => readKey(json, key), false);
+    return value;
+  }
+
+  /** Releases a lease, or leaves the queue. It also succeeds if there is no such lease. Only the end of the client stops it. */
   async release(leaseId: string, withinMs = RETRY_MS): Promise<void> {
-    const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}` };
+    const operation = { release: { lease_id: leaseId } };
+    const request: Request = { method: "DELETE", path: `/v1/leases/${leaseId}`, operation };
     const read = (_: unknown, status: number) => {
       if (status !== 204) {
         throw new TypeError("expected 204");
       }
     };
-    const leave = await this.enter();
-    try {
-      await new Attempts(this.nodes).call(request, leaseId, withinMs, read);
-    } finally {
-      leave();
-    }
+    await new Attempts(this.nodes, this.stop).call(request, leaseId, withinMs, read);
   }
 
   /** Releases a lease, best effort, with nobody to tell. Keeps the process alive meanwhile. */
-  releaseInBackground(leaseId: string): void {
-    this.background(this.release(leaseId, RELEASE_MS));
+  releaseInBackground(leaseId: string, keys: readonly string[]): void {
+    this.background(this.release(leaseId, RELEASE_MS), { leaseId, keys });
   }
 
-  /** Work that the client waits for when it is closed. Its failure is of no consequence. */
-  background(work: Promise<void>): void {
-    const done: Promise<void> = work.catch(() => undefined).finally(() => this.#releases.delete(done));
-    this.#releases.add(done);
-  }
-
-  /** Waits until nothing is left in the background. */
-  async settled(): Promise<void> {
-    while (this.#releases.size > 0) {
-      await Promise.all(this.#releases);
-    }
-  }
-
-  /** Waits for the turn of a call that does not wait at the node. The returned function gives it to the next. */
-  async enter(signal?: AbortSignal): Promise<() => void> {
-    if (this.#calls >= MAX_CALLS) {
-      const turn = new Promise<void>((resolve) => this.#queue.push(resolve));
-      try {
-        await orAbort(turn, signal);
-      } catch (error) {
-        // Its turn comes nevertheless.
-        turn.then(() => this.#leave());
-        throw error;
-      }
-    } else {
-      this.#calls += 1;
-    }
-    let isIn = true;
-    return () => {
-      if (isIn) {
-        isIn = false;
-        this.#leave();
+  /** Work that gives back a lease, and that the client waits for when it is closed. Its failure is of no other consequence. */
+  background(work: Promise<void>, lease: Named): void {
+    const ended = (hasFailed: boolean) => {
+      this.#background.delete(done);
+      if (hasFailed) {
+        this.#failed?.set(lease.leaseId, lease);
+      } else {
+        this.#failed?.delete(lease.leaseId);
       }
     };
+    const done: Promise<void> = work.then(
+      () => ended(false),
+      (error) => ended(!(error instanceof LostError)),
+    );
+    this.#background.set(done, lease);
   }
 
-  #leave(): void {
-    const next = this.#queue.shift();
-    if (next === undefined) {
-      this.#calls -= 1;
-    } else {
-      next();
+  /** Waits until nothing is left in the background, or until `end`. Returns the leases that are not given back, as far as is known. */
+  async settled(end: Promise<void>): Promise<Named[]> {
+    let isOver = false;
+    void end.then(() => {
+      isOver = true;
+    });
+    this.#failed = new Map();
+    while (this.#background.size > 0 && !isOver) {
+      await Promise.race([Promise.all(this.#background.keys()), end]);
     }
+    const left = new Map(this.#failed);
+    for (const lease of this.#background.values()) {
+      left.set(lease.leaseId, lease);
+    }
+    return [...left.values()];
   }
 }
 

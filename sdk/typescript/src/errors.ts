@@ -69,12 +69,17 @@ export class HeldError extends RingfenceError {
   }
 }
 
-/** Not granted in time. The place in the queue is given up. */
+/**
+ * Not done in time. `wait`: it was not granted within the time in the queue, and the place is given up. `timeout`: the whole call took too long;
+ * what it may have done is given back in the background.
+ */
 export class TimedOutError extends RingfenceError {
   readonly kind = "TimedOut";
+  readonly reason: "wait" | "timeout";
 
-  constructor(waitedMs: number) {
-    super(`not granted within ${waitedMs} ms`);
+  constructor(ms: number, reason: "wait" | "timeout" = "wait") {
+    super(reason === "wait" ? `not granted within ${ms} ms` : `the call did not end within ${ms} ms`);
+    this.reason = reason;
   }
 }
 

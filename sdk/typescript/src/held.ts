@@ -2,6 +2,7 @@
 import { setMaxListeners } from "node:events";
 import { type Clock, type Moment, now } from "./clock.js";
 import { type LossReason, LostError } from "./errors.js";
+import type { LeaseView, Tell } from "./hooks.js";
 import type { Confirmation, Lifetime, State } from "./lifetime.js";
 import type { Grant } from "./wire.js";
 
@@ -10,16 +11,18 @@ export class Held {
   /** Resolves once it is lost. It never rejects. */
   readonly lost: Promise<LossReason>;
   readonly #clock: Clock;
-  readonly #ended = new AbortController();
+  /** Made once somebody asks for the signal: most leases are released before. */
+  #ended: AbortController | undefined;
+  #isTold = false;
   #grant: Grant;
   #tell: (reason: LossReason) => void = () => {};
+  readonly #hook: Tell | undefined;
 
-  constructor(confirmation: Confirmation, lifetime: Lifetime, clock: Clock) {
-    this.#grant = confirmation.grant;
+  constructor(grant: Grant, lifetime: Lifetime, clock: Clock, hook?: Tell) {
+    this.#hook = hook;
+    this.#grant = grant;
     this.lifetime = lifetime;
     this.#clock = clock;
-    // However much work listens.
-    setMaxListeners(0, this.#ended.signal);
     this.lost = new Promise((resolve) => {
       this.#tell = resolve;
     });
@@ -29,6 +32,29 @@ export class Held {
     return this.#grant.leaseId;
   }
 
+  get token(): number {
+    return this.#grant.token;
+  }
+
+  /** Its keys, in the order of the request. */
+  get keys(): readonly string[] {
+    return this.#grant.keys.map(({ key }) => key);
+  }
+
+  /** The same lease, to be kept after its holder has released it. */
+  successor(): Held {
+    return new Held(this.#grant, this.lifetime.successor(), this.#clock);
+  }
+
+  /** A renewal was in vain. */
+  failed(why: string): void {
+    this.#hook?.("failed", this.#view, why);
+  }
+
+  get #view(): LeaseView {
+    return { keys: this.keys, token: this.token };
+  }
+
   /** As last confirmed. */
   get grant(): Grant {
     return this.#grant;
@@ -36,7 +62,15 @@ export class Held {
 
   /** Aborts once it is lost. */
   get signal(): AbortSignal {
-    this.look(now(this.#clock));
+    const loss = this.look();
+    if (this.#ended === undefined) {
+      this.#ended = new AbortController();
+      // However much work listens.
+      setMaxListeners(0, this.#ended.signal);
+      if (loss !== undefined) {
+        this.#ended.abort(new LostError(loss));
+      }
+    }
     return this.#ended.signal;
   }
 
@@ -53,9 +87,15 @@ export class Held {
   /** Why it is lost, by the clock, if it is. Whoever has to know of that is told. */
   look(at: Moment = now(this.#clock)): LossReason | undefined {
     const loss = this.lifetime.loss(at);
-    if (loss !== undefined && !this.#ended.signal.aborted) {
+    if (loss !== undefined && !this.#isTold) {
+      this.#isTold = true;
+      this.#ended?.abort(new LostError(loss));
       this.#tell(loss);
-      this.#ended.abort(new LostError(loss));
+      if (loss === "released") {
+        this.#hook?.("released", this.#view);
+      } else {
+        this.#hook?.("lost", this.#view, loss);
+      }
     }
     return loss;
   }
@@ -63,6 +103,7 @@ export class Held {
   confirm(confirmation: Confirmation, at: Moment = now(this.#clock)): void {
     if (this.lifetime.confirm(confirmation, at)) {
       this.#grant = confirmation.grant;
+      this.#hook?.("renewed", this.#view);
     }
     this.look(at);
   }

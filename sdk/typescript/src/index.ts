@@ -11,7 +11,7 @@
  *
  * @module
  */
-export { Client, type LeadOptions, type Work } from "./client.js";
+export { Client, type Closed, type LeadOptions, type Work } from "./client.js";
 export type { Clock } from "./clock.js";
 export {
   ClosedError,
@@ -28,7 +28,9 @@ export {
   UnavailableError,
   UnknownError,
 } from "./errors.js";
+export type { Hooks, LeaseView } from "./hooks.js";
 export type { FencingHeaders, Lease } from "./lease.js";
 export type { State } from "./lifetime.js";
-export type { Claim, ClientOptions, Keys, LockOptions } from "./options.js";
+export type { CallOptions, Claim, ClientOptions, Keys, LockOptions } from "./options.js";
+export type { WarningCode } from "./warn.js";
 export type { Holder, Problem } from "./wire.js";

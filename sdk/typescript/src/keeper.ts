@@ -10,13 +10,14 @@
  * hangs delays no other lease.
  *
  * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
- * a holder that hangs loses its leases. It does not keep the process alive: a lease that was forgotten ends with the process.
+ * a holder that hangs loses its leases. It keeps the process alive while it has a lease to renew, but for those that are not to.
  */
 import { type Moment, now } from "./clock.js";
 import { ATTEMPT_MS, Attempts, type Cluster, lossOf } from "./cluster.js";
 import type { Held } from "./held.js";
 import type { Request } from "./server.js";
-import { type RenewalResult, readRenewals } from "./wire.js";
+import type { Warn } from "./warn.js";
+import { type Problem, type RenewalResult, readRenewals } from "./wire.js";
 
 /** The most leases that one request may renew. */
 const MAX_BATCH = 1_000;
@@ -33,26 +34,58 @@ interface Kept {
 
 export class Keeper {
   readonly #cluster: Cluster;
+  readonly #warn: Warn;
   readonly #kept = new Map<string, Kept>();
+  /** Those that keep the process alive. */
+  readonly #awake = new Set<Held>();
+  /** Why the cluster refused to renew when it was asked last. */
+  #refusal: string | undefined;
   #timer: NodeJS.Timeout | undefined;
   #looksAt = Number.POSITIVE_INFINITY;
   /** Renews up to a twelfth of the time earlier, so that clients that began together do not stay together. */
   #jitter = Math.random();
 
-  constructor(cluster: Cluster) {
+  constructor(cluster: Cluster, warn: Warn) {
     this.#cluster = cluster;
+    this.#warn = warn;
   }
 
   /** Looks after this lease from now on, until it is lost or removed. */
-  add(held: Held): void {
+  add(held: Held, at: Moment = now(this.#cluster.clock)): void {
     const kept = { held, inFlight: false, notBefore: 0 };
     this.#kept.set(held.leaseId, kept);
-    this.#lookIn(this.#waitMs(kept, now(this.#cluster.clock)));
+    if (held.lifetime.renews) {
+      this.#awake.add(held);
+    }
+    this.#lookIn(this.#waitMs(kept, at));
+    this.#keepAwake();
   }
 
   remove(held: Held): void {
     if (this.#kept.get(held.leaseId)?.held === held) {
       this.#kept.delete(held.leaseId);
+    }
+    this.unref(held);
+  }
+
+  /** It does not keep the process alive any more. */
+  unref(held: Held): void {
+    this.#awake.delete(held);
+    this.#keepAwake();
+  }
+
+  /** Nothing is looked after any more. */
+  clear(): void {
+    this.#kept.clear();
+    this.#awake.clear();
+    clearTimeout(this.#timer);
+  }
+
+  #keepAwake(): void {
+    if (this.#awake.size > 0) {
+      this.#timer?.ref();
+    } else {
+      this.#timer?.unref();
     }
   }
 
@@ -62,7 +95,7 @@ export class Keeper {
       clearTimeout(this.#timer);
       this.#looksAt = looksAt;
       this.#timer = setTimeout(() => this.#look(), ms);
-      this.#timer.unref();
+      this.#keepAwake();
     }
   }
 
@@ -80,9 +113,9 @@ export class Keeper {
   #look(): void {
     this.#looksAt = Number.POSITIVE_INFINITY;
     const at = now(this.#cluster.clock);
-    for (const [leaseId, { held }] of this.#kept) {
+    for (const { held } of this.#kept.values()) {
       if (held.look(at) !== undefined) {
-        this.#kept.delete(leaseId);
+        this.remove(held);
       }
     }
     const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && performance.now() >= kept.notBefore);
@@ -104,12 +137,22 @@ export class Keeper {
 
   /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
   async #renew(all: Kept[]): Promise<void> {
+    try {
+      await this.#renewAll(all);
+    } catch {
+      // The client is closed.
+      return;
+    }
+    this.#look();
+  }
+
+  async #renewAll(all: Kept[]): Promise<void> {
     for (const kept of all) {
       kept.inFlight = true;
     }
     const ttlMs = Math.min(...all.map(({ held }) => held.lifetime.ttlMs));
     const timeMs = Math.min(ttlMs / 4, ATTEMPT_MS);
-    const attempts = new Attempts(this.#cluster.nodes);
+    const attempts = new Attempts(this.#cluster.nodes, this.#cluster.stop);
     attempts.longestPauseMs = timeMs / 2;
     attempts.keepsAlive = false;
     let pauseMs = 0;
@@ -120,20 +163,26 @@ export class Keeper {
         break;
       }
       const leaseIds = live.map(({ held }) => held.leaseId);
-      const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds } };
+      const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds }, isApart: "renewal" };
       const outcome = await attempts.attempt(request, timeMs, (json) => readRenewals(json, leaseIds));
       if (outcome.is === "done") {
         const learnt = now(this.#cluster.clock);
         live.forEach(({ held }, index) => {
           learn(held, outcome.response.sent, outcome.value[index], learnt);
         });
+        this.#tell(outcome.value);
         break;
+      }
+      const why = "problem" in outcome ? outcome.problem.detail : outcome.why;
+      for (const { held } of live) {
+        held.failed(why);
       }
       if (outcome.is === "limited") {
         pauseMs = Math.min(outcome.retryAfterMs, ttlMs / 6);
         break;
       }
       if (outcome.is === "refused") {
+        this.#tell([outcome]);
         break;
       }
     }
@@ -141,7 +190,16 @@ export class Keeper {
       kept.inFlight = false;
       kept.notBefore = performance.now() + Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs);
     }
-    this.#look();
+  }
+
+  /** Warns of what the cluster refuses, which no holder would learn of before its lease is lost. Once, until it renews again. */
+  #tell(results: readonly (RenewalResult | { readonly problem: Problem })[]): void {
+    const refused = results.flatMap((result) => ("problem" in result ? [result.problem] : []));
+    const problem = refused.find((problem) => lossOf(problem) === undefined);
+    if (problem !== undefined && problem.detail !== this.#refusal) {
+      this.#warn("RINGFENCE_RENEWAL", `leases are not renewed: ${problem.detail}`);
+    }
+    this.#refusal = problem?.detail;
   }
 }
 
@@ -155,6 +213,9 @@ function learn(held: Held, sent: Moment, result: RenewalResult | undefined, at: 
     return;
   }
   const loss = lossOf(result.problem);
+  if (loss === undefined) {
+    held.failed(result.problem.detail);
+  }
   if (loss !== undefined) {
     held.lose(loss, at);
   }

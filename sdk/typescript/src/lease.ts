@@ -1,47 +1,37 @@
 /** The handle of a lease. */
-
-import { type Clock, elapsed, type Moment, now } from "./clock.js";
-import type { Cluster } from "./cluster.js";
-import { InvalidError, type LossReason, LostError } from "./errors.js";
+import { InvalidError, type LossReason, LostError, TimedOutError } from "./errors.js";
 import type { Held } from "./held.js";
-import type { Keeper } from "./keeper.js";
 import type { State } from "./lifetime.js";
-import { MIN_TTL_MS, parseTtl } from "./options.js";
-
-/** What a lease needs from its client. */
-export interface Owner {
-  readonly cluster: Cluster;
-  readonly keeper: Keeper;
-}
+import { type CallOptions, parseCall, parseTtl } from "./options.js";
+import type { Owner, Release } from "./release.js";
+import { timed } from "./timers.js";
 
 /** The headers that a guarded resource reads. */
 export type FencingHeaders = Record<"Ringfence-Key" | "Ringfence-Token" | "Ringfence-Fence", string>;
 
 /**
- * A granted lease. It is renewed until it is released.
+ * A granted lease. It is renewed until it is released, and keeps the process alive as long as it is, unless `unref` was called.
  *
  * `await using lease = …` releases it at the end of the block, and throws nothing, since that would hide the error of the block: so end the
  * block with `lease.throwIfLost()`, or call `client.using`, which does.
+ *
+ * One that is dropped is released once it is collected, with a warning. One whose `signal` or `lost` was asked for is not collected: somebody may
+ * wait for these.
  */
 export class Lease implements AsyncDisposable {
   /** The fencing token: send it with every access to what the lease protects. */
   readonly token: number;
   readonly #held: Held;
   readonly #owner: Owner;
-  readonly #clock: Clock;
-  /** When the grant was known here, which is not before it was made. */
-  readonly #granted: Moment;
-  readonly #holdAtLeastMs: number;
-  #end: Promise<void> | undefined;
+  readonly #release: Release;
 
   /** @internal */
-  constructor(held: Held, owner: Owner, holdAtLeastMs: number) {
-    this.token = held.grant.token;
-    this.#held = held;
+  constructor(release: Release, owner: Owner) {
+    this.token = release.held.grant.token;
+    this.#held = release.held;
     this.#owner = owner;
-    this.#clock = owner.cluster.clock;
-    this.#granted = now(this.#clock);
-    this.#holdAtLeastMs = holdAtLeastMs;
+    this.#release = release;
+    release.watch(this);
   }
 
   /** Its id. Anyone who knows it can renew and release the lease: keep it out of logs. */
@@ -51,7 +41,7 @@ export class Lease implements AsyncDisposable {
 
   /** Its keys, in the order of the request. */
   get keys(): readonly string[] {
-    return this.#held.grant.keys.map(({ key }) => key);
+    return this.#held.keys;
   }
 
   /**
@@ -85,11 +75,13 @@ export class Lease implements AsyncDisposable {
 
   /** Aborts when the lease is lost or released, before another client can have it. Its reason is a `LostError`. */
   get signal(): AbortSignal {
+    this.#release.pin(this);
     return this.#held.signal;
   }
 
-  /** Resolves with the reason when the lease is lost or released. It never rejects, and does not keep the process alive. */
+  /** Resolves with the reason when the lease is lost or released. It never rejects. */
   get lost(): Promise<LossReason> {
+    this.#release.pin(this);
     return this.#held.lost;
   }
 
@@ -106,12 +98,20 @@ export class Lease implements AsyncDisposable {
     }
   }
 
+  /** From now on it does not keep the process alive. It is still renewed, and ends with its time-to-live after the process has ended. */
+  unref(): this {
+    this.#owner.keeper.unref(this.#held);
+    return this;
+  }
+
   /** Renews it now, for its own time-to-live or another, in milliseconds. There is no need to if the lease renews itself. */
-  async renew(ttl?: number): Promise<void> {
+  async renew(ttl?: number, options: CallOptions = {}): Promise<void> {
     const ttlMs = ttl === undefined ? undefined : parseTtl(ttl);
+    const { timeoutMs } = parseCall(options);
     this.throwIfLost();
     try {
-      this.#held.confirm(await this.#owner.cluster.renew(this.leaseId, ttlMs));
+      const { cluster } = this.#owner;
+      this.#held.confirm(await timed(timeoutMs, timedOut, (stop) => cluster.renew(this.leaseId, ttlMs, stop)));
     } catch (error) {
       if (!(error instanceof LostError)) {
         throw error;
@@ -124,12 +124,17 @@ export class Lease implements AsyncDisposable {
   /**
    * Releases the keys, once: a repeat has the same result. From now on the lease is lost for all who look at it.
    *
-   * A `LostError` says that it was lost before: what was done under it may have met another holder. After an `UnknownError` or an
-   * `UnavailableError` the release is repeated in the background. With `holdAtLeast`, the keys stay taken until that time is over.
+   * A `LostError` says that it was lost before: what was done under it may have met another holder. After an `UnknownError`, an
+   * `UnavailableError` or a `TimedOutError` the release goes on in the background. With `holdAtLeast`, the keys stay taken until that time is over.
    */
-  release(): Promise<void> {
-    this.#end ??= this.#release();
-    return this.#end;
+  release(options: CallOptions = {}): Promise<void> {
+    try {
+      const { timeoutMs } = parseCall(options);
+      const end = this.#release.release();
+      return timeoutMs === undefined ? end : timed(timeoutMs, timedOut, () => end);
+    } catch (error) {
+      return Promise.reject(error);
+    }
   }
 
   /** Releases it, and throws nothing. */
@@ -143,45 +148,8 @@ export class Lease implements AsyncDisposable {
    */
   detach(): string {
     this.throwIfLost();
-    this.#held.lifetime.stopRenewing();
-    this.#end ??= Promise.resolve();
+    this.#release.detach();
     return this.leaseId;
-  }
-
-  async #release(): Promise<void> {
-    const { cluster, keeper } = this.#owner;
-    const at = now(this.#clock);
-    const loss = this.#held.look(at);
-    const leftMs = this.#held.lifetime.remainingMs(at);
-    keeper.remove(this.#held);
-    this.#held.lose("released", at);
-    const holdMs = Math.ceil(this.#holdAtLeastMs - elapsed(this.#granted, at));
-    if (loss === undefined && holdMs > 0) {
-      await this.#hold(holdMs, leftMs);
-      return;
-    }
-    try {
-      await cluster.release(this.leaseId);
-    } catch (error) {
-      if (!(error instanceof LostError)) {
-        cluster.releaseInBackground(this.leaseId);
-      }
-      if (loss === undefined) {
-        throw error;
-      }
-    }
-    if (loss !== undefined) {
-      throw new LostError(loss);
-    }
-  }
-
-  /** Sees to it that the keys stay taken for this time, even if the process ends, and releases them then. */
-  async #hold(holdMs: number, leftMs: number): Promise<void> {
-    const { cluster } = this.#owner;
-    if (holdMs > leftMs) {
-      await cluster.renew(this.leaseId, Math.max(holdMs, MIN_TTL_MS));
-    }
-    setTimeout(() => cluster.releaseInBackground(this.leaseId), holdMs).unref();
   }
 
   #grantOf(key: string | undefined) {
@@ -195,4 +163,8 @@ export class Lease implements AsyncDisposable {
     }
     return granted;
   }
+}
+
+function timedOut(timeoutMs: number): TimedOutError {
+  return new TimedOutError(timeoutMs, "timeout");
 }

@@ -21,10 +21,15 @@ const DRIFT = 1 / 500;
 /** The allowance for timers, which fire late, and for the steps of a clock. */
 const LATE_MS = 15;
 
-/** A grant, and when the request that it answers was sent. */
-export interface Confirmation {
-  readonly grant: Grant;
+/** How long a lease lives, and when the request that was answered so was sent. */
+interface Times {
+  readonly grant: Pick<Grant, "ttlMs" | "expiresInMs">;
   readonly sent: Moment;
+}
+
+/** A grant, and when the request that it answers was sent. */
+export interface Confirmation extends Times {
+  readonly grant: Grant;
 }
 
 /**
@@ -45,7 +50,7 @@ export class Lifetime {
   #sureMs: number;
   #lost: LossReason | undefined;
 
-  constructor({ grant, sent }: Confirmation, renews = true, maxHoldMs = Number.POSITIVE_INFINITY) {
+  constructor({ grant, sent }: Times, renews = true, maxHoldMs = Number.POSITIVE_INFINITY) {
     this.#renews = renews;
     this.#maxHoldMs = maxHoldMs;
     this.#began = sent;
@@ -53,6 +58,18 @@ export class Lifetime {
     this.#lastSent = sent;
     this.#sent = sent;
     this.#sureMs = sureMs(grant);
+  }
+
+  /** The same without its longest hold, which is the holder's, and as if it was not lost. */
+  successor(): Lifetime {
+    const next = new Lifetime({ grant: { ttlMs: this.#ttlMs, expiresInMs: 0 }, sent: this.#sent });
+    next.#lastSent = this.#lastSent;
+    next.#sureMs = this.#sureMs;
+    return next;
+  }
+
+  get renews(): boolean {
+    return this.#renews;
   }
 
   get ttlMs(): number {
@@ -138,6 +155,6 @@ export class Lifetime {
   }
 }
 
-function sureMs({ expiresInMs }: Grant): number {
+function sureMs({ expiresInMs }: Times["grant"]): number {
   return expiresInMs - expiresInMs * DRIFT - LATE_MS;
 }

@@ -11,6 +11,7 @@
 import type { Clock } from "./clock.js";
 import { InvalidError } from "./errors.js";
 import { addressOf, type Encryption, Failure, Server } from "./server.js";
+import { Turns } from "./turns.js";
 
 /** How long a node that failed is avoided. Others may name it as the leader for about a second after its death. */
 const AVOIDED_MS = 3_000;
@@ -29,6 +30,8 @@ export class Node {
   silences = 0;
   /** Whether it has answered a probe since it was learned and failed, or answered for another cluster. */
   isMet: boolean;
+  /** A probe that is under way. */
+  meeting: Promise<void> | undefined;
   /** Whether its last outcome was definite. */
   isProven = false;
 
@@ -63,8 +66,13 @@ export class Nodes {
   readonly #clock: Clock;
   #preferred: Node;
   #leader: Node | undefined;
+  /** The leader's URL in the last response, and its node. */
+  #named: readonly [string, Node] | undefined;
   /** The id of the client's cluster. */
   #cluster: string | undefined;
+  /** Calls that are sent alone, and waits in the queue: with two requests of a batch and a probe these are the 64 connections at most. */
+  readonly alone = new Turns(29);
+  readonly waits = new Turns(32);
 
   constructor(urls: readonly string[], encryption: Encryption | undefined, clock: Clock) {
     this.#encryption = encryption;
@@ -87,6 +95,10 @@ export class Nodes {
   /** How many nodes are tried in turn. */
   get count(): number {
     return this.#configured;
+  }
+
+  get configured(): readonly Node[] {
+    return this.#nodes.slice(0, this.#configured);
   }
 
   /** The node to ask: the preferred one unless it failed lately, else the configured one that failed longest ago. */
@@ -163,8 +175,15 @@ export class Nodes {
     node.isProven = false;
   }
 
-  /** Asks a node for a sign of life of the client's cluster. */
-  async meet(node: Node): Promise<void> {
+  /** Asks a node for a sign of life of the client's cluster. All that wait for one share it. */
+  meet(node: Node): Promise<void> {
+    node.meeting ??= this.#meet(node).finally(() => {
+      node.meeting = undefined;
+    });
+    return node.meeting;
+  }
+
+  async #meet(node: Node): Promise<void> {
     const { cluster } = await node.server.probe();
     const stranger = this.checkCluster(node, cluster, false);
     if (stranger !== undefined) {
@@ -184,7 +203,7 @@ export class Nodes {
 
   #failedLongestAgo(): Node {
     const rank = (node: Node) => [Number(!node.server.target.isResolved), node.failedAt] as const;
-    return this.#nodes.slice(0, this.#configured).reduce((best, node) => {
+    return this.configured.reduce((best, node) => {
       const [a, b] = [rank(best), rank(node)];
       return b[0] < a[0] || (b[0] === a[0] && b[1] < a[1]) ? node : best;
     });
@@ -199,6 +218,15 @@ export class Nodes {
    * certificate that this system trusts.
    */
   #learn(text: string): Node | undefined {
+    if (this.#named?.[0] === text) {
+      return this.#named[1];
+    }
+    const node = this.#found(text);
+    this.#named = node === undefined ? undefined : [text, node];
+    return node;
+  }
+
+  #found(text: string): Node | undefined {
     const own = this.#encryption === undefined ? "http://" : "https://";
     let url: URL;
     try {

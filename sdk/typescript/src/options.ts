@@ -1,9 +1,10 @@
 /** What callers say, checked before anything is sent. */
-import { readFileSync, statSync } from "node:fs";
-import { createSecureContext, type SecureContext } from "node:tls";
 import type { Clock } from "./clock.js";
 import { InvalidError } from "./errors.js";
+import { Files } from "./files.js";
+import { type Hooks, type Tell, teller } from "./hooks.js";
 import type { Encryption } from "./server.js";
+import { type Warn, type WarningCode, warner } from "./warn.js";
 
 /** How to reach a cluster. All URLs are https, or none is. */
 export interface ClientOptions {
@@ -17,8 +18,18 @@ export interface ClientOptions {
   cert?: string;
   /** The file with the private key of the certificate, in PEM. */
   key?: string;
+  /** Is told what no call can tell, as a renewal that the cluster refuses. By default, these are warnings of the process. */
+  onWarning?: (code: WarningCode, message: string) => void;
+  /** Is told what becomes of leases, for logs, metrics and traces. */
+  hooks?: Hooks;
   /** Other clocks than the machine's, for tests. */
   clock?: Clock;
+}
+
+/** How to make one call. */
+export interface CallOptions {
+  /** How long the whole call takes at most, in milliseconds, also in an outage. */
+  timeout?: number;
 }
 
 /** A key, and how to hold it. */
@@ -37,8 +48,10 @@ export type Keys = string | Claim | readonly (string | Claim)[];
 export interface LockOptions {
   /** How long others wait if this process vanishes: 100 ms to 24 h, 15 s by default. Below a few seconds, it survives no change of the leader. */
   ttl?: number;
-  /** How long to wait in the queue at most. By default, for as long as it takes. */
+  /** How long to wait in the queue at most. By default, for as long as it takes. An outage makes the call some seconds longer: see `timeout`. */
   wait?: number;
+  /** How long the whole call takes at most, also in an outage. */
+  timeout?: number;
   /** Shares the keys with other shared holders: read locks. */
   shared?: boolean;
   /** Shares the keys with at most this many holders in all: a semaphore. */
@@ -63,6 +76,7 @@ export interface LockRequest {
   readonly ttlMs: number;
   /** Infinite by default. */
   readonly waitMs: number;
+  readonly timeoutMs: number | undefined;
   readonly holder: string | undefined;
   readonly metadata: Readonly<Record<string, string>> | undefined;
   readonly maxHoldMs: number;
@@ -74,9 +88,12 @@ export const MIN_TTL_MS = 100;
 export const MAX_TTL_MS = 24 * 3_600 * 1_000;
 const DEFAULT_TTL_MS = 15_000;
 const MAX_KEYS = 64;
+/** How long `close` waits. */
+const CLOSE_MS = 5_000;
 const LOCK_OPTIONS = [
   "ttl",
   "wait",
+  "timeout",
   "shared",
   "limit",
   "holder",
@@ -86,7 +103,7 @@ const LOCK_OPTIONS = [
   "renew",
   "signal",
 ];
-const CLIENT_OPTIONS = ["urls", "credential", "ca", "cert", "key", "clock"];
+const CLIENT_OPTIONS = ["urls", "credential", "ca", "cert", "key", "onWarning", "hooks", "clock"];
 
 /** Checks an acquire. Throws an `InvalidError` that names the field. */
 export function parseLock(keys: Keys, options: LockOptions): LockRequest {
@@ -112,9 +129,10 @@ export function parseLock(keys: Keys, options: LockOptions): LockRequest {
     claims,
     ttlMs: parseTtl(options.ttl ?? DEFAULT_TTL_MS),
     waitMs: duration(options.wait, "wait") ?? Number.POSITIVE_INFINITY,
+    timeoutMs: duration(options.timeout, "timeout"),
     holder: options.holder === undefined ? undefined : text(options.holder, "holder", 256),
     metadata: options.metadata === undefined ? undefined : parseMetadata(options.metadata),
-    maxHoldMs: duration(options.maxHold, "maxHold") ?? Number.POSITIVE_INFINITY,
+    maxHoldMs: parseMaxHold(options.maxHold),
     holdAtLeastMs: parseHoldAtLeast(options.holdAtLeast),
     renews: options.renew ?? true,
   };
@@ -136,10 +154,35 @@ export function parseLeaseId(leaseId: string): string {
   return leaseId.toLowerCase();
 }
 
+/** Checks the options of a call. */
+export function parseCall(options: CallOptions): { timeoutMs: number | undefined } {
+  checkNames(options, ["timeout"], "options");
+  return { timeoutMs: duration(options.timeout, "timeout") };
+}
+
+/** Checks the options of `close`. */
+export function parseClose(options: { within?: number }): { withinMs: number } {
+  checkNames(options, ["within"], "options");
+  return { withinMs: duration(options.within, "within") ?? CLOSE_MS };
+}
+
 /** Checks the options of a client, and reads its files. */
-export function parseClient(options: ClientOptions): { urls: readonly string[]; encryption: Encryption | undefined } {
+export function parseClient(options: ClientOptions): {
+  urls: readonly string[];
+  encryption: Encryption | undefined;
+  warn: Warn;
+  tell: Tell;
+} {
   checkNames(options, CLIENT_OPTIONS, "options");
-  const { urls, credential, ca, cert, key } = options;
+  const { urls, credential, ca, cert, key, onWarning, hooks } = options;
+  if (onWarning !== undefined && typeof onWarning !== "function") {
+    throw new InvalidError("onWarning", "is no function");
+  }
+  const warn = warner(onWarning);
+  if (hooks !== undefined && (typeof hooks !== "object" || hooks === null)) {
+    throw new InvalidError("hooks", "is no object");
+  }
+  const tell = teller(hooks ?? {}, warn);
   if (!Array.isArray(urls) || !urls.every((url) => typeof url === "string")) {
     throw new InvalidError("urls", "is no array of strings");
   }
@@ -163,65 +206,12 @@ export function parseClient(options: ClientOptions): { urls: readonly string[]; 
     if (given !== undefined) {
       throw new InvalidError(given[0], "is for https, and the URLs are plain");
     }
-    return { urls, encryption: undefined };
+    return { urls, encryption: undefined, warn, tell };
   }
-  const files = new Files(ca, cert, key);
-  return { urls, encryption: { context: () => files.context(), hasOwnAuthority: ca !== undefined, credential } };
-}
-
-/** The files of TLS. They are read again when they have changed; if they cannot be used then, the old ones stay in use. */
-class Files {
-  readonly #paths: { ca?: string; cert?: string; key?: string };
-  #stamp: string;
-  #context: SecureContext;
-
-  constructor(ca: string | undefined, cert: string | undefined, key: string | undefined) {
-    this.#paths = {
-      ...(ca === undefined ? {} : { ca }),
-      ...(cert === undefined || key === undefined ? {} : { cert, key }),
-    };
-    for (const [field, path] of Object.entries(this.#paths)) {
-      try {
-        readFileSync(path);
-      } catch (error) {
-        throw new InvalidError(field, (error as Error).message);
-      }
-    }
-    try {
-      this.#stamp = this.#look();
-      this.#context = this.#load();
-    } catch (error) {
-      const files = Object.values(this.#paths).join(", ");
-      throw new InvalidError(Object.keys(this.#paths).join(", "), `${files}: ${(error as Error).message}`);
-    }
-  }
-
-  context(): SecureContext {
-    try {
-      const stamp = this.#look();
-      if (stamp !== this.#stamp) {
-        this.#context = this.#load();
-        this.#stamp = stamp;
-      }
-    } catch {
-      // They may be written just now.
-    }
-    return this.#context;
-  }
-
-  #look(): string {
-    return Object.values(this.#paths)
-      .map((path) => {
-        const { mtimeMs, size, ino } = statSync(path);
-        return `${mtimeMs} ${size} ${ino}`;
-      })
-      .join();
-  }
-
-  #load(): SecureContext {
-    const read = Object.entries(this.#paths).map(([name, path]) => [name, readFileSync(path)]);
-    return createSecureContext({ ...Object.fromEntries(read), minVersion: "TLSv1.2" });
-  }
+  const own = cert === undefined || key === undefined ? {} : { cert, key };
+  const files = new Files({ ...(ca === undefined ? {} : { ca }), ...own }, warn);
+  const encryption = { context: () => files.context(), hasOwnAuthority: ca !== undefined, credential };
+  return { urls, encryption, warn, tell };
 }
 
 function parseClaim(claim: unknown, field: string, options: LockOptions): LockRequest["claims"][number] {
@@ -289,6 +279,13 @@ function parseHoldAtLeast(ms: number | undefined): number {
     throw new InvalidError("holdAtLeast", "is at most 24 h");
   }
   return checked;
+}
+
+function parseMaxHold(ms: number | undefined): number {
+  if (ms !== undefined && !(typeof ms === "number" && ms > 0)) {
+    throw new InvalidError("maxHold", "is no time in milliseconds: more than 0");
+  }
+  return ms ?? Number.POSITIVE_INFINITY;
 }
 
 function duration(ms: number | undefined, field: string): number | undefined {

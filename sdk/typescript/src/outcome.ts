@@ -29,7 +29,7 @@ export function outcomeOf<T>(response: Response, read: (json: unknown, status: n
   const { status } = response;
   let json: unknown;
   try {
-    json = response.body === "" ? undefined : JSON.parse(response.body);
+    json = response.json ?? (response.body === "" ? undefined : JSON.parse(response.body));
     if (status >= 200 && status < 300) {
       return { is: "done", value: read(json, status), response };
     }

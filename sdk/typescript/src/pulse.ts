@@ -23,9 +23,8 @@ interface Waits {
 }
 
 export class Pulse {
-  readonly #probe: () => Promise<boolean>;
+  readonly #probe: () => Promise<unknown>;
   readonly #waits = new Set<Waits>();
-  #heard = Number.NEGATIVE_INFINITY;
   /** When a probe was answered last. */
   #lived = Number.NEGATIVE_INFINITY;
   #asked = Number.NEGATIVE_INFINITY;
@@ -33,14 +32,9 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
-  /** `probe` gives whether the server works, as it says itself, and rejects within a bound if it does not answer. */
-  constructor(probe: () => Promise<boolean>) {
+  /** `probe` rejects within a bound if the server does not answer that it works. */
+  constructor(probe: () => Promise<unknown>) {
     this.#probe = probe;
-  }
-
-  /** The server has just responded. */
-  beat(): void {
-    this.#heard = performance.now();
   }
 
   /** Calls `silent` each time the server is found silent, until the returned function is called. */
@@ -95,17 +89,10 @@ export class Pulse {
     this.#asked = asked;
     this.#isProbing = true;
     try {
-      if (await this.#probe()) {
-        this.beat();
-        this.#lived = performance.now();
-      } else {
-        this.#silence(asked);
-      }
+      await this.#probe();
+      this.#lived = performance.now();
     } catch {
-      // If another request was answered meanwhile, the server is slow, or this event loop.
-      if (this.#heard < asked) {
-        this.#silence(asked);
-      }
+      this.#silence(asked);
     }
     this.#isProbing = false;
     this.#look();

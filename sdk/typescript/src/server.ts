@@ -7,10 +7,12 @@
  */
 import { Agent, type ClientRequest, type ClientRequestArgs, type IncomingMessage, request as send } from "node:http";
 import { isIP, type Socket } from "node:net";
-import { connect as connectTls, type SecureContext } from "node:tls";
+import { connect as connectTls, type PeerCertificate, type SecureContext, type TLSSocket } from "node:tls";
+import { Batcher } from "./batch.js";
 import { type Clock, type Moment, now } from "./clock.js";
 import { Target } from "./dial.js";
 import { Pulse } from "./pulse.js";
+import type { Stop } from "./stop.js";
 import { limit } from "./timers.js";
 
 /** How long connecting may take. */
@@ -28,6 +30,14 @@ export interface Request {
   readonly method: "GET" | "PUT" | "POST" | "DELETE";
   readonly path: string;
   readonly body?: unknown;
+  /** The body, if it is JSON already. */
+  readonly text?: string;
+  /** The same in a batch. */
+  readonly operation?: object;
+  /** How long it waits in the cluster's queue. */
+  readonly waitMs?: number;
+  /** Whether it has a connection that others do not have to share: that of the renewals, or one for a wait. */
+  readonly isApart?: "renewal" | "wait";
   readonly headers?: Readonly<Record<string, string>>;
 }
 
@@ -41,6 +51,8 @@ export interface Response {
   readonly cluster: string | undefined;
   readonly retryAfterMs: number | undefined;
   readonly body: string;
+  /** The body, if it was read already: that of one operation of a batch. */
+  readonly json?: unknown;
 }
 
 /** There is no response. `wasSent`: some of the request may have been sent. */
@@ -53,8 +65,12 @@ export class Failure extends Error {
   }
 }
 
-/** It has answered a probe, and says itself that it does not work. */
-class Unfit extends Failure {}
+/** Nothing was sent, and with the same files on both sides nothing will be: one side does not trust the certificate of the other. */
+export class Distrust extends Failure {
+  constructor(why: string) {
+    super(false, why);
+  }
+}
 
 /** How to encrypt connections. */
 export interface Encryption {
@@ -78,7 +94,10 @@ export class Server {
   readonly #encryption: Encryption | undefined;
   readonly #clock: Clock;
   readonly #agent: Connections;
+  /** Renewals never stand behind anything else. */
+  readonly #renewals: Connections;
   readonly pulse: Pulse;
+  readonly batcher: Batcher;
 
   constructor(url: URL, encryption: Encryption | undefined, clock: Clock) {
     this.address = addressOf(url);
@@ -88,7 +107,9 @@ export class Server {
     this.#encryption = encryption;
     this.#clock = clock;
     this.#agent = new Connections(this.target, encryption);
-    this.pulse = new Pulse(() => this.#works());
+    this.#renewals = new Connections(this.target, encryption);
+    this.pulse = new Pulse(() => this.probe());
+    this.batcher = new Batcher(this);
   }
 
   /** Its name in errors. */
@@ -96,58 +117,45 @@ export class Server {
     return `${this.#encryption === undefined ? "http" : "https"}://${this.#authority}`;
   }
 
-  /** Sends a request and reads the whole response, within `timeMs` of being connected. Fails with a `Failure`, or the signal's reason. */
-  async send(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
-    const response = await this.#exchange(request, timeMs, signal);
-    this.pulse.beat();
-    return response;
+  /** Sends a request and reads the whole response, within `timeMs` of being connected. Fails with a `Failure`, or the reason of `stop`. */
+  send(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
+    return this.#exchange(request, timeMs, stop);
   }
 
   /** Asks whether it lives. Fails unless it answers that it does, or that it has no room; nothing that matters was sent. */
   async probe(): Promise<Response> {
     const failure = (why: string) => new Failure(false, `${this}: ${why}`);
     const probe: Request = { method: "GET", path: "/livez", headers: THREADS_RUN };
-    const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch(() => {
-      throw failure("it does not answer");
+    const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch((error) => {
+      throw error instanceof Distrust ? error : failure("it does not answer");
     });
     // A node without room for another connection does not say of which cluster it is. One that hangs does.
     const hasNoRoom = response.cluster === undefined && response.body.includes("urn:ringfence:problem:");
     if (response.status >= 500 && !hasNoRoom) {
-      throw new Unfit(false, `${this}: ${response.status} of a probe`);
+      throw failure(`${response.status} of a probe`);
     }
     return response;
   }
 
-  /** Whether it works, as it says itself. Fails if it does not answer. */
-  async #works(): Promise<boolean> {
-    try {
-      await this.probe();
-      return true;
-    } catch (error) {
-      if (error instanceof Unfit) {
-        return false;
-      }
-      throw error;
-    }
-  }
-
   /** Closes connections that are not in use. */
   closeIdle(): void {
-    for (const socket of Object.values(this.#agent.freeSockets).flat()) {
-      socket?.destroy();
+    for (const { freeSockets } of [this.#agent, this.#renewals]) {
+      for (const socket of Object.values(freeSockets).flat()) {
+        socket?.destroy();
+      }
     }
   }
 
-  #exchange(request: Request, timeMs: number, signal?: AbortSignal): Promise<Response> {
+  #exchange(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
     return new Promise((resolve, reject) => {
-      if (signal?.aborted) {
-        reject(signal.reason);
+      if (stop?.isStopped) {
+        reject(stop.reason);
         return;
       }
-      const body = request.body === undefined ? undefined : JSON.stringify(request.body);
+      const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
       let sent: Moment | undefined;
       const outgoing = send({
-        agent: this.#agent,
+        agent: request.isApart === "renewal" ? this.#renewals : this.#agent,
         method: request.method,
         path: request.path,
         headers: {
@@ -163,7 +171,7 @@ export class Server {
       });
       const end = () => {
         clear();
-        signal?.removeEventListener("abort", abort);
+        ignore?.();
       };
       const fail = (error: unknown) => {
         end();
@@ -172,8 +180,7 @@ export class Server {
       };
       const broken = (why: string) => fail(new Failure(sent !== undefined, `${this}: ${why}`));
       // A failure that is the reason does not know whether anything was sent.
-      const abort = () => (signal?.reason instanceof Failure ? broken(signal.reason.message) : fail(signal?.reason));
-      signal?.addEventListener("abort", abort, { once: true });
+      const ignore = stop?.listen((reason) => (reason instanceof Failure ? broken(reason.message) : fail(reason)));
       // A connection that is never made has a limit of its own.
       const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
       let clear = limit(connectMs, () => broken(`no connection within ${Math.round(connectMs)} ms`));
@@ -187,10 +194,12 @@ export class Server {
       });
       // After an end that was told already, errors of the connection tell nothing new.
       outgoing.on("error", (error) => {
-        if (!outgoing.reusedSocket && refusesCertificate(error)) {
-          sent = undefined;
+        const isRefused = error instanceof Refused || (!outgoing.reusedSocket && refusesCertificate(error));
+        if (isRefused) {
+          fail(new Distrust(`${this}: ${error.message}`));
+        } else {
+          broken(error.message);
         }
-        broken(error.message);
       });
       outgoing.once("response", (response) => {
         read(response).then(
@@ -259,7 +268,8 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
       reject(error);
     };
     raw.on("error", fail);
-    let secured: ReturnType<typeof connectTls>;
+    let secured: TLSSocket;
+    let shown: PeerCertificate | undefined;
     try {
       secured = connectTls({
         socket: raw,
@@ -278,7 +288,13 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
       secured.destroy();
       fail(new Error(`no handshake of TLS within ${CONNECT_MS} ms`));
     });
-    secured.on("error", fail);
+    // Node verifies when it is told so, too, and then the certificate is gone.
+    secured.prependOnceListener("secure", () => {
+      shown = secured.getPeerCertificate();
+    });
+    secured.on("error", (error: NodeJS.ErrnoException) => {
+      fail(isOfCertificate(error) ? new Refused(error, shown) : error);
+    });
     secured.once("secureConnect", () => {
       clear();
       BELOW.set(secured, raw);
@@ -289,6 +305,24 @@ function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<
 
 function destroy(this: Socket): void {
   this.destroy();
+}
+
+/** Why the node's certificate is not trusted. */
+class Refused extends Error {
+  constructor({ code, message }: NodeJS.ErrnoException, shown: PeerCertificate | undefined) {
+    const one = (name: string | string[] | undefined) => [name ?? "?"].flat().join();
+    const which =
+      shown?.subject === undefined
+        ? ""
+        : ` (of ${one(shown.subject.CN ?? shown.subject.O)}, signed by ${one(shown.issuer.CN ?? shown.issuer.O)}, valid from ${shown.valid_from} to ${shown.valid_to})`;
+    const hint = /SELF_SIGNED|ISSUER|VERIFY_LEAF/.test(code ?? "") ? ". `ca` names the file of its authority" : "";
+    super(`the node's certificate${which} is refused: ${message}${hint}`);
+  }
+}
+
+/** Whether a handshake failed because the node's certificate is not trusted, as OpenSSL or Node name that. */
+function isOfCertificate({ code = "" }: NodeJS.ErrnoException): boolean {
+  return /^(CERT_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)|ERR_TLS_CERT_)/.test(code);
 }
 
 /**
@@ -308,17 +342,23 @@ function abandon(outgoing: ClientRequest): void {
   outgoing.destroy();
 }
 
-async function read(response: IncomingMessage): Promise<string> {
-  const chunks: Buffer[] = [];
-  let bytes = 0;
-  for await (const chunk of response as AsyncIterable<Buffer>) {
-    bytes += chunk.length;
-    if (bytes > MAX_BODY) {
-      throw new Error("it is too long");
-    }
-    chunks.push(chunk);
-  }
-  return Buffer.concat(chunks).toString("utf8");
+/** Reads the body. An iterator would cost a tenth of a call. */
+function read(response: IncomingMessage): Promise<string> {
+  return new Promise((resolve, reject) => {
+    const chunks: Buffer[] = [];
+    let bytes = 0;
+    response.on("data", (chunk: Buffer) => {
+      bytes += chunk.length;
+      if (bytes > MAX_BODY) {
+        reject(new Error("it is too long"));
+        response.destroy();
+      }
+      chunks.push(chunk);
+    });
+    response.once("end", () => resolve(Buffer.concat(chunks).toString("utf8")));
+    response.on("error", reject);
+    response.once("close", () => reject(new Error("it ended early")));
+  });
 }
 
 function head(response: IncomingMessage): Omit<Response, "sent" | "body"> {

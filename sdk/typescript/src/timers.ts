@@ -1,27 +1,25 @@
 /** Waits and limits. */
+import { Stop } from "./stop.js";
 
 /** A timer that fires this late shows that the event loop was blocked, and that answers may have arrived meanwhile. */
 const LATE_MS = 50;
+/** The longest interval of a timer. */
+export const LONGEST_MS = 2 ** 31 - 1;
 
-/** Waits, unless `signal` aborts: then it throws the signal's reason. It keeps the process alive meanwhile, if asked to. */
-export function sleep(ms: number, signal?: AbortSignal, keepsAlive = true): Promise<void> {
+/** Waits, unless it is stopped: then it throws the reason. It keeps the process alive meanwhile, if asked to. */
+export function sleep(ms: number, stop?: Stop, keepsAlive = true): Promise<void> {
   return new Promise((resolve, reject) => {
-    if (signal?.aborted) {
-      reject(signal.reason);
-      return;
-    }
-    const abort = () => {
-      clearTimeout(timer);
-      reject(signal?.reason);
-    };
     const timer = setTimeout(() => {
-      signal?.removeEventListener("abort", abort);
+      ignore?.();
       resolve();
     }, ms);
     if (!keepsAlive) {
       timer.unref();
     }
-    signal?.addEventListener("abort", abort, { once: true });
+    const ignore = stop?.listen((reason) => {
+      clearTimeout(timer);
+      reject(reason);
+    });
   });
 }
 
@@ -41,18 +39,14 @@ export function limit(ms: number, expired: () => void): () => void {
   return () => clearTimeout(timer);
 }
 
-/** The result of `promise`, or the reason of `signal` as soon as that aborts; the promise goes on then, and no one hears its error. */
-export function orAbort<T>(promise: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
-  if (signal === undefined) {
+/** The result of `promise`, or the reason as soon as it is stopped; the promise goes on then, and no one hears its error. */
+export function orStop<T>(promise: Promise<T>, stop: Stop | undefined): Promise<T> {
+  if (stop === undefined) {
     return promise;
   }
   return new Promise((resolve, reject) => {
-    const abort = () => reject(signal.reason);
-    if (signal.aborted) {
-      abort();
-    }
-    signal.addEventListener("abort", abort, { once: true });
-    promise.then(resolve, reject).finally(() => signal.removeEventListener("abort", abort));
+    const ignore = stop.listen(reject);
+    promise.then(resolve, reject).finally(ignore);
   });
 }
 
@@ -68,5 +62,23 @@ export class Backoff {
 
   reset(): void {
     this.#pauses = 0;
+  }
+}
+
+/** The result of `work`, or the error once this time is over: then its `Stop` stops, and what it does goes on unheard. */
+export async function timed<T>(
+  timeoutMs: number | undefined,
+  timedOut: (timeoutMs: number) => Error,
+  work: (stop: Stop | undefined) => Promise<T>,
+): Promise<T> {
+  if (timeoutMs === undefined) {
+    return await work(undefined);
+  }
+  const stop = new Stop();
+  const timer = setTimeout(() => stop.stop(timedOut(timeoutMs)), Math.min(timeoutMs, LONGEST_MS));
+  try {
+    return await orStop(work(stop), stop);
+  } finally {
+    clearTimeout(timer);
   }
 }

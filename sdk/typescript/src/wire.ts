@@ -62,6 +62,24 @@ export function readGrant(json: unknown, leaseId: string): Grant {
   };
 }
 
+/** Who has a key. */
+export interface KeyView {
+  readonly holders: readonly { readonly token: number; readonly holder: string | null }[];
+}
+
+/** The public view of this key. */
+export function readKey(json: unknown, key: string): KeyView {
+  const view = object(json, "a key");
+  if (view.key !== key) {
+    throw new TypeError("it is another key");
+  }
+  const holders = array(view, "holders").map((item) => {
+    const holder = object(item, "a holder");
+    return { token: integer(holder, "token"), holder: typeof holder.holder === "string" ? holder.holder : null };
+  });
+  return { holders };
+}
+
 /** Checks that a 202 says that this lease is in the queue. */
 export function readWaiting(json: unknown, leaseId: string): void {
   const waiting = object(json, "a waiting lease");
@@ -72,14 +90,21 @@ export function readWaiting(json: unknown, leaseId: string): void {
 
 /** The results for these leases, in their order. */
 export function readRenewals(json: unknown, leaseIds: readonly string[]): RenewalResult[] {
+  return readResults(json, leaseIds.length).map(({ status, body }, index) => {
+    const problem = readProblem(body, status);
+    return problem === undefined ? { grant: readGrant(body, leaseIds[index] as string) } : { problem };
+  });
+}
+
+/** The results of so many operations. */
+export function readResults(json: unknown, count: number): { status: number; body: unknown }[] {
   const results = array(object(json, "an answer"), "results");
-  if (results.length !== leaseIds.length) {
-    throw new TypeError("not as many results as leases");
+  if (results.length !== count) {
+    throw new TypeError(`${results.length} results of ${count} operations`);
   }
-  return leaseIds.map((leaseId, index) => {
-    const result = object(results[index], "a result");
-    const problem = readProblem(result.body, integer(result, "status"));
-    return problem === undefined ? { grant: readGrant(result.body, leaseId) } : { problem };
+  return results.map((item) => {
+    const result = object(item, "a result");
+    return { status: integer(result, "status"), body: result.body ?? undefined };
   });
 }
 

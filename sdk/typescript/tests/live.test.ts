@@ -94,6 +94,26 @@ describe("live", { concurrency: 1 }, () => {
     await next.release();
   });
 
+  test("a hundred waits of one client keep their places in order, also those without a connection", async () => {
+    await using cluster = await Cluster.start(1);
+    await using client = cluster.client();
+    const held = await client.acquire("key");
+    const order: number[] = [];
+    const all = Array.from({ length: 100 }, (_, n) => client.using("key", () => order.push(n)));
+    await until("all wait", async () => (await cluster.key("key")).waiters === 100);
+    // A place is kept for 5 s after it was asked for.
+    const asked = () => cluster.metric("ringfence_http_requests_total", "/v1/batch");
+    await until("places were asked for again", async () => (await asked()) >= 10);
+    assert.equal((await cluster.key("key")).waiters, 100);
+    await held.release();
+    await Promise.all(all);
+    assert.deepEqual(
+      order,
+      order.toSorted((a, b) => a - b),
+    );
+    assert.equal(order.length, 100);
+  });
+
   test("a node that hangs is passed over, by renewals and by those who wait", async () => {
     await using cluster = await Cluster.start();
     const leader = await until("a leader", () => cluster.leader());

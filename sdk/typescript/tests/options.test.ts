@@ -35,6 +35,8 @@ test("what is wrong with an acquire is named, and nothing is sent", async () => 
     ["a", { metadata: { a: 1 } }, "metadata.a"],
     ["a", { metadata: { a: "x".repeat(4_096) } }, "metadata"],
     ["a", { maxHold: "1" }, "maxHold"],
+    ["a", { maxHold: 0 }, "maxHold"],
+    ["a", { timeout: Number.NaN }, "timeout"],
     ["a", { holdAtLeast: 9e9 }, "holdAtLeast"],
     ["a", { renew: 1 }, "renew"],
     ["a", { signal: {} }, "signal"],
@@ -70,7 +72,9 @@ test("what is wrong with a client's options is named", () => {
     [{ urls: https, cert: file }, "key"],
     [{ urls: https, key: file }, "cert"],
     [{ urls: https, ca: `${file}.missing` }, "ca"],
-    [{ urls: https, cert: file, key: file }, "cert, key"],
+    [{ urls: https, cert: file, key: file }, "cert"],
+    [{ urls: https, ca: file }, "ca"],
+    [{ urls: plain, onWarning: "print" }, "onWarning"],
     [{ urls: plain, url: "" }, "url"],
   ];
   for (const [options, field] of cases) {

@@ -54,3 +54,11 @@ test("the README's commands install the package, and its examples print what the
     rmSync(dir, { recursive: true, force: true });
   }
 });
+
+test("what a resolver without `exports` finds, as that of CommonJS in TypeScript 5, is the same", () => {
+  const { main, types, typesVersions, exports } = JSON.parse(readFileSync(join(SDK, "package.json"), "utf8"));
+  assert.deepEqual([types, main], [exports["."].types, exports["."].default]);
+  for (const [path, files] of Object.entries<{ types: string }>(exports).slice(1)) {
+    assert.deepEqual(typesVersions["*"][path.replace("./", "")], [files.types], path);
+  }
+});

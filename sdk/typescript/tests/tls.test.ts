@@ -1,10 +1,11 @@
 /** TLS, certificates and credentials. */
 import assert from "node:assert/strict";
+import { generateKeyPairSync, X509Certificate } from "node:crypto";
 import { copyFileSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
-import { Client, UnauthorizedError, UnavailableError } from "../src/index.js";
+import { Client, InvalidError, UnauthorizedError, UnavailableError } from "../src/index.js";
 import { Adapter } from "./support/adapter.js";
 import { Cluster } from "./support/cluster.js";
 import { grant, Played, response } from "./support/played.js";
@@ -72,6 +73,62 @@ test("a certificate shows who the client is, and one that replaces it is used if
   await using last = cluster.client({ ca, cert, key });
   writeFileSync(key, "half a fi");
   await (await last.acquire("billing/1")).release();
+});
+
+test("files that OpenSSL would take and no handshake could use are named", () => {
+  runs(ringfence(), ["cert", "client", "--name", "wages"], dir);
+  const [ca, cert, key] = [at("authority.pem"), at("client-billing.pem"), at("client-billing.key")];
+  const file = (name: string, content: string | Buffer) => {
+    writeFileSync(at(name), content);
+    return at(name);
+  };
+  const { publicKey, privateKey } = generateKeyPairSync("ed25519");
+  const encrypted = privateKey.export({ type: "pkcs8", format: "pem", cipher: "aes-256-cbc", passphrase: "secret" });
+  const broken = readFileSync(ca, "latin1").replace(/\n.{20}/, "\n////////////////////");
+  const cases: [object, string, string][] = [
+    [{ ca: file("empty.pem", "") }, "ca", "empty.pem"],
+    [{ ca: key }, "ca", "client-billing.key"],
+    [{ ca: file("der.pem", new X509Certificate(readFileSync(ca)).raw) }, "ca", "der.pem"],
+    [{ ca: file("broken.pem", readFileSync(ca, "latin1") + broken) }, "ca", "certificate 2"],
+    [{ ca, cert: key, key }, "cert", "client-billing.key"],
+    [{ ca, cert, key: cert }, "key", "client-billing.pem"],
+    [{ ca, cert, key: at("client-wages.key") }, "key", "client-wages.key"],
+    [{ ca, cert, key: file("public.key", publicKey.export({ type: "spki", format: "pem" })) }, "key", "public.key"],
+    [{ ca, cert, key: file("encrypted.key", encrypted) }, "key", "encrypted.key"],
+  ];
+  for (const [files, field, named] of cases) {
+    assert.throws(
+      () => new Client({ urls: ["https://localhost:1"], ...files }),
+      (error) => error instanceof InvalidError && error.field === field && error.message.includes(named),
+      named,
+    );
+  }
+  const bundle = file("bundle.pem", `text before\r\n${readFileSync(at("other/authority.pem"))}\r\n${readFileSync(ca)}`);
+  new Client({ urls: ["https://localhost:1"], ca: bundle, cert, key });
+});
+
+test("a certificate that is not trusted is named at once, and no node is asked again", async () => {
+  runs(ringfence(), ["cert", "node", "--force", "--id", "1", "--hosts", "127.0.0.1"], dir);
+  await using one = await Played.start(() => undefined, SERVER());
+  await using other = await Played.start(() => undefined, SERVER());
+  const urls = [one.url, other.url];
+  const named = urls.map((url) => url.replace("127.0.0.1", "localhost"));
+  const cases: [string[], string, RegExp][] = [
+    [
+      urls,
+      at("other/authority.pem"),
+      /certificate \(of ringfence node 1, signed by ringfence, valid from .* is refused: .*`ca`/,
+    ],
+    [named, at("authority.pem"), /certificate \(of .* is refused: .*localhost/],
+  ];
+  for (const [urls, ca, expected] of cases) {
+    const before = one.connections + other.connections;
+    await using client = new Client({ urls, ca });
+    assert.match((await failure(client.acquire("a"), UnavailableError)).message, expected);
+    await failure(client.adopt("0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10"), UnavailableError);
+    await until("two calls have asked each node once", () => one.connections + other.connections - before === 4);
+  }
+  assert.deepEqual([...one.received, ...other.received], []);
 });
 
 test("a credential shows who the client is", async () => {

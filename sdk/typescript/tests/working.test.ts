@@ -153,8 +153,8 @@ describe("working", { concurrency: 4 }, () => {
     );
     await using it = client(played);
     const told: string[] = [];
-    const onError = (error: Error) => {
-      told.push(error.name);
+    const onError = (error: unknown) => {
+      told.push((error as Error).name);
       isDown = false;
     };
     assert.equal(await it.lead("leader", () => 7, { onError }), 7);

@@ -4,9 +4,9 @@ use super::mutants;
 
 mutants! {
     "fresh-id-for-each-attempt" "acquire.ts"
-        "      const putAt = performance.now();\n"
-        => "      this.#leaseId = randomUUID();\n      const putAt = performance.now();\n"
-        fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place"];
+        "    const putAt = performance.now();\n"
+        => "    this.#leaseId = randomUUID();\n    const putAt = performance.now();\n"
+        fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place" "many-calls-answers-lost-found-by-repeat"];
     "refused-connection-is-doubt" "outcome.ts"
         r#"is: failure.wasSent ? "ambiguous" : "not-done""#
         => r#"is: "ambiguous""#
@@ -16,7 +16,7 @@ mutants! {
         => r#"return { is: "refused", problem };"#
         fails ["503-then-grant-elsewhere"];
     "doubt-is-forgotten" "cluster.ts"
-        r#"this.maybeDone ||= outcome.is === "ambiguous";"#
+        r#"this.maybeDone ||= outcome.is === "ambiguous" && !this.onlyReads;"#
         => "this.maybeDone = false;"
         fails ["504-then-503s-is-unknown-and-deleted" "refusal-after-doubt-still-deletes"];
     "proxy-errors-are-not-done" "outcome.ts"
@@ -44,8 +44,8 @@ mutants! {
         => "    this.#isArmed = false;\n    if (isDenial(problem)) {"
         fails ["refusal-after-doubt-still-deletes"];
     "429-is-asked-again-at-once" "acquire.ts"
-        "await sleep(outcome.retryAfterMs, this.#signal);"
-        => "await sleep(0, this.#signal);"
+        "await sleep(outcome.retryAfterMs, this.#stop);"
+        => "await sleep(0, this.#stop);"
         fails ["429-waits"];
     "stale-grant-is-handed-out" "acquire.ts"
         "if (new Lifetime(confirmation).isFresh(now(this.#cluster.clock))) {"
@@ -117,14 +117,14 @@ mutants! {
         fails ["unknown-then-held-again"];
     "state-of-the-last-timer" "held.ts"
         "    const at = now(this.#clock);\n    this.look(at);\n    return this.lifetime.state(at);"
-        => "    return this.#ended.signal.aborted ? \"lost\" : \"held\";"
+        => "    return this.#isTold ? \"lost\" : \"held\";"
         fails ["suspend-lost-before-timers"];
     "clock-of-the-processor" "clock.ts"
         "  monotonic: () => performance.now(),\n  uptime: () => {\n    try {\n      return uptime() * 1_000;"
         => "  monotonic: () => process.cpuUsage().user / 1_000,\n  uptime: () => {\n    try {\n      return 0;"
         fails ["stopped-process-lost-at-first-look"];
     "loss-is-told-to-nobody" "held.ts"
-        "      this.#tell(loss);\n"
+        "        this.#hook?.(\"lost\", this.#view, loss);\n"
         => ""
         fails ["blocked-loop-lost-and-told"];
     "max-hold-is-ignored" "client.ts"
@@ -135,21 +135,21 @@ mutants! {
         "    await lease.release().catch(() => undefined);\n    clearInterval(awake);"
         => "    await lease.release();\n    clearInterval(awake);"
         fails ["body-error-not-masked"];
-    "held-for-no-time" "lease.ts"
-        "if (loss === undefined && holdMs > 0) {"
-        => "if (false) {"
-        fails ["hold-at-least-outlives-the-body"];
-    "lost-is-not-released" "lease.ts"
-        "    try {\n      await cluster.release(this.leaseId);"
-        => "    if (loss !== undefined) {\n      throw new LostError(loss);\n    }\n    try {\n      await cluster.release(this.leaseId);"
+    "held-for-no-time" "release.ts"
+        "const isKept = this.#leftMs(at) > 0 && "
+        => "const isKept = false && "
+        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release"];
+    "lost-is-not-released" "release.ts"
+        "    held.lose(\"released\", at);\n"
+        => "    held.lose(\"released\", at);\n    if (loss !== undefined) {\n      throw new LostError(loss);\n    }\n"
         fails ["release-after-expiry-raises-and-deletes"];
-    "second-release-fails" "lease.ts"
-        "this.#end ??= this.#release();"
-        => "this.#end = this.#release();"
+    "second-release-fails" "release.ts"
+        "    if (this.#end === undefined) {\n      const { cluster }"
+        => "    if (true) {\n      const { cluster }"
         fails ["double-release-harmless"];
-    "unknown-release-is-dropped" "lease.ts"
-        "      if (!(error instanceof LostError)) {\n        cluster.releaseInBackground(this.leaseId);\n      }\n"
-        => ""
+    "unknown-release-is-dropped" "release.ts"
+        "      if (successor === undefined && !(error instanceof LostError)) {\n"
+        => "      if (false) {\n"
         fails ["unknown-release-goes-on-and-close-waits"];
     "tokens-of-52-bits" "wire.ts"
         "value > 2 ** 53"
@@ -187,4 +187,76 @@ mutants! {
         "new Lifetime(confirmation, renews, maxHoldMs), 0)"
         => "new Lifetime(confirmation, false, maxHoldMs), 0)"
         fails ["adopted-lease-renews-and-is-released-once"];
+    "one-result-for-all" "batch.ts"
+        "json: result.body }"
+        => "json: { ...readResults(JSON.parse(body), count)[0].body, lease_id: result.body?.lease_id } }"
+        fails ["many-calls-each-their-own-answer"];
+    "one-takes-all-along" "batch.ts"
+        "        if (left === 0) {\n"
+        => "        if (left < calls.length) {\n"
+        fails ["many-calls-one-cancelled"];
+    "one-refusal-is-that-of-all" "batch.ts"
+        "call.resolve(responses[index]);"
+        => "call.resolve(responses.find((one) => one?.status === 409) ?? responses[index]);"
+        fails ["many-calls-half-refused"];
+    "a-place-is-no-grant" "acquire.ts"
+        "          if (this.#leftMs() === 0) {\n            throw await"
+        => "          if (true) {\n            throw await"
+        fails ["many-calls-half-wait"];
+    "loss-under-work-is-success" "client.ts"
+        "      if (error instanceof LostError) {\n        throw error;\n      }\n"
+        => ""
+        fails ["block-left-elsewhere-is-released" "loss-swallowed-is-still-lost"];
+    "dropped-is-kept" "release.ts"
+        "    DROPPED.register(handle, this, this);\n"
+        => ""
+        fails ["dropped-handle-is-released"];
+    "dropped-in-silence" "release.ts"
+        "    if (this.held.look() === undefined) {\n"
+        => "    if (false) {\n"
+        fails ["dropped-handle-is-reported"];
+    "callback-in-place-of-the-signal" "held.ts"
+        "      this.#ended?.abort(new LostError(loss));\n"
+        => ""
+        fails ["on-lost-raises-body-is-stopped"];
+    "ended-once-by-both-clocks" "clock.ts"
+        "return Math.max(0, up - monotonic > COARSE_MS ? up : monotonic);"
+        => "return Math.max(0, Math.min(up, monotonic));"
+        fails ["ended-once-by-either-clock"];
+    "every-error-is-survived" "client.ts"
+        "if (!(isStale || isLost) || release.isTaken"
+        => "if (release.isTaken"
+        fails ["lead-ends-with-its-work"];
+    "errors-after-a-loss-end-the-race" "client.ts"
+        "const isLost = (await lossOf(lease)) !== undefined;"
+        => "const isLost = false;"
+        fails ["lead-goes-on-after-a-loss"];
+    "stale-ends-the-race" "client.ts"
+        r#"?.kind === "Stale";"#
+        => r#"?.kind === "";"#
+        fails ["lead-goes-on-after-stale"];
+    "timeout-is-ignored" "client.ts"
+        "this.#call(options.signal, request.timeoutMs, (stop) =>"
+        => "this.#call(options.signal, undefined, (stop) =>"
+        fails ["deadline-bounds-acquire-and-gives-back"];
+    "wait-and-timeout-are-one" "errors.ts"
+        r#"reason: "wait" | "timeout" = "wait") {"#
+        => r#"reason: "wait" | "timeout" = "timeout") {"#
+        fails ["deadline-and-wait-say-which-was-over"];
+    "release-is-not-bounded" "timers.ts"
+        "return await orStop(work(stop), stop);"
+        => "return await work(undefined);"
+        fails ["deadline-bounds-renew-and-release"];
+    "outage-ends-the-hold" "release.ts"
+        "      if (!(error instanceof LostError)) {\n        cluster.background(this.#keepLater(held), held);\n      }\n"
+        => "      keeper.remove(held);\n"
+        fails ["hold-at-least-in-an-outage"];
+    "close-releases-nothing" "client.ts"
+        "    for (const release of [...leases]) {\n"
+        => "    for (const release of []) {\n"
+        fails ["close-releases-what-is-held"];
+    "close-says-nothing" "client.ts"
+        "    return { left };\n"
+        => "    return { left: [] };\n"
+        fails ["close-within-says-what-it-left" "close-by-itself-is-bounded"];
 }

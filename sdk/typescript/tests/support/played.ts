@@ -36,6 +36,10 @@ export class Played implements AsyncDisposable {
     const serve = (socket: Socket) => this.#serve(socket, script);
     this.#isEncrypted = tls !== undefined;
     this.#server = tls === undefined ? createServer(serve) : createTlsServer(tls, serve);
+    // Also of those whose handshake fails.
+    this.#server.on("connection", () => {
+      this.connections += 1;
+    });
   }
 
   static async start(script: Script, tls?: TlsOptions): Promise<Played> {
@@ -50,9 +54,10 @@ export class Played implements AsyncDisposable {
     return `${this.#isEncrypted ? "https" : "http"}://127.0.0.1:${typeof address === "object" ? address?.port : ""}`;
   }
 
-  /** The requests of this method, without probes. */
+  /** The requests of this method, without probes, and the operations of batches that would be such. */
   of(method: string): Received[] {
-    return this.received.filter((request) => request.method === method && request.path !== "/livez");
+    const all = this.received.flatMap((request) => (isBatch(request) ? operations(request) : [request]));
+    return all.filter((request) => request.method === method && request.path !== "/livez");
   }
 
   /** Waits for the nth request of this method, from 0. */
@@ -61,7 +66,6 @@ export class Played implements AsyncDisposable {
   }
 
   #serve(socket: Socket, script: Script): void {
-    this.connections += 1;
     this.#sockets.add(socket);
     socket.on("error", () => {}).on("close", () => this.#sockets.delete(socket));
     let text = "";
@@ -92,16 +96,35 @@ export class Played implements AsyncDisposable {
       body: body === "" ? undefined : JSON.parse(Buffer.from(body, "latin1").toString()),
       socket,
     };
-    const kind = `${method} ${path.split("/").at(-1) === "renew"}`;
-    const count = this.#counts.get(kind) ?? 0;
-    this.#counts.set(kind, count + 1);
     this.received.push(request);
-    const answer = script(request, count) ?? usual(request);
+    const answer = script(request, this.#count(request)) ?? this.#usual(request, script);
     if (typeof answer === "string") {
       socket.write(answer);
     } else {
       void answer(request);
     }
+  }
+
+  #count({ method, path }: Received): number {
+    const kind = `${method} ${path.split("/").at(-1)?.replace(/.*-.*/, "")}`;
+    const count = this.#counts.get(kind) ?? 0;
+    this.#counts.set(kind, count + 1);
+    return count;
+  }
+
+  /** Operations of a batch are answered as they would be alone, if the script has a whole response. */
+  #usual(request: Received, script: Script): string {
+    if (!isBatch(request)) {
+      return usual(request);
+    }
+    return results(request, (operation) => {
+      const answer = script(operation, this.#count(operation));
+      if (typeof answer !== "string") {
+        return one(operation);
+      }
+      const [head = "", body = ""] = answer.split("\r\n\r\n");
+      return { status: Number(head.split(" ")[1]), ...(body === "" ? {} : { body: JSON.parse(body) }) };
+    });
   }
 
   async [Symbol.asyncDispose](): Promise<void> {
@@ -121,11 +144,7 @@ export function response(status: number, body: unknown = undefined, headers: Rec
 }
 
 export function problem(name: string, status: number, more: object = {}, headers: Record<string, string> = {}): string {
-  return response(
-    status,
-    { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more },
-    headers,
-  );
+  return response(status, problemBody(name, status, more), headers);
 }
 
 /** The time-to-live that each lease was asked for, by its id. */
@@ -173,11 +192,55 @@ export function usual(request: Received): string {
         const ids = request.body.lease_ids as string[];
         return response(200, { results: ids.map((lease_id) => ({ status: 200, body: grant(request, { lease_id }) })) });
       }
+      if (isBatch(request)) {
+        return results(request, one);
+      }
       return response(200, grant(request));
     default:
       return response(200, "{}");
   }
 }
+
+/** An operation of a batch, as the request that it would be alone. */
+export interface Operation extends Received {
+  readonly index: number;
+}
+
+/** The result of an operation. */
+export interface Result {
+  readonly status: number;
+  readonly body?: unknown;
+}
+
+/** The response to a batch, made of that to each operation. */
+export function results(request: Received, answer: (operation: Operation) => Result): string {
+  return response(200, { results: operations(request).map(answer) });
+}
+
+/** The operations of a batch. */
+export function operations(request: Received): Operation[] {
+  const methods = { acquire: "PUT", renew: "POST", release: "DELETE" };
+  return (request.body.operations as Record<string, { lease_id: string }>[]).map((operation, index) => {
+    const [[kind, body]] = Object.entries(operation) as [[keyof typeof methods, { lease_id: string }]];
+    const path = `/v1/leases/${body.lease_id}${kind === "renew" ? "/renew" : ""}`;
+    return { ...request, method: methods[kind], path, leaseId: body.lease_id, body, index };
+  });
+}
+
+/** What a node without other clients answers to an operation. */
+export function one(operation: Operation): Result {
+  return operation.method === "DELETE"
+    ? { status: 204 }
+    : { status: operation.method === "PUT" ? 201 : 200, body: grant(operation) };
+}
+
+/** The body of a problem. */
+export function problemBody(name: string, status: number, more: object = {}): object {
+  return { type: `urn:ringfence:problem:${name}`, title: name, status, detail: `${name} it is`, ...more };
+}
+
+/** Whether it is a batch. */
+export const isBatch = ({ path }: Received) => path === "/v1/batch";
 
 /** Whether it renews many leases at once. */
 export const isRenewal = ({ method, path }: Received) => method === "POST" && path === "/v1/renew";
@@ -200,6 +263,13 @@ export const hang: Script = () => () => {};
 /** A client of these servers. */
 export function client(...servers: readonly { url: string }[]): Client {
   return new Client({ urls: servers.map(({ url }) => url) });
+}
+
+/** A client that keeps its warnings. */
+export function warned(played: Played): { warnings: string[]; it: Client } {
+  const warnings: string[] = [];
+  const onWarning = (code: string, message: string) => void warnings.push(`${code} ${message}`);
+  return { warnings, it: new Client({ urls: [played.url], onWarning }) };
 }
 
 /** Leases that a test has not released live on in its client. */
