@@ -159,11 +159,10 @@ impl Watchers {
 
     /// Replaces the task by one on `runtime` if its thread hangs: else no watch would be sent anything, on whichever thread it is.
     pub(crate) fn look_after(self: &Arc<Self>, runtime: &runtime::Handle) {
-        if self.beat.age() < HANGS {
-            return;
-        }
-        let Some(mut state) = self.state() else { return };
-        if state.runs {
+        if self.beat.age() >= HANGS
+            && let Some(mut state) = self.state()
+            && state.runs
+        {
             tracing::warn!("the thread that drives the watches is blocked: another goes on");
             self.start(&mut state, runtime);
         }

@@ -4,6 +4,10 @@
 //! separates *not done* from *maybe done*. And an abandoned request closes its connection at once, so that the node notices
 //! that its client is gone.
 
+mod request;
+#[cfg(test)]
+mod tests;
+
 use std::error::Error as _;
 use std::fmt::{Display, Formatter};
 use std::io;
@@ -15,17 +19,18 @@ use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderValue, RETRY_AFTER};
-use hyper::{Method, StatusCode, Uri};
+use hyper::{StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_dial::{Target, tune};
-use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Operation, Problem, WITHIN_HEADER};
-use serde::Serialize;
+use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Problem, WITHIN_HEADER};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(super) use self::request::Batched;
+pub(crate) use self::request::Request;
 use super::pulse::{ANSWERS_WITHIN, Probe, Pulse, THREADS_RUN_WITHIN_MS};
 use super::tls::Encryption;
 use crate::clock::Moment;
@@ -45,30 +50,6 @@ const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
 /// The most idle connections that are kept.
 const MAX_IDLE: usize = 64;
-
-/// A request that any node can take.
-#[derive(Clone, Debug)]
-pub(crate) struct Request {
-    method: Method,
-    path: String,
-    body: Bytes,
-    /// The same request as part of a batch.
-    pub(super) batched: Option<Batched>,
-    /// Whether it must not be sent again while it may have been done.
-    pub(crate) is_once: bool,
-    /// Whether it waits in the cluster's queue.
-    pub(crate) waits: bool,
-    /// Whether it asks for a sign of life.
-    is_probe: bool,
-}
-
-/// A request as one operation of a batch.
-#[derive(Clone, Debug)]
-pub(super) struct Batched {
-    pub(super) operation: Operation,
-    /// How long the request would wait in the cluster's queue. The operation does not wait.
-    pub(super) wait: Duration,
-}
 
 /// A whole response.
 #[derive(Clone, Debug)]
@@ -136,64 +117,6 @@ impl Connection {
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();
-    }
-}
-
-impl Request {
-    pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self {
-            method,
-            path: path.into(),
-            body: Bytes::new(),
-            batched: None,
-            is_once: false,
-            waits: false,
-            is_probe: false,
-        }
-    }
-
-    pub(crate) fn get(path: impl Into<String>) -> Self {
-        Self::new(Method::GET, path)
-    }
-
-    pub(crate) fn post(path: impl Into<String>, body: &impl Serialize) -> Self {
-        Self::new(Method::POST, path).with_body(body)
-    }
-
-    pub(crate) fn with_body(mut self, body: &impl Serialize) -> Self {
-        self.body = serde_json::to_vec(body).expect("JSON can express every request").into();
-        self
-    }
-
-    /// Allows sending it as an operation of a batch. Alone it would wait for `wait` in the cluster's queue.
-    pub(crate) fn or_batched(self, operation: Operation, wait: Duration) -> Self {
-        Self { batched: Some(Batched { operation, wait }), ..self }
-    }
-
-    /// It waits in the cluster's queue. So it can wait for a node that is late; and while it is open, it keeps the place.
-    pub(crate) fn waiting(self) -> Self {
-        Self { waits: true, ..self }
-    }
-
-    /// Sends it at most once: it waits for the response even if the server is silent.
-    pub(crate) fn once(self) -> Self {
-        Self { is_once: true, ..self }
-    }
-
-    fn to_http(&self, server: &Server) -> Result<hyper::Request<Full<Bytes>>, Failure> {
-        let Server { authority, base, encryption, .. } = server;
-        let uri = format!("{base}{}", self.path);
-        let mut request = hyper::Request::builder().method(&self.method).uri(uri).header(HOST, authority);
-        if let Some(credential) = encryption.as_ref().and_then(|encryption| encryption.credential.as_ref()) {
-            request = request.header(AUTHORIZATION, credential.header());
-        }
-        if self.is_probe {
-            request = request.header(WITHIN_HEADER, THREADS_RUN_WITHIN_MS);
-        }
-        if !self.body.is_empty() {
-            request = request.header(CONTENT_TYPE, "application/json");
-        }
-        request.body(Full::new(self.body.clone())).map_err(|error| Failure::NotSent(error.to_string()))
     }
 }
 
@@ -310,8 +233,24 @@ impl Server {
         Box::pin(async { self.probe().await.is_ok() })
     }
 
+    fn to_http(&self, request: &Request) -> Result<hyper::Request<Full<Bytes>>, Failure> {
+        let Self { authority, base, encryption, .. } = self;
+        let uri = format!("{base}{}", request.path);
+        let mut head = hyper::Request::builder().method(&request.method).uri(uri).header(HOST, authority);
+        if let Some(credential) = encryption.as_ref().and_then(|encryption| encryption.credential.as_ref()) {
+            head = head.header(AUTHORIZATION, credential.header());
+        }
+        if request.is_probe {
+            head = head.header(WITHIN_HEADER, THREADS_RUN_WITHIN_MS);
+        }
+        if !request.body.is_empty() {
+            head = head.header(CONTENT_TYPE, "application/json");
+        }
+        head.body(Full::new(request.body.clone())).map_err(|error| Failure::NotSent(error.to_string()))
+    }
+
     async fn exchange(&self, request: &Request, time: Duration) -> Result<Streaming, Failure> {
-        let request = request.to_http(self)?;
+        let request = self.to_http(request)?;
         loop {
             let (mut connection, is_reused) = self.connection(time.min(CONNECT_TIMEOUT)).await?;
             let (sent, deadline) = (Moment::now(), Instant::now() + time);
@@ -414,6 +353,3 @@ fn with_causes(error: &hyper::Error) -> String {
 pub(crate) fn encode(text: &str) -> impl Display {
     utf8_percent_encode(text, NON_ALPHANUMERIC)
 }
-
-#[cfg(test)]
-mod tests;
