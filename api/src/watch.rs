@@ -24,8 +24,10 @@ mod contact;
 mod fanout;
 mod frame;
 mod group;
+mod state;
 mod watchers;
 
+pub(crate) use contact::Moment;
 pub(crate) use watchers::Watchers;
 
 #[cfg(test)]

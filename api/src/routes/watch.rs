@@ -9,6 +9,7 @@ use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::number;
 use crate::request::query::Query;
+use crate::watch::Moment;
 
 /// What a browser sends when it reconnects: the last `id` that it received.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -34,8 +35,9 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     let place = door.service.watch_place(caller)?;
     request.body().connection().lasts();
     // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
+    let asked = Moment::now();
     door.service.catch_up().await?;
-    let stream = door.watchers.open(allowed, caller, place, after)?;
+    let stream = door.watchers.open(allowed, caller, place, after, asked)?;
     let headers = [(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")), UNBUFFERED];
     Ok((headers, Body::new(stream)).into_response())
 }

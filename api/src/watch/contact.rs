@@ -20,11 +20,11 @@ const RECENT: Duration = Duration::from_secs(5);
 const LOST: Duration = Duration::from_secs(20);
 
 /// An instant by `CLOCK_BOOTTIME`, which goes on while the machine sleeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Moment(Duration);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Moment(Duration);
 
 impl Moment {
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let now = clock_gettime(ClockId::Boottime);
         // Since the machine started, so neither is negative.
         Self(Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32))
@@ -58,7 +58,7 @@ impl Contact {
         if let Some((asked, found)) = self.read
             && found <= position
         {
-            (self.as_of, self.read) = (asked, None);
+            (self.as_of, self.read) = (self.as_of.max(asked), None);
         }
         self.read.is_none()
     }

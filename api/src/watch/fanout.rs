@@ -158,6 +158,10 @@ impl Fanout {
             self.to_wake = self.watches.keys().copied().collect();
             return false;
         };
+        // A task that was replaced in the middle of a round may go on with it.
+        if upto <= self.position {
+            return false;
+        }
         let (before, mut work) = (self.position, Work::default());
         for event in events.take_while(|event| event.revision <= upto).take(STEP) {
             if !self.find(event, before, &mut work) {
@@ -303,9 +307,10 @@ impl Fanout {
                 Available::Nothing(upto) => {
                     watch.at = watch.at.max(upto);
                     let owes_bookmark = std::mem::take(&mut watch.owes_bookmark);
-                    if owes_bookmark && has_contact && watch.at <= self.position {
-                        watch.mark_sent(self.position);
-                        return Next::Text(frame::bookmark(self.position));
+                    // Not before text that waits to be sent.
+                    if owes_bookmark && has_contact && watch.at == self.position {
+                        watch.mark_sent(watch.at);
+                        return Next::Text(frame::bookmark(watch.at));
                     }
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;

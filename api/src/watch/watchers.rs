@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 use std::thread;
 use std::time::Duration;
 
@@ -22,6 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, tim
 
 use super::contact::{ASK_EVERY, ASK_WITHIN, Contact, Moment};
 use super::fanout::{Fanout, Next};
+use super::state::State;
 use crate::problems::Failed;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
@@ -46,60 +47,14 @@ pub(crate) struct Watchers {
     state: Mutex<State>,
     /// Whether a thread waited for the state in vain, and none has had it since: then the others do not wait.
     stuck: AtomicBool,
+    /// Whether the thread of the task was late at the last look.
+    was_late: AtomicBool,
     /// Where streams that have ended say so, without the state.
     left: mpsc::UnboundedSender<u64>,
     /// Of the task.
     beat: Beat,
     /// Notified when a watch waits for its turn to read the history.
     blocked_reader: Notify,
-}
-
-struct State {
-    /// Whether the task runs.
-    runs: bool,
-    /// Which task that is: one whose thread hangs is replaced, and ends when it runs again.
-    task: u64,
-    fanout: Fanout,
-    contact: Contact,
-    left: mpsc::UnboundedReceiver<u64>,
-}
-
-impl State {
-    /// Whether this `task` goes on: there are watches left, and no other has replaced it.
-    fn goes_on(&mut self, task: u64) -> bool {
-        if self.task != task {
-            return false;
-        }
-        self.runs = self.fanout.count() > 0;
-        self.runs
-    }
-
-    fn has_contact(&self) -> bool {
-        self.contact.is_recent(Moment::now())
-    }
-
-    /// Whether all that was found is fanned out.
-    fn note_position(&mut self) -> bool {
-        self.contact.reached(self.fanout.position())
-    }
-
-    fn forget_left(&mut self) {
-        // `try_recv` would park this thread while another is in the middle of sending.
-        while let Poll::Ready(Some(number)) = self.left.poll_recv(&mut Context::from_waker(Waker::noop())) {
-            self.fanout.leave(number);
-        }
-    }
-
-    fn end(&mut self) {
-        self.fanout.end();
-        self.runs = false;
-    }
-
-    /// Ends all watches, and forgets a fan-out that may be half changed.
-    fn start_anew(&mut self) {
-        self.end();
-        self.fanout = std::mem::take(&mut self.fanout).anew();
-    }
 }
 
 /// The body of the answer to one watch. Dropping it ends the watch.
@@ -144,6 +99,7 @@ impl Watchers {
             draining,
             state,
             stuck,
+            was_late: AtomicBool::new(false),
             left,
             beat: Beat::default(),
             blocked_reader: Notify::new(),
@@ -159,7 +115,10 @@ impl Watchers {
 
     /// Replaces the task by one on `runtime` if its thread hangs: else no watch would be sent anything, on whichever thread it is.
     pub(crate) fn look_after(self: &Arc<Self>, runtime: &runtime::Handle) {
-        if self.beat.age() >= HANGS
+        // Two looks must agree: the whole process may have been frozen.
+        let is_late = self.beat.age() >= HANGS;
+        if self.was_late.swap(is_late, Ordering::Relaxed)
+            && is_late
             && let Some(mut state) = self.state()
             && state.runs
         {
@@ -175,13 +134,15 @@ impl Watchers {
         runtime.spawn(Arc::clone(self).run(state.task));
     }
 
-    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`.
+    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`, who has asked at
+    /// `caught_up` for all that was committed, and got it.
     pub(crate) fn open(
         self: &Arc<Self>,
         prefix: Allowed<&str>,
         caller: &Caller,
         place: Counted,
         after: Option<Revision>,
+        caught_up: Moment,
     ) -> Result<Stream, Failed> {
         let mut state = self.state().ok_or(Stuck)?;
         state.forget_left();
@@ -198,8 +159,7 @@ impl Watchers {
             }
         })??;
         if !state.runs {
-            // The caller has caught up.
-            state.contact = Contact::new(Moment::now());
+            state.contact = Contact::new(caught_up);
             self.start(&mut state, &runtime::Handle::current());
         }
         Ok(Stream { watchers: Arc::clone(self), number, _place: place })
@@ -208,14 +168,12 @@ impl Watchers {
     /// What watch `number` sends next. It ends if a thread that hangs has the state: its client resumes at another node.
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
         let Some(mut state) = self.state() else { return Next::End };
-        let has_contact = state.has_contact();
-        let fanout = &mut state.fanout;
-        let next =
-            match self.handle.try_history(|history| fanout.next(number, cx, has_contact, Some(history))) {
-                Ok(next) => next,
-                Err(Stuck) => fanout.next(number, cx, has_contact, None),
-            };
-        if fanout.has_blocked_readers() {
+        let found = self.handle.try_history(|history| {
+            let has_contact = state.has_contact();
+            state.fanout.next(number, cx, has_contact, Some(history))
+        });
+        let next = found.unwrap_or_else(|Stuck| state.fanout.next(number, cx, false, None));
+        if state.fanout.has_blocked_readers() {
             self.blocked_reader.notify_one();
         }
         next
@@ -365,7 +323,10 @@ impl Watchers {
     fn state(&self) -> Option<MutexGuard<'_, State>> {
         let patience = if self.stuck.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
         let state = self.state.try_lock_for(patience);
-        self.stuck.store(state.is_none(), Ordering::Relaxed);
+        // Who did not wait knows nothing new.
+        if state.is_some() || !patience.is_zero() {
+            self.stuck.store(state.is_none(), Ordering::Relaxed);
+        }
         state
     }
 }

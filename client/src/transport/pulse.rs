@@ -20,7 +20,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 use crate::backoff::random;
 
@@ -86,22 +86,24 @@ impl Pulse {
     /// Whether a server that fell silent at `since` still is, after a pause in which many others decide the same.
     pub(super) async fn stays_silent<'a>(&self, since: Instant, probe: impl Fn() -> Probe<'a>) -> bool {
         sleep(LOOK_AFTER.mul_f64(random())).await;
+        let until = Instant::now() + LOOK_WITHIN;
         let answers = async {
-            let _one = self.probing.lock().await;
+            let _one = timeout_at(until, self.probing.lock()).await.ok()?;
             if self.heard().is_some_and(|heard| heard > since) {
-                return true;
+                return Some(true);
             }
             let looked = self.failed.borrow().filter(|failed| *failed > since);
             if looked.is_some_and(|looked| looked.elapsed() < LOOK_COUNTS) {
-                return false;
+                return Some(false);
             }
-            let answers = probe().await;
+            // Its end, too, tells those who wait for their turn.
+            let answers = timeout_at(until, probe()).await.unwrap_or(false);
             if !answers {
                 self.failed.send_replace(Some(Instant::now()));
             }
-            answers
+            Some(answers)
         };
-        !timeout(LOOK_WITHIN, answers).await.unwrap_or(false)
+        answers.await != Some(true)
     }
 
     fn heard(&self) -> Option<Instant> {

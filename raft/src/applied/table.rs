@@ -198,7 +198,10 @@ impl Applied {
             Some((state, turn)) if !gate.poisoned.load(Ordering::Relaxed) => Ok(self.have(state, Some(turn))),
             Some(_) => Err(Stuck),
             None => {
-                gate.stuck.store(true, Ordering::Relaxed);
+                // Who did not wait knows nothing new.
+                if !patience.is_zero() {
+                    gate.stuck.store(true, Ordering::Relaxed);
+                }
                 Err(Stuck)
             }
         }

@@ -341,6 +341,36 @@ fn a_bookmark_is_judged_when_it_is_sent() {
     assert_eq!(sent(&mut fanout, number, &history).0, "id: 11\n\n", "what is true then");
 }
 
+/// It once jumped over changes of which a round had made text, but no piece yet.
+#[test]
+fn a_bookmark_comes_after_what_waits_to_be_sent() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter(Caller::anybody(), "x", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    fanout.send_bookmarks(Instant::now() + 2 * QUIET, true, &history);
+    keep(&mut history, 1..=1, &["x"]);
+    keep(&mut history, 2..=2 + STEP as u64, &["a"]);
+    assert!(fanout.step(&history, history.last()), "there is more to do");
+    assert_eq!(sent(&mut fanout, number, &history).0, "");
+    round(&mut fanout, &history);
+    assert_eq!(revisions(&mut fanout, number, &history), [1]);
+}
+
+/// Two tasks drive it for a moment if the thread of one hangs.
+#[test]
+fn a_round_that_another_has_overtaken_does_nothing() {
+    let (mut fanout, mut history) = (Fanout::default(), History::default());
+    let number = fanout.enter(Caller::anybody(), "x", Revision(0), &history);
+    sent(&mut fanout, number, &history);
+    keep(&mut history, 1..=1, &["x"]);
+    keep(&mut history, 2..=2 + STEP as u64, &["a"]);
+    assert!(fanout.step(&history, history.last()), "there is more to do");
+    assert!(!fanout.step(&history, Revision(1)));
+    assert_eq!(sent(&mut fanout, number, &history).0, "", "no piece was made of half a round");
+    round(&mut fanout, &history);
+    assert_eq!(revisions(&mut fanout, number, &history), [1]);
+}
+
 /// After a panic of the task that drives it.
 #[test]
 fn a_fan_out_that_begins_anew_knows_no_earlier_watch() {

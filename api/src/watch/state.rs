@@ -1,0 +1,60 @@
+//! What the streams of watches and the task that drives them share.
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+use tokio::sync::mpsc;
+use tokio::task::unconstrained;
+
+use super::contact::{Contact, Moment};
+use super::fanout::Fanout;
+
+pub(super) struct State {
+    /// Whether the task runs.
+    pub(super) runs: bool,
+    /// Which task that is: one whose thread hangs is replaced, and ends when it runs again.
+    pub(super) task: u64,
+    pub(super) fanout: Fanout,
+    pub(super) contact: Contact,
+    pub(super) left: mpsc::UnboundedReceiver<u64>,
+}
+
+impl State {
+    /// Whether this `task` goes on: there are watches left, and no other has replaced it.
+    pub(super) fn goes_on(&mut self, task: u64) -> bool {
+        if self.task != task {
+            return false;
+        }
+        self.runs = self.fanout.count() > 0;
+        self.runs
+    }
+
+    pub(super) fn has_contact(&self) -> bool {
+        self.contact.is_recent(Moment::now())
+    }
+
+    /// Whether all that was found is fanned out.
+    pub(super) fn note_position(&mut self) -> bool {
+        self.contact.reached(self.fanout.position())
+    }
+
+    pub(super) fn forget_left(&mut self) {
+        // `try_recv` would park this thread while another is in the middle of sending.
+        let mut look = Context::from_waker(Waker::noop());
+        while let Poll::Ready(Some(number)) = pin!(unconstrained(self.left.recv())).poll(&mut look) {
+            self.fanout.leave(number);
+        }
+    }
+
+    pub(super) fn end(&mut self) {
+        self.fanout.end();
+        self.runs = false;
+    }
+
+    /// Ends all watches, and forgets a fan-out that may be half changed.
+    pub(super) fn start_anew(&mut self) {
+        self.end();
+        self.fanout = std::mem::take(&mut self.fanout).anew();
+    }
+}
