@@ -95,8 +95,9 @@ fn is_known(
     hosts: &[String],
     cluster: &impl Fn() -> Result<ClusterStatus, Stuck>,
 ) -> Result<bool, Stuck> {
-    let is_listed = hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host));
-    Ok(is_address(host) || is_listed || is_of_a_member(host, &cluster()?))
+    Ok(is_address(host)
+        || hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host))
+        || is_of_a_member(host, &cluster()?))
 }
 
 /// Browsers omit the scheme's default port; proxies may add it.

@@ -40,7 +40,10 @@ impl LeaseWait {
     /// Waits until this node has applied the grant or the end of the lease. `None` if the node has stopped, or too many requests that
     /// came later wait for the same lease.
     pub async fn settled(&mut self) -> Option<Settled> {
-        (&mut self.settled).await.ok()
+        let settled = (&mut self.settled).await.ok();
+        // Whoever settles a wait, or has dropped it, has removed it.
+        self.awaited = None;
+        settled
     }
 }
 
