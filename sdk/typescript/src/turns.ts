@@ -20,31 +20,25 @@ export class Turn {
     }
   }
 
-  /** Whether nobody waits for it any more. */
-  get isOver(): boolean {
-    return this.#isOver;
-  }
-
   /** @internal */
   begin(): void {
     this.isReady = true;
     this.#tell?.();
   }
 
-  /** Gives it to the next. */
+  /** Gives it to the next, or no longer waits for it. */
   end(): void {
     if (!this.#isOver) {
       this.#isOver = true;
-      if (this.isReady) {
-        this.#over();
-      }
+      this.#over();
     }
   }
 }
 
 export class Turns {
   #free: number;
-  #queue: Turn[] = [];
+  /** Those that wait, and no others. */
+  readonly #queue = new Set<Turn>();
 
   constructor(most: number) {
     this.#free = most;
@@ -52,22 +46,30 @@ export class Turns {
 
   /** Asks for a turn. It has to be ended, also if it is not ready. */
   ask(): Turn {
-    const turn = new Turn(() => {
-      this.#free += 1;
-      this.#next();
+    const turn: Turn = new Turn(() => {
+      if (!this.#queue.delete(turn)) {
+        this.#free += 1;
+        this.#next();
+      }
     });
-    this.#queue.push(turn);
+    this.#queue.add(turn);
     this.#next();
     return turn;
   }
 
+  /** How many wait. */
+  get waiting(): number {
+    return this.#queue.size;
+  }
+
   #next(): void {
-    while (this.#free > 0 && this.#queue.length > 0) {
-      const turn = this.#queue.shift() as Turn;
-      if (!turn.isOver) {
-        this.#free -= 1;
-        turn.begin();
+    for (const turn of this.#queue) {
+      if (this.#free === 0) {
+        break;
       }
+      this.#queue.delete(turn);
+      this.#free -= 1;
+      turn.begin();
     }
   }
 }
