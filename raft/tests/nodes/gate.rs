@@ -5,9 +5,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Command, Condition, Conditional, Outcome, Refusal};
-use ringfence_raft::{Handle, Node, NodeId, Says, Settings, StoppedNode};
+use ringfence_raft::{DirError, Handle, Node, NodeId, Says, Settings, StartError, StoppedNode};
 use ringfence_wire::{Key, RulesRange, Upgraded};
 use tempfile::TempDir;
+use tokio::task::yield_now;
 
 use crate::support::network::{FORWARDS, Network, Way};
 use crate::support::{Cluster, acquire, address, grant, id, lead, one, settings, until};
@@ -60,7 +61,13 @@ async fn found() -> Cluster {
 
 async fn restart(cluster: &mut Cluster, node: NodeId, is_new: bool) {
     cluster.nodes.remove(&node).unwrap().stop().await;
-    let started = Node::start(of(&cluster.dir, &cluster.network, node, is_new)).await.unwrap();
+    let started = loop {
+        match Node::start(of(&cluster.dir, &cluster.network, node, is_new)).await {
+            // Until a snapshot is read or written.
+            Err(StartError::Dir(DirError::InUse(_))) => yield_now().await,
+            started => break started.unwrap(),
+        }
+    };
     cluster.nodes.insert(node, started);
 }
 
