@@ -142,6 +142,22 @@ def test_a_dropped_lease_is_reported_also_if_it_was_entered(background: Backgrou
         del lease
 
 
+def test_a_release_that_is_interrupted_before_it_begins_is_done_once_the_handle_is_dropped(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with ringfence.Client(cluster.urls) as client:
+        lease = client.lock("handles/interrupted", ttl=600).acquire()
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(lease._runner, "run", interrupted)
+            lease.release()
+        with pytest.warns(ResourceWarning, match="was dropped"):
+            del lease
+        is_free(cluster, "handles/interrupted")
+
+
 def test_an_entered_lease_of_asyncio_that_is_dropped_is_released(cluster: Cluster) -> None:
     async def work(client: aio.Client) -> None:
         lease = await client.lock("handles/dropped", ttl=600).acquire()

@@ -301,17 +301,24 @@ class Lease(BaseLease):
             self._release(bound)
 
     def _release(self, timeout: float | None) -> None:
-        self._dropped.detach()
         if sys.is_finalizing():
+            self._dropped.detach()
             _LOG.warning("a lease was to be released while the program ended: it ends with its ttl")
             return
-        self._runner.run(lambda engine: engine.release(self._held, self._hold_at_least_ms, timeout), timeout)
+        try:
+            self._runner.run(
+                lambda engine: engine.release(self._held, self._hold_at_least_ms, timeout), timeout
+            )
+        finally:
+            # Interrupted before it began, it is done once the handle is dropped.
+            if self._held.loss() is not None:
+                self._dropped.detach()
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
         self.check()
-        self._dropped.detach()
         self._runner.run(self._give_up)
+        self._dropped.detach()
         return self.lease_id
 
     def wait_lost(self, timeout: float | None = None) -> LossReason | None:
