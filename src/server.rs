@@ -65,12 +65,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
     let loaded = tls::Loaded::new(&config)?;
-    let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access }) = (loaded.files(), loaded);
+    let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access, mirror }) =
+        (loaded.files(), loaded);
     let mirror_timeout = config
         .mirror
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
-    let mirror = config.mirror.map(Mirror::new).transpose()?;
     if mirror.is_some() {
         measure::register(ringfence_mirror::METRICS);
     }

@@ -28,8 +28,9 @@ pub enum Error {
     /// The lease has ended, or may have.
     #[error("the lease is lost: {0}")]
     Lost(Loss),
-    /// No node was reachable, or none found a leader, for as long as the client retries. Or TLS failed with each of its URLs for a
-    /// reason that no repeat mends, such as an authority that the client does not trust: then at once. Nothing was done.
+    /// No node was reachable, or none found a leader, for as long as the client retries. Or TLS failed twice with each of its
+    /// URLs, at all of its addresses, for a reason that no repeat mends, such as an authority that the client does not trust: then
+    /// soon. Nothing was done.
     #[error("the cluster is not available: {why}")]
     Unavailable {
         /// How the last attempt failed.

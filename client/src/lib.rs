@@ -101,7 +101,7 @@ pub use ringfence_wire::{
     Operation, Revision, Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent,
     WatchEventName, WatchedKey,
 };
-pub use transport::{Credential, Tls};
+pub use transport::{Credential, TLS_LOG, Tls};
 pub use watch::{Event, Watch};
 
 /// Its example compiles.

@@ -14,6 +14,7 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Bytes;
+use ringfence_tls::cut;
 use ringfence_wire::{CLUSTER_HEADER, ProblemKind, Revision, WatchEvent, WatchEventName};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
@@ -187,7 +188,7 @@ impl Watch {
         if let Err(why) = self.parse(bytes) {
             self.stream = None;
             self.after = self.events.back().map(|event| event.change.revision.0).or(self.after);
-            self.error = Some(Error::Unavailable { why: format!("an unreadable stream: {why}") });
+            self.error = Some(Error::Unavailable { why: format!("an unreadable stream: {}", cut(why)) });
         } else if !self.events.is_empty() {
             self.backoff.reset();
         }
@@ -220,7 +221,9 @@ impl Watch {
             let is_own = nodes.check_cluster(&node, cluster, is_done);
             is_own.map(|()| streaming).map_err(Failure::NotSent)
         };
-        let response = match opened.await {
+        let opened = opened.await;
+        self.distrust.note(&node, &opened);
+        let response = match opened {
             Ok(streaming) if streaming.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
@@ -232,7 +235,6 @@ impl Watch {
             Err(failure) => Err(failure),
         };
         let silent_since = response.is_err().then_some(asked);
-        self.distrust.note(&node, &response);
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
                 nodes.failed(&node, None);

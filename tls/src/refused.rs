@@ -126,11 +126,10 @@ fn reason(
     }
 }
 
-/// The most characters of a text of which a stranger has written a part.
 const MAX_TEXT: usize = 300;
 
-/// At most [`MAX_TEXT`] characters of `text`.
-fn cut(text: String) -> String {
+/// At most 300 characters of `text`, of which a stranger has written a part.
+pub fn cut(text: String) -> String {
     match text.char_indices().nth(MAX_TEXT) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text,

@@ -11,6 +11,7 @@ mod tests;
 use std::error::Error as _;
 use std::fmt::{Display, Formatter};
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use hyper::{StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_dial::{Target, tune};
+use ringfence_tls::cut;
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Problem, WITHIN_HEADER};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -79,8 +81,9 @@ pub(crate) struct Streaming {
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
-    /// Nothing was sent, and with the same files on both sides, nothing will be: one side refuses the other's certificate.
-    Untrusted(String),
+    /// Nothing was sent, and with the same files on both sides, nothing will be to what answers at this address: one side refuses the
+    /// other's certificate.
+    Untrusted(IpAddr, String),
     /// Some of it may have been sent.
     Broken(String),
 }
@@ -103,14 +106,19 @@ pub(crate) struct Server {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
+    /// The address of the other side.
+    at: IpAddr,
 }
 
 impl Connection {
-    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
+    async fn over(
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        at: IpAddr,
+    ) -> io::Result<Self> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         // A failure also shows in the request that the connection carries.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { sender, driver })
+        Ok(Self { sender, driver, at })
     }
 }
 
@@ -128,7 +136,8 @@ impl Response {
 
     /// The problem it reports, if a node of Ringfence wrote it rather than something in between.
     pub(crate) fn problem(&self) -> Option<Box<Problem>> {
-        let problem: Box<Problem> = self.json().ok()?;
+        let mut problem: Box<Problem> = self.json().ok()?;
+        problem.detail = cut(problem.detail);
         (problem.status == self.status.as_u16()).then_some(problem)
     }
 
@@ -265,8 +274,11 @@ impl Server {
                     // The server says so after the handshake, when a request may have been sent, but has not read that.
                     let refused = self.encryption.as_ref().filter(|_| !is_reused);
                     return Err(match refused.and_then(|own| own.refused_by_server(error.error())) {
-                        Some(why) => Failure::Untrusted(format!("{self}: {why}")),
-                        None => Failure::Broken(format!("{self}: {}", with_causes(error.error()))),
+                        Some(why) => Failure::Untrusted(connection.at, format!("{self}: {why}")),
+                        None => {
+                            let end = refused.map(|own| own.own_end()).unwrap_or_default();
+                            Failure::Broken(format!("{self}: {}{end}", with_causes(error.error())))
+                        }
                     });
                 }
                 Err(_) => {
@@ -301,6 +313,9 @@ impl Server {
 
     /// A connection, and whether it has carried a request before.
     async fn connection(&self, time: Duration) -> Result<(Connection, bool), Failure> {
+        if let Some(encryption) = &self.encryption {
+            encryption.warn_of_ends().await;
+        }
         while let Some(connection) = self.idle().pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
                 return Ok((connection, true));
@@ -309,17 +324,17 @@ impl Server {
         let deadline = Instant::now() + time;
         let not_sent = |why: String| Failure::NotSent(format!("{self}: {why}"));
         let stream = self.target.connect(time).await.map_err(|error| not_sent(error.to_string()))?;
+        let at = stream.get_ref().peer_addr().map_err(|error| not_sent(error.to_string()))?.ip();
         let shake_hands = async {
             tune(stream.get_ref(), GONE_AFTER)?;
-            match &self.encryption {
-                None => Connection::over(stream).await,
-                Some(encryption) => Connection::over(encryption.connect(stream, &self.host).await?).await,
-            }
+            let Some(encryption) = &self.encryption else { return Connection::over(stream, at).await };
+            let connect = async |stream| encryption.connect(stream, &self.host).await;
+            Connection::over(stream.through(connect).await?, at).await
         };
         match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
             Ok(Err(error)) => Err(match self.encryption.as_ref().and_then(|own| own.refused(&error)) {
-                Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                Some(why) => Failure::Untrusted(at, format!("{self}: {why}")),
                 None => not_sent(error.to_string()),
             }),
             Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use ringfence_tls::cut;
 use ringfence_wire::MAX_BATCH;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -182,8 +183,9 @@ impl Node {
         if response.status != StatusCode::OK {
             return Ok(vec![Some(response); count]);
         }
-        let unreadable =
-            |why: String| Failure::Broken(format!("{}: unreadable response to a batch: {why}", self.server));
+        let unreadable = |why: String| {
+            Failure::Broken(format!("{}: unreadable response to a batch: {}", self.server, cut(why)))
+        };
         let Body { results } =
             serde_json::from_slice(&response.body).map_err(|error| unreadable(error.to_string()))?;
         if results.len() != count {

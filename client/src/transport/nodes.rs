@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::header::HeaderValue;
+use ringfence_tls::cut;
 use ringfence_wire::FieldError;
 use tokio::time::Instant;
 
@@ -179,7 +180,7 @@ impl Nodes {
         if let Some(index) = known.index_of(node) {
             known.nodes[index].is_met = false;
         }
-        let [other, own] = [cluster, &own].map(|id| String::from_utf8_lossy(id.as_bytes()));
+        let [other, own] = [cluster, &own].map(|id| cut(String::from_utf8_lossy(id.as_bytes()).into_owned()));
         Err(format!(
             "{} answers for cluster {other}, this client belongs to cluster {own}: if that was replaced, make a new client",
             node.server

@@ -2,15 +2,16 @@
 
 use std::fmt::{self, Debug, Formatter};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use std::{io, iter};
 
 use hyper::header::HeaderValue;
-use ringfence_tls::{Files, Look, Reload, now, refuses_certificate, when};
+use ringfence_tls::{Files, InUse, Look, Nearness, Reload, cut, now, refuses_certificate, when};
 use ringfence_wire::FieldError;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::pki_types::ServerName;
@@ -20,6 +21,13 @@ use crate::Error;
 
 /// How often the files are looked at, if connections are opened all the time.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// How long a look is waited for before certificates are warned of that may have been replaced.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
+/// The target of log lines about the files of TLS: that they end soon, or cannot be used.
+pub const TLS_LOG: &str = module_path!();
+/// How often a client warns of certificates of its own that end, in seconds.
+const WARNS_EVERY: i64 = 86_400;
 
 /// How to call the nodes over TLS. Files are in PEM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -70,6 +78,8 @@ pub(crate) struct Encryption {
     files: Arc<ringfence_tls::Client>,
     pub(super) credential: Option<Credential>,
     looked_at: Mutex<Instant>,
+    /// When its certificates were last looked at, in seconds since the Unix epoch.
+    warned_at: AtomicI64,
 }
 
 impl Encryption {
@@ -92,6 +102,7 @@ impl Encryption {
             files: Arc::new(files),
             credential: tls.credential.clone(),
             looked_at: Mutex::new(Instant::now()),
+            warned_at: AtomicI64::new(i64::MIN),
         })
     }
 
@@ -104,6 +115,38 @@ impl Encryption {
         self.look().await;
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
         TlsConnector::from(self.files.current()).connect(name, stream).await
+    }
+
+    /// Warns once a day of certificates of this side that end within 30 days, or have ended. A connection may last for longer.
+    pub(super) async fn warn_of_ends(&self) {
+        let (now, last) = (now(), self.warned_at.load(Ordering::Relaxed));
+        let is_due = last > now || now.saturating_sub(last) >= WARNS_EVERY;
+        if !is_due || self.warned_at.swap(now, Ordering::Relaxed) != last {
+            return;
+        }
+        // They may have been replaced since the last connection. A disk may hang.
+        let _ = timeout(LOOK_TIMEOUT, self.look()).await;
+        let needed = self.files.in_use().into_iter().filter(|one| one.is_needed);
+        for InUse { file, subject, is_authority, begins, ends, .. } in needed {
+            let whose = if is_authority { "the last authority that it trusts" } else { "its certificate" };
+            if Nearness::of(begins, ends, now) != Nearness::Far {
+                let (file, when) = (file.display(), when(begins, ends, now));
+                tracing::warn!(%file, subject, "this client goes on only with other files: {whose} {when}");
+            }
+        }
+    }
+
+    /// ` (FILE, ended on …)`: this client's certificate, and when it ends.
+    fn own(&self) -> Option<(bool, String)> {
+        let (own, now) = (self.files.in_use().into_iter().find(|own| !own.is_authority)?, now());
+        Some((own.is_live(now), format!(" ({}, {})", own.file.display(), own.when(now))))
+    }
+
+    /// What to add to how a connection has ended: that this client's certificate had ended, or not begun. Of that the other side may
+    /// say nothing, or what it says may be lost with the connection.
+    pub(super) fn own_end(&self) -> String {
+        let own = self.own().filter(|(is_live, _)| !is_live);
+        own.map_or_else(String::new, |(_, own)| format!(": this client's certificate is not valid{own}"))
     }
 
     /// Loads files that have changed. If they cannot be used, the old ones stay in use.
@@ -154,13 +197,13 @@ impl Encryption {
                 )
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("the node's certificate is not for the host of this URL: {why}")
+                format!("the node's certificate is not for the host of this URL: {}", cut(why.to_string()))
             }
             CertificateError::ExpiredContext { not_after, .. } => {
                 let ends = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
                 format!("the node's certificate {}", when(i64::MIN, ends, now()))
             }
-            why => format!("the node's certificate is refused: {why}"),
+            why => format!("the node's certificate is refused: {}", cut(why.to_string())),
         })
     }
 
@@ -173,9 +216,8 @@ impl Encryption {
                     .to_owned(),
             ),
             alert if refuses_certificate(*alert) => {
-                let own = self.files.in_use().into_iter().find(|own| !own.is_authority);
-                let own = own.map(|own| format!(" ({}, {})", own.file.display(), own.when(now())));
-                Some(format!("the node refuses this client's certificate{}: {alert:?}", own.unwrap_or_default()))
+                let own = self.own().map_or_else(String::new, |(_, own)| own);
+                Some(format!("the node refuses this client's certificate{own}: {alert:?}"))
             }
             _ => None,
         }

@@ -35,6 +35,8 @@ pub(super) struct Link {
     /// The program of the other side, if that was called.
     pub(super) program: Program,
     certificate: Option<Certificate>,
+    /// The other side, if that was called.
+    to: Option<NodeId>,
 }
 
 impl Directory {
@@ -93,7 +95,7 @@ impl Directory {
             member_as_of: self.member_as_of(),
             url: self.own_url.clone(),
         };
-        let mut link = Link::new(connection);
+        let mut link = Link { to: Some(to), ..Link::new(connection) };
         let (starts, met) = (self.identity.starts.clone(), self.met(to, incarnation));
         put_hello(&mut link.writer, &hello, &Processes { starts, met, places: self.places(address) });
         link.writer.flush().await?;
@@ -146,12 +148,14 @@ enum Answered {
 impl Link {
     fn new(Connection { reader, writer, certificate, .. }: Connection) -> Self {
         let (reader, writer) = (FrameReader::new(reader, MAX_HELLO), FrameWriter::new(writer));
-        Self { reader, writer, program: Program::silent(), certificate }
+        Self { reader, writer, program: Program::silent(), certificate, to: None }
     }
 
-    /// Whether another connection should replace it: this node would show another certificate, or trust another one.
+    /// Whether another connection should replace it: this node would show another certificate, or trust another one, or the other
+    /// side has another one to show.
     pub(super) fn is_stale(&self) -> bool {
-        self.certificate.as_ref().is_some_and(Certificate::is_stale)
+        let is_stale = |of: &Certificate| of.is_stale() || self.to.is_some_and(|id| of.is_replaced(id));
+        self.certificate.as_ref().is_some_and(is_stale)
     }
 
     async fn welcome(&mut self) -> io::Result<Answered> {
