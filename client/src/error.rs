@@ -29,7 +29,7 @@ pub enum Error {
     #[error("the lease is lost: {0}")]
     Lost(Loss),
     /// No node was reachable, or none found a leader, for as long as the client retries. Or TLS failed twice with each of its
-    /// URLs, at all of its addresses, for a reason that no repeat mends, such as an authority that the client does not trust: then
+    /// URLs, and as often as it has addresses, for a reason that no repeat mends, such as an authority that the client does not trust: then
     /// soon. Nothing was done.
     #[error("the cluster is not available: {why}")]
     Unavailable {

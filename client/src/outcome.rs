@@ -43,7 +43,7 @@ impl<T> Outcome<T> {
     ) -> Self {
         let response = match result {
             Ok(response) => response,
-            Err(Failure::NotSent(why) | Failure::Untrusted(_, why)) => return Self::NotDone(why),
+            Err(Failure::NotSent(why) | Failure::Untrusted(why)) => return Self::NotDone(why),
             Err(Failure::Broken(why)) => return Self::Ambiguous(why),
         };
         let status = response.status.as_u16();
@@ -137,13 +137,14 @@ mod tests {
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => why,
             Outcome::Done(_) => panic!("it was done"),
         };
-        let told = ProblemKind::ALL
-            .iter()
-            .map(|kind| told(of(*kind)))
-            .chain([told(outcome(200, &format!("\"{long}\"")))]);
-        for why in told {
-            assert!(why.contains("xxx") && why.chars().count() < 400, "{why}");
+        let problems = ProblemKind::ALL.iter().map(|kind| (told(of(*kind)), 5_000));
+        for (why, most) in problems.chain([(told(outcome(200, &format!("\"{long}\""))), 400)]) {
+            assert!(why.contains("xxx") && why.chars().count() < most, "{why}");
         }
+        let advice = format!("{}\u{1b}[2J: do this", "x".repeat(1_000));
+        let problem = serde_json::to_string(&Problem::new(ProblemKind::Forbidden, advice.as_str())).unwrap();
+        let why = told(outcome(ProblemKind::Forbidden.status(), &problem));
+        assert_eq!(why, advice.replace('\u{1b}', " "));
     }
 
     #[test]

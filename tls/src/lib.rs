@@ -39,7 +39,7 @@ pub use files::{Content, Files};
 pub use in_use::{InUse, Nearness, now, when};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
-pub use refused::{Refused, cut, refuses_certificate};
+pub use refused::{Refused, cut, cut_to, refuses_certificate};
 pub use server::{Certificates, Server};
 pub use unrelated::Unrelated;
 pub use watched::{Certified, Look, Reload, Watched};

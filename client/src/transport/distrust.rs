@@ -1,10 +1,11 @@
 //! Failures, and those that no further attempt mends.
 //!
 //! What is at a URL may be several nodes: at the addresses of a name, or all behind one, as of a gateway or of a Service of Kubernetes.
-//! One of them with a wrong certificate says nothing of the others.
+//! One of them with a wrong certificate says nothing of the others. So each URL is tried as many times as it has addresses, and at least
+//! twice. The address that failed last comes last at the next attempt, and one that cannot be connected to is skipped. Behind one
+//! address, two attempts may meet wrong nodes by chance though another is right: the call fails then, and a repeat may not.
 
 use std::fmt::{self, Display, Formatter};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use super::http::Failure;
@@ -14,17 +15,10 @@ use super::nodes::Nodes;
 /// How often each URL is tried at least: the next connection to the same address may lead to another node.
 const ATTEMPTS: usize = 2;
 
-/// The handshakes of a call that were in vain, as one side did not trust the other. `None` once an attempt has ended otherwise.
+/// At which nodes the handshakes of a call were in vain, as one side did not trust the other, once for each. `None` once an attempt has
+/// ended otherwise.
 #[derive(Debug)]
-pub(crate) struct Distrust(Option<Vec<Distrusted>>);
-
-/// With what answers for a node at one address, so many times.
-#[derive(Debug)]
-struct Distrusted {
-    node: Arc<Node>,
-    at: IpAddr,
-    times: usize,
-}
+pub(crate) struct Distrust(Option<Vec<Arc<Node>>>);
 
 impl Distrust {
     pub(crate) fn new() -> Self {
@@ -33,32 +27,26 @@ impl Distrust {
 
     /// Notes how an attempt at `node` has ended.
     pub(crate) fn note<T>(&mut self, node: &Arc<Node>, result: &Result<T, Failure>) {
-        let Err(Failure::Untrusted(at, _)) = result else {
-            self.0 = None;
-            return;
-        };
-        let Some(all) = &mut self.0 else { return };
-        match all.iter_mut().find(|one| one.node.server.is_same(&node.server) && one.at == *at) {
-            Some(known) => known.times += 1,
-            None => all.push(Distrusted { node: Arc::clone(node), at: *at, times: 1 }),
+        match (result, &mut self.0) {
+            (Err(Failure::Untrusted(_)), Some(nodes)) => nodes.push(Arc::clone(node)),
+            (Err(Failure::Untrusted(_)), None) => {}
+            _ => self.0 = None,
         }
     }
 
-    /// Whether each of the configured `nodes` was asked in vain, at all of its addresses and more than once, and nothing else has happened.
+    /// Whether each of the configured `nodes` was asked in vain, often enough, and nothing else has happened.
     pub(crate) fn is_of_all(&self, nodes: &Nodes) -> bool {
         let Some(distrusted) = &self.0 else { return false };
         nodes.configured().iter().all(|node| {
-            let of_node = || distrusted.iter().filter(|one| one.node.server.is_same(&node.server));
-            let is_known = |at: &IpAddr| of_node().any(|one| one.at == *at);
-            node.server.target().known().iter().all(is_known)
-                && of_node().map(|one| one.times).sum::<usize>() >= ATTEMPTS
+            let times = distrusted.iter().filter(|one| one.server.is_same(&node.server)).count();
+            times >= node.server.target().known().len().max(ATTEMPTS)
         })
     }
 }
 
 impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (Self::NotSent(why) | Self::Untrusted(_, why) | Self::Broken(why)) = self;
+        let (Self::NotSent(why) | Self::Untrusted(why) | Self::Broken(why)) = self;
         f.write_str(why)
     }
 }

@@ -11,7 +11,6 @@ mod tests;
 use std::error::Error as _;
 use std::fmt::{Display, Formatter};
 use std::io;
-use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -24,7 +23,7 @@ use hyper::{StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_dial::{Target, tune};
-use ringfence_tls::cut;
+use ringfence_tls::cut_to;
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Problem, WITHIN_HEADER};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -47,6 +46,8 @@ const GONE_AFTER: Duration = Duration::from_secs(2);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest body that is read: a page of keys with many holders each.
 const MAX_BODY: usize = 64 << 20;
+/// The longest text of a problem that is told. What nodes write of other nodes has several reasons, and ends with what to do.
+const MAX_DETAIL: usize = 4 << 10;
 /// How long to wait after a 429 that does not say, and at most.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -81,9 +82,9 @@ pub(crate) struct Streaming {
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
-    /// Nothing was sent, and with the same files on both sides, nothing will be to what answers at this address: one side refuses the
-    /// other's certificate.
-    Untrusted(IpAddr, String),
+    /// Nothing was sent, and with the same files on both sides, nothing will be to what has answered: one side refuses the other's
+    /// certificate.
+    Untrusted(String),
     /// Some of it may have been sent.
     Broken(String),
 }
@@ -106,19 +107,14 @@ pub(crate) struct Server {
 struct Connection {
     sender: SendRequest<Full<Bytes>>,
     driver: JoinHandle<()>,
-    /// The address of the other side.
-    at: IpAddr,
 }
 
 impl Connection {
-    async fn over(
-        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-        at: IpAddr,
-    ) -> io::Result<Self> {
+    async fn over(stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static) -> io::Result<Self> {
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(io::Error::other)?;
         // A failure also shows in the request that the connection carries.
         let driver = tokio::spawn(async move { drop(connection.await) });
-        Ok(Self { sender, driver, at })
+        Ok(Self { sender, driver })
     }
 }
 
@@ -137,7 +133,7 @@ impl Response {
     /// The problem it reports, if a node of Ringfence wrote it rather than something in between.
     pub(crate) fn problem(&self) -> Option<Box<Problem>> {
         let mut problem: Box<Problem> = self.json().ok()?;
-        problem.detail = cut(problem.detail);
+        problem.detail = cut_to(problem.detail, MAX_DETAIL);
         (problem.status == self.status.as_u16()).then_some(problem)
     }
 
@@ -274,7 +270,7 @@ impl Server {
                     // The server says so after the handshake, when a request may have been sent, but has not read that.
                     let refused = self.encryption.as_ref().filter(|_| !is_reused);
                     return Err(match refused.and_then(|own| own.refused_by_server(error.error())) {
-                        Some(why) => Failure::Untrusted(connection.at, format!("{self}: {why}")),
+                        Some(why) => Failure::Untrusted(format!("{self}: {why}")),
                         None => {
                             let end = refused.map(|own| own.own_end()).unwrap_or_default();
                             Failure::Broken(format!("{self}: {}{end}", with_causes(error.error())))
@@ -314,7 +310,7 @@ impl Server {
     /// A connection, and whether it has carried a request before.
     async fn connection(&self, time: Duration) -> Result<(Connection, bool), Failure> {
         if let Some(encryption) = &self.encryption {
-            encryption.warn_of_ends().await;
+            encryption.warn_of_ends();
         }
         while let Some(connection) = self.idle().pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
@@ -324,17 +320,16 @@ impl Server {
         let deadline = Instant::now() + time;
         let not_sent = |why: String| Failure::NotSent(format!("{self}: {why}"));
         let stream = self.target.connect(time).await.map_err(|error| not_sent(error.to_string()))?;
-        let at = stream.get_ref().peer_addr().map_err(|error| not_sent(error.to_string()))?.ip();
         let shake_hands = async {
             tune(stream.get_ref(), GONE_AFTER)?;
-            let Some(encryption) = &self.encryption else { return Connection::over(stream, at).await };
+            let Some(encryption) = &self.encryption else { return Connection::over(stream).await };
             let connect = async |stream| encryption.connect(stream, &self.host).await;
-            Connection::over(stream.through(connect).await?, at).await
+            Connection::over(stream.through(connect).await?).await
         };
         match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
             Ok(Err(error)) => Err(match self.encryption.as_ref().and_then(|own| own.refused(&error)) {
-                Some(why) => Failure::Untrusted(at, format!("{self}: {why}")),
+                Some(why) => Failure::Untrusted(format!("{self}: {why}")),
                 None => not_sent(error.to_string()),
             }),
             Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),

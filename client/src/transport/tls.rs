@@ -78,7 +78,7 @@ pub(crate) struct Encryption {
     files: Arc<ringfence_tls::Client>,
     pub(super) credential: Option<Credential>,
     looked_at: Mutex<Instant>,
-    /// When its certificates were last looked at, in seconds since the Unix epoch.
+    /// When [`Self::warn_of_ends`] was last due, in seconds since the Unix epoch.
     warned_at: AtomicI64,
 }
 
@@ -117,15 +117,22 @@ impl Encryption {
         TlsConnector::from(self.files.current()).connect(name, stream).await
     }
 
-    /// Warns once a day of certificates of this side that end within 30 days, or have ended. A connection may last for longer.
-    pub(super) async fn warn_of_ends(&self) {
+    /// Warns once a day, beside the call, of certificates of this side that end within 30 days, or have ended. A connection may last for
+    /// longer.
+    pub(super) fn warn_of_ends(self: &Arc<Self>) {
         let (now, last) = (now(), self.warned_at.load(Ordering::Relaxed));
         let is_due = last > now || now.saturating_sub(last) >= WARNS_EVERY;
-        if !is_due || self.warned_at.swap(now, Ordering::Relaxed) != last {
-            return;
+        if is_due && self.warned_at.swap(now, Ordering::Relaxed) == last {
+            let this = Arc::clone(self);
+            tokio::spawn(async move {
+                // They may have been replaced since the last connection. A disk may hang.
+                let _ = timeout(LOOK_TIMEOUT, this.look()).await;
+                this.warn_of(now);
+            });
         }
-        // They may have been replaced since the last connection. A disk may hang.
-        let _ = timeout(LOOK_TIMEOUT, self.look()).await;
+    }
+
+    fn warn_of(&self, now: i64) {
         let needed = self.files.in_use().into_iter().filter(|one| one.is_needed);
         for InUse { file, subject, is_authority, begins, ends, .. } in needed {
             let whose = if is_authority { "the last authority that it trusts" } else { "its certificate" };

@@ -13,8 +13,8 @@
 //! What a stream has not delivered stays in the memory of the leader, as openraft purges nothing of it. So a stream that makes
 //! too little progress ends, also in the middle of an append: openraft then purges, and sends the node a snapshot.
 //!
-//! A stream lasts for as long as the node leads, and a connection must not: once it is [stale](Link::is_stale), the stream sends no
-//! more until all answers are there, and goes on with another connection. openraft does not notice.
+//! A stream lasts for as long as the node leads, and a connection must not: once it is stale, another is made beside it
+//! ([`successor`](super::successor)). When that is there, the stream sends no more until all answers have come, and goes on with it.
 
 mod open;
 
@@ -38,6 +38,7 @@ use super::handshake::Channel;
 use super::known::Process;
 use super::link::Incoming;
 use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append};
+use super::successor::Successor;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, LogId};
 use crate::storage::log_store::LogStore;
@@ -56,6 +57,7 @@ const RAFT_ANSWERS: Duration = Duration::from_secs(5);
 const ROOM: Duration = Duration::from_secs(1);
 /// Of the error of a stream that makes too little progress.
 const LEFT_BEHIND: io::ErrorKind = io::ErrorKind::ResourceBusy;
+const OPEN: &str = "a session holds an open connection until it fails";
 /// Appends read ahead of Raft.
 const QUEUE: usize = 64;
 
@@ -66,6 +68,7 @@ pub(super) struct AppendLink {
     directory: Arc<Directory>,
     target: Target,
     open: Option<Open>,
+    successor: Successor,
     /// The term in which this node leads, as the last append said.
     term: u64,
     /// No connection is attempted before.
@@ -80,8 +83,18 @@ pub(super) struct AppendLink {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        let (follows, tells) = (false, true);
-        Self { directory, target, open: None, term: 0, not_before: None, follows, needed_from, tells }
+        let (successor, follows, tells) = (Successor::default(), false, true);
+        Self {
+            directory,
+            target,
+            open: None,
+            successor,
+            term: 0,
+            not_before: None,
+            follows,
+            needed_from,
+            tells,
+        }
     }
 
     /// For one append, whose errors the caller tells of. Nothing is kept for its answer.
@@ -91,18 +104,31 @@ impl AppendLink {
 
     /// A connection that another append may be sent on.
     async fn ready(&mut self) -> io::Result<&mut Open> {
-        let open = match self.open.take().filter(Open::is_usable) {
+        // A frame whose write was dropped midway is not completed: nobody would count its answer.
+        let open = match self.open.take().filter(|open| open.link.writer.is_flushed()) {
             Some(open) => open,
             None => {
                 if let Some(not_before) = self.not_before {
                     sleep_until(not_before).await;
                 }
+                self.successor = Successor::default();
                 let link = self.directory.connect(self.target, MAX_APPENDED).await;
                 self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
                 Open::new(link?)
             }
         };
         Ok(self.open.insert(open))
+    }
+
+    /// Goes on with another connection if it is there and the open one owes nothing, or begins to make it if that is stale.
+    fn renew(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        self.successor.prepare(&open.link, &self.directory, self.target, MAX_APPENDED);
+        if open.owed == 0
+            && let Some(link) = self.successor.take()
+        {
+            *open = Open::new(link);
+        }
     }
 
     /// An error if the node answers that it lacks what it has acknowledged.
@@ -181,8 +207,11 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
     /// Sends until an answer has come; `None` when all are answered and no more appends will come.
     async fn next(&mut self) -> io::Result<Option<StreamAppendResult<Consensus>>> {
         loop {
-            let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
-            let may_send = self.input.is_some() && open.owed < MAX_IN_FLIGHT && !open.is_ending();
+            self.link.renew();
+            let open = self.link.open.as_mut().expect(OPEN);
+            // The last answers come before the next connection.
+            let may_send =
+                self.input.is_some() && open.owed < MAX_IN_FLIGHT && !self.link.successor.is_made();
             if self.input.is_none() && open.owed == open.stale {
                 return Ok(None);
             }
@@ -205,6 +234,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     }
                 }
                 () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
+                () = self.link.successor.ended() => {}
                 request = next_of(&mut self.input), if may_send => match request {
                     Some(request) => {
                         let request = self.latest(request).await;
@@ -254,8 +284,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         if self.link.target.channel == Channel::Appends {
             self.lacks.get_or_insert(request.prev_log_id.map_or(0, |id| id.index() + 1));
         }
-        self.link.ready().await?;
-        let open = self.link.open.as_mut().expect("a connection is ready");
+        let open = self.link.open.as_mut().expect(OPEN);
         let kind = if is_silent { COMMITTED } else { APPEND };
         open.link.writer.put(kind, |out| put_append(out, request));
         tokio::select! {

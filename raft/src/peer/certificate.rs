@@ -32,13 +32,14 @@ impl Certificate {
         self.peer.met(id) != self.ends
     }
 
-    /// As [`is_of_node`]. If it is, it is noted as the newest of that node.
+    /// As [`is_of_node`].
     pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
-        let is_of = self.chain.first().is_some_and(|own| is_of_node(own, id, address));
-        if is_of {
-            self.peer.meet(id, &self.chain);
-        }
-        is_of
+        self.chain.first().is_some_and(|own| is_of_node(own, id, address))
+    }
+
+    /// Notes it as the newest of the node `id`, which is no copy: until another is noted, connections with others are replaced.
+    pub(super) fn note_newest(&self, id: NodeId) {
+        self.peer.meet(id, &self.chain);
     }
 }
 

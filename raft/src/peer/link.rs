@@ -65,6 +65,7 @@ impl Directory {
         // While a cluster is founded, nobody is known to be a member.
         if let Some(newest) = greeted.starts.newest().filter(|_| target.channel != Channel::Founding) {
             self.meet(process, newest);
+            greeted.link.certificate.iter().for_each(|it| it.note_newest(to));
         }
         trying.address = None;
         self.note_answered(to, address);
@@ -195,7 +196,7 @@ impl Incoming {
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
-        let is_shown = |id| certificate.is_none_or(|it| directory.is_shown(&it, id));
+        let is_shown = |id| certificate.as_ref().is_none_or(|it| directory.is_shown(it, id));
         let admitted = match hello {
             Err(error) => Err((error, false)),
             // Not as a reason that the node is refused for: it may be another that said so.
@@ -221,6 +222,10 @@ impl Incoming {
         // If the caller has gone, the refusal is the better error.
         let written = writer.flush().await;
         let (hello, starts) = admitted.map_err(|(error, _)| error)?;
+        // Whoever founds a cluster is checked no further.
+        if let Some(certificate) = certificate.filter(|_| hello.channel != Channel::Founding) {
+            certificate.note_newest(hello.from);
+        }
         written?;
         Ok((Self { directory, from: hello.from, channel: hello.channel, hello, starts, reader }, writer))
     }

@@ -25,16 +25,6 @@ impl Open {
         Self { link, owed: 0, stale: 0 }
     }
 
-    /// Whether another append may be sent on it. A frame whose write was dropped midway is not completed: nobody would count its answer.
-    pub(super) fn is_usable(&self) -> bool {
-        self.link.writer.is_flushed() && (self.owed > 0 || !self.link.is_stale())
-    }
-
-    /// Whether its last answers come before the next connection.
-    pub(super) fn is_ending(&self) -> bool {
-        self.owed > 0 && self.link.is_stale()
-    }
-
     /// The next answer, and what follows it.
     pub(super) async fn answer(&mut self) -> io::Result<(StreamAppendResult<Consensus>, Bytes)> {
         let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append");
