@@ -13,6 +13,9 @@ use crate::storage::starts::Start;
 /// A node, and its data directory.
 pub(super) type Process = (NodeId, Uuid);
 
+/// Entries from one index to another.
+pub(super) type Run = RangeInclusive<u64>;
+
 /// What a node knows of the processes of one member.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -69,8 +72,8 @@ pub(super) struct Sent {
     pub(super) to: Uuid,
     pub(super) term: u64,
     /// The last run of entries without a gap, as entries or in a snapshot that was installed.
-    pub(super) run: RangeInclusive<u64>,
-    /// The last entry of the run that it acknowledged.
+    pub(super) run: Run,
+    /// The last entry that it acknowledged of such a run.
     pub(super) acknowledged: Option<LogId>,
 }
 
