@@ -46,6 +46,11 @@ impl Failed {
         self.0.kind == ProblemKind::RateLimited
     }
 
+    /// Whether the request names a host that is none of this node.
+    pub(crate) fn is_misdirected(&self) -> bool {
+        self.0.kind == ProblemKind::Misdirected
+    }
+
     /// Whether what was asked for may have been done, or may be done later.
     pub(crate) fn is_indeterminate(&self) -> bool {
         self.0.kind == ProblemKind::Indeterminate

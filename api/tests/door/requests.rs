@@ -240,6 +240,25 @@ async fn got(service: &Service, lines: &str) -> Response {
     connection.receive(false).await
 }
 
+/// With `--hosts`, and for browsers, a node looked for the names of its members in the table, which a thread that hangs may have.
+#[tokio::test]
+async fn whether_a_node_lives_is_told_under_any_name_without_a_look_for_those_of_members() {
+    let service = Service::start_as(Some("https://ringfence.test")).await;
+    let leader = async |path: &str, host: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept-Language: en\r\n\r\n");
+        let mut connection = Connection::open(service.address).await;
+        connection.send(head.as_bytes()).await;
+        let response = connection.receive(false).await;
+        (response.status, response.header("ringfence-leader").map(str::to_owned))
+    };
+    let known = Some("https://ringfence.test".to_owned());
+    assert_eq!(leader("/livez", "127.0.0.1:7400").await, (200, known.clone()));
+    assert_eq!(leader("/v1/keys", "ringfence.test").await, (200, known));
+    for host in ["ringfence.test", "evil.test:7400"] {
+        assert_eq!(leader("/livez", host).await, (200, None), "{host}");
+    }
+}
+
 #[tokio::test]
 async fn browsers_must_use_a_name_of_the_cluster_and_programs_may_use_any() {
     let service = Service::start_as(Some("https://ringfence.test")).await;
