@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use ringfence_wire::{Key, Revision};
@@ -42,6 +43,9 @@ pub(crate) struct Replica {
     pub(crate) given_up: GivenUp,
     /// Whether this node is cut off: see `fitness`.
     pub(crate) cut_off: watch::Sender<bool>,
+    /// The URL of the leader's HTTP listener. Every response has it, so it is read without a lock, which a thread that hangs could
+    /// have.
+    pub(crate) leader_url: ArcSwapOption<String>,
 }
 
 /// What publishes this node's fences while it leads, as far as the other nodes need to know it.
@@ -98,6 +102,14 @@ impl Replica {
             false => self.peers.directory.followed_within(LEADER_LOST),
         };
         leads.then_some(leader)
+    }
+
+    /// Publishes the URL of who leads now. To be called on the Raft thread.
+    pub(crate) fn publish_leader(&self) {
+        let url = self.leader().and_then(|leader| self.peers.directory.url(leader));
+        if self.leader_url.load().as_deref() != url.as_ref() {
+            self.leader_url.store(url.map(Arc::new));
+        }
     }
 
     /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
