@@ -23,7 +23,7 @@ use crate::Error;
 use crate::backoff::Backoff;
 use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
 use crate::outcome::Outcome;
-use crate::transport::{Distrust, Failure, Node, Request, Streaming, encode};
+use crate::transport::{Cause, Distrust, Failure, Node, Request, Streaming, encode};
 
 /// A stream is broken after this silence: a node with contact to a leader sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -66,20 +66,33 @@ type Tell = Box<dyn Fn(&str) + Send + Sync>;
 struct Trouble {
     tell: Option<Tell>,
     /// Since it was connected last.
-    told: BTreeSet<String>,
+    told: BTreeSet<Reason>,
 }
+
+/// What makes two reasons one, whatever their words say of times and revisions, which are others at each attempt.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Reason {
+    /// This server and the client do not trust each other.
+    Untrusted(String, Cause),
+    /// This server no longer keeps the events to go on from.
+    Gone(String),
+    /// In constant words.
+    Said(String),
+}
+
+/// A reason, and its words.
+type Why = (Reason, String);
 
 /// The most reasons that are told. More would be one in many words.
 const MAX_TOLD: usize = 16;
 
 impl Trouble {
-    fn note(&mut self, why: String) {
+    fn note(&mut self, (reason, why): Why) {
         if let Some(tell) = &self.tell
             && self.told.len() < MAX_TOLD
-            && !self.told.contains(&why)
+            && self.told.insert(reason)
         {
             tell(&why);
-            self.told.insert(why);
         }
     }
 }
@@ -161,7 +174,7 @@ impl Watch {
                     if !self.was_connected
                         && (begun.elapsed() >= RETRY_FOR || self.distrust.is_of_all(&self.cluster.nodes)) =>
                 {
-                    return Err(Error::Unavailable { why });
+                    return Err(Error::Unavailable { why: why.1 });
                 }
                 Some(why) => {
                     self.trouble.note(why);
@@ -204,7 +217,7 @@ impl Watch {
     }
 
     /// Connects to a node. Returns why it could not for now, or an error that is final.
-    async fn connect(&mut self) -> Result<Option<String>, Error> {
+    async fn connect(&mut self) -> Result<Option<Why>, Error> {
         let nodes = &self.cluster.nodes;
         let node = nodes.for_watch();
         let asked = Instant::now();
@@ -233,6 +246,12 @@ impl Watch {
         };
         let silent_since = response.is_err().then_some(asked);
         self.distrust.note(&node, &response);
+        let cause = if let Err(Failure::Untrusted(cause, _)) = &response { Some(*cause) } else { None };
+        let server = || node.server.to_string();
+        let said = |why: String| {
+            let reason = cause.map(|cause| Reason::Untrusted(server(), cause));
+            Ok(Some((reason.unwrap_or_else(|| Reason::Said(why.clone())), why)))
+        };
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
                 nodes.failed(&node, None);
@@ -242,21 +261,21 @@ impl Watch {
                         Err(Error::HistoryGone { after, detail: problem.detail })
                     }
                     // Another node may keep more.
-                    _ => Ok(Some(problem.detail)),
+                    _ => Ok(Some((Reason::Gone(server()), problem.detail))),
                 }
             }
             // Another node may have room for one more watch. This one may keep the events.
             Outcome::Limited(problem, _) => {
                 nodes.failed(&node, None);
                 self.gone = 0;
-                Ok(Some(problem.detail))
+                said(problem.detail)
             }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
                 nodes.failed(&node, silent_since);
-                Ok(Some(why))
+                said(why)
             }
-            Outcome::Done(()) => Ok(Some("a success that is no stream".to_owned())),
+            Outcome::Done(()) => said("a success that is no stream".to_owned()),
         }
     }
 
@@ -279,7 +298,32 @@ fn event(frame: &Frame) -> serde_json::Result<Option<Event>> {
 mod tests {
     use ringfence_wire::{EndReason, Token};
 
+    use std::sync::Mutex;
+
     use super::*;
+
+    /// `ringfence watch` printed each of them: a certificate that ended 3 seconds ago, 4 seconds ago, …
+    #[test]
+    fn a_reason_is_told_once_whatever_its_words_say_of_times() {
+        let told = Arc::<Mutex<Vec<String>>>::default();
+        let tells = Arc::clone(&told);
+        let tell: Tell = Box::new(move |why| tells.lock().unwrap().push(why.to_owned()));
+        let mut trouble = Trouble { tell: Some(tell), ..Trouble::default() };
+        let untrusted = |server: &str| Reason::Untrusted(server.to_owned(), Cause::Ended);
+        let said = |why: &str| Reason::Said(why.to_owned());
+        for (reason, why) in [
+            (untrusted("a"), "3 s ago"),
+            (untrusted("a"), "4 s ago"),
+            (untrusted("b"), "4 s ago"),
+            (Reason::Gone("a".to_owned()), "after 7"),
+            (Reason::Gone("a".to_owned()), "after 8"),
+            (said("stopping"), "stopping"),
+            (untrusted("a"), "5 s ago"),
+        ] {
+            trouble.note((reason, why.to_owned()));
+        }
+        assert_eq!(*told.lock().unwrap(), ["3 s ago", "4 s ago", "after 7", "stopping"]);
+    }
 
     #[test]
     fn a_change_names_its_keys_and_an_unknown_kind_is_ignored() {
