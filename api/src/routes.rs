@@ -63,7 +63,7 @@ impl Routes {
             Call::Live => door.check_live(&request),
             _ => door.check(&request).map(|()| true),
         };
-        let is_named = named.as_ref().map_or_else(|failed| !failed.is_misdirected(), |named| *named);
+        let is_named = named.as_ref().is_ok_and(|named| *named);
         let caller = named.and_then(|_| match right {
             Right::Public => Ok(Caller::anybody()),
             _ if door.service.has_rules() => {
@@ -90,6 +90,7 @@ impl Routes {
                 Err(failed)
             }
         };
+        let answer = answer.map_err(|failed| if is_named { failed } else { failed.for_a_stranger() });
         let is_too_fast = answer.as_ref().is_err_and(Failed::is_rate_limited);
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
         door.add_headers(&mut response, &requester, is_named);

@@ -1,9 +1,10 @@
 //! Checks the host that a request names and the site that it comes from.
 //!
 //! A site can point its own name at a node after its page was loaded (DNS rebinding). Page and node then have the same
-//! origin, and the page could read every response. But `Host` still has the site's name. So a browser is answered only if
-//! `Host` is an IP address, which no DNS server answers for, `localhost`, or a name of this cluster: the host of a URL that a
-//! member advertises, of a member's peer address, or one that the operator lists.
+//! origin, and the page could read every response. But `Host` still has the site's name. So, except by `/livez`, which tells any
+//! caller whether the node lives, a browser is answered only if `Host` is an IP address, which no DNS server answers for,
+//! `localhost`, or a name of this cluster: the host of a URL that a member advertises, of a member's peer address, or one that
+//! the operator lists. Under another name, no response says who leads.
 //!
 //! Other programs load no pages, and may reach a node by the name of a proxy or service. They must use these names only if
 //! the operator lists some. A browser is recognized by headers that a page can change but not omit; if a browser lets pages
