@@ -6,7 +6,7 @@
 
 mod sse;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -66,11 +66,11 @@ type Tell = Box<dyn Fn(&str) + Send + Sync>;
 struct Trouble {
     tell: Option<Tell>,
     /// Since it was connected last.
-    told: BTreeSet<Reason>,
+    told: Vec<Reason>,
 }
 
 /// What makes two reasons one, whatever their words say of times and revisions, which are others at each attempt.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Reason {
     /// This server and the client do not trust each other.
     Untrusted(String, Cause),
@@ -90,8 +90,9 @@ impl Trouble {
     fn note(&mut self, (reason, why): Why) {
         if let Some(tell) = &self.tell
             && self.told.len() < MAX_TOLD
-            && self.told.insert(reason)
+            && !self.told.contains(&reason)
         {
+            self.told.push(reason);
             tell(&why);
         }
     }
@@ -296,9 +297,10 @@ fn event(frame: &Frame) -> serde_json::Result<Option<Event>> {
 
 #[cfg(test)]
 mod tests {
-    use ringfence_wire::{EndReason, Token};
-
     use std::sync::Mutex;
+
+    use ringfence_wire::{EndReason, Token};
+    use tokio_rustls::rustls::AlertDescription;
 
     use super::*;
 
@@ -310,6 +312,7 @@ mod tests {
         let tell: Tell = Box::new(move |why| tells.lock().unwrap().push(why.to_owned()));
         let mut trouble = Trouble { tell: Some(tell), ..Trouble::default() };
         let untrusted = |server: &str| Reason::Untrusted(server.to_owned(), Cause::Ended);
+        let own = |alert| Reason::Untrusted("a".to_owned(), Cause::Own(alert));
         let said = |why: &str| Reason::Said(why.to_owned());
         for (reason, why) in [
             (untrusted("a"), "3 s ago"),
@@ -319,10 +322,14 @@ mod tests {
             (Reason::Gone("a".to_owned()), "after 8"),
             (said("stopping"), "stopping"),
             (untrusted("a"), "5 s ago"),
+            (own(AlertDescription::CertificateExpired), "ended 6 s ago"),
+            (own(AlertDescription::UnknownCA), "unknown"),
+            (own(AlertDescription::CertificateExpired), "ended 7 s ago"),
         ] {
             trouble.note((reason, why.to_owned()));
         }
-        assert_eq!(*told.lock().unwrap(), ["3 s ago", "4 s ago", "after 7", "stopping"]);
+        let once = ["3 s ago", "4 s ago", "after 7", "stopping", "ended 6 s ago", "unknown"];
+        assert_eq!(*told.lock().unwrap(), once);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! TLS to the nodes.
 
 use std::fmt::{self, Debug, Formatter};
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -36,20 +37,20 @@ pub struct Tls {
 
 /// Why one side does not trust the other: the same from one attempt to the next, unlike the words for it, which tell how long ago
 /// something was.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cause {
     /// No authority that this client trusts has signed the node's certificate.
-    Authority,
+    Authority { all_live: bool },
     /// The node's certificate is for another host.
     Host,
     /// The node's certificate has ended.
     Ended,
     /// The node's certificate is refused for something else.
-    OfNode,
+    OfNode(Discriminant<CertificateError>),
     /// The node requires a certificate.
     NoneOfOwn,
     /// The node refuses this client's certificate.
-    Own,
+    Own(AlertDescription),
 }
 
 /// A secret that shows the nodes which principal a client is. It is sent to nodes whose certificates are verified, and never
@@ -163,6 +164,7 @@ impl Encryption {
                 let now = now();
                 let not_live =
                     self.files.in_use().into_iter().find(|one| one.is_authority && !one.is_live(now));
+                let all_live = not_live.is_none();
                 let not_live = not_live
                     .map(|one| format!(" ({}: {} {})", one.file.display(), one.subject, one.when(now)));
                 let why = format!(
@@ -170,7 +172,7 @@ impl Encryption {
                      --authority, RINGFENCE_AUTHORITY or `Tls::authority` names the file of the right one",
                     not_live.unwrap_or_default()
                 );
-                (Cause::Authority, why)
+                (Cause::Authority { all_live }, why)
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
                 (Cause::Host, format!("the node's certificate is not for the host of this URL: {why}"))
@@ -179,7 +181,7 @@ impl Encryption {
                 let ends = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
                 (Cause::Ended, format!("the node's certificate {}", when(i64::MIN, ends, now())))
             }
-            why => (Cause::OfNode, format!("the node's certificate is refused: {why}")),
+            why => (Cause::OfNode(discriminant(why)), format!("the node's certificate is refused: {why}")),
         })
     }
 
@@ -198,7 +200,8 @@ impl Encryption {
                 let own = self.files.in_use().into_iter().find(|own| !own.is_authority);
                 let own = own.map(|own| format!(" ({}, {})", own.file.display(), own.when(now())));
                 let own = own.unwrap_or_default();
-                Some((Cause::Own, format!("the node refuses this client's certificate{own}: {alert:?}")))
+                let why = format!("the node refuses this client's certificate{own}: {alert:?}");
+                Some((Cause::Own(*alert), why))
             }
             _ => None,
         }
