@@ -243,15 +243,7 @@ impl Directory {
     /// Notes that this node, as the leader of `term`, sends a follower the entries `run`.
     pub(super) fn note_sent(&self, (id, to): Process, term: u64, run: Run) {
         self.with_known(id, |known| {
-            let before = known.sent.take().filter(|sent| (sent.to, sent.term) == (to, term));
-            let acknowledged = before.as_ref().and_then(|sent| sent.acknowledged);
-            let is_joined =
-                |before: &Run| *run.start() <= *before.end() + 1 && *before.start() <= *run.end() + 1;
-            let run = match before.map(|sent| sent.run).filter(is_joined) {
-                Some(before) => *before.start().min(run.start())..=*before.end().max(run.end()),
-                None => run,
-            };
-            known.sent = Some(Sent { to, term, run, acknowledged });
+            known.sent = Some(Sent::after(known.sent.take(), to, term, run));
         });
     }
 
@@ -259,10 +251,9 @@ impl Directory {
     /// state from before it that it could fall back to.
     pub(super) fn note_installed(&self, (id, by): Process, term: u64, covers: LogId) {
         self.with_known(id, |known| {
-            let before = known.sent.take().filter(|sent| (sent.to, sent.term) == (by, term));
-            let end = before.as_ref().map_or(0, |sent| *sent.run.end()).max(covers.index());
-            let acknowledged = before.and_then(|sent| sent.acknowledged).max(Some(covers));
-            known.sent = Some(Sent { to: by, term, run: 0..=end, acknowledged });
+            let mut sent = Sent::after(known.sent.take(), by, term, 0..=covers.index());
+            sent.acknowledged = sent.acknowledged.max(Some(covers));
+            known.sent = Some(sent);
         });
     }
 

@@ -77,6 +77,20 @@ pub(super) struct Sent {
     pub(super) acknowledged: Option<LogId>,
 }
 
+impl Sent {
+    /// What is known once `run` was sent, too.
+    pub(super) fn after(before: Option<Self>, to: Uuid, term: u64, run: Run) -> Self {
+        let before = before.filter(|sent| (sent.to, sent.term) == (to, term));
+        let acknowledged = before.as_ref().and_then(|sent| sent.acknowledged);
+        let is_joined = |before: &Run| *run.start() <= *before.end() + 1 && *before.start() <= *run.end() + 1;
+        let run = match before.map(|sent| sent.run).filter(is_joined) {
+            Some(before) => *before.start().min(run.start())..=*before.end().max(run.end()),
+            None => run,
+        };
+        Self { to, term, run, acknowledged }
+    }
+}
+
 /// The snapshot that this node, as the leader of a term, last failed to deliver to a data directory.
 #[derive(Debug)]
 pub(super) struct Undelivered {

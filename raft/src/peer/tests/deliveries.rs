@@ -130,7 +130,10 @@ async fn what_counts_as_sent_has_no_gaps_and_an_acknowledgement_outlasts_them() 
     assert_eq!(acknowledge(60), Some(60));
     directory.note_sent(member, 1, 70..=80);
     assert_eq!([acknowledge(65), acknowledge(80)], [Some(60), Some(80)]);
-    directory.note_sent(member, 2, 81..=81);
+    directory.note_sent(member, 1, 100..=200);
+    directory.note_delivered(target(), 1, Some(log_id(1, 90)));
+    assert_eq!([acknowledge(95), acknowledge(90)], [Some(90), Some(90)]);
+    directory.note_sent(member, 2, 201..=201);
     assert_eq!(directory.acknowledged(member, 1), None);
 }
 
