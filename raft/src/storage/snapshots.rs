@@ -244,7 +244,7 @@ impl Generations {
     pub(crate) async fn receive(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
         let place = timeout(PLACE, Arc::clone(&self.receiving).acquire_owned()).await;
         let place = place.map_err(|_| {
-            let why = "another transfer is under way: what it has left is not removed yet";
+            let why = "the transfer before is still being installed or removed";
             io::Error::new(io::ErrorKind::WouldBlock, why)
         })?;
         let (this, place) = (Arc::clone(self), place.expect("the semaphore is never closed"));
