@@ -220,8 +220,7 @@ impl Watch {
     /// Connects to a node. Returns why it could not for now, or an error that is final.
     async fn connect(&mut self) -> Result<Option<Why>, Error> {
         let nodes = &self.cluster.nodes;
-        let node = nodes.for_watch();
-        let asked = Instant::now();
+        let (node, asked) = (nodes.for_watch(), Instant::now());
         let opened = async {
             if !nodes.is_met(&node) {
                 nodes.meet(&node).await?;
