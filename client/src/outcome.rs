@@ -43,7 +43,7 @@ impl<T> Outcome<T> {
     ) -> Self {
         let response = match result {
             Ok(response) => response,
-            Err(Failure::NotSent(why) | Failure::Untrusted(why)) => return Self::NotDone(why),
+            Err(Failure::NotSent(why) | Failure::Untrusted(_, why)) => return Self::NotDone(why),
             Err(Failure::Broken(why)) => return Self::Ambiguous(why),
         };
         let status = response.status.as_u16();

@@ -7,6 +7,8 @@ use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use ringfence_client::{Client, Consistency, Lease, Token};
 use ringfence_harness::{
     Answered, Builder, Cluster, Frozen, Network, Node, Watched, available, granted, try_once, until,
@@ -154,11 +156,6 @@ async fn waiters_go_on_when_the_raft_thread_of_the_leader_hangs() {
 }
 
 #[tokio::test]
-async fn waiters_go_on_when_the_http_thread_hangs_that_accepts() {
-    go_on_while_one_thread_hangs(Some("http-0")).await;
-}
-
-#[tokio::test]
 async fn waiters_go_on_when_another_http_thread_hangs() {
     go_on_while_one_thread_hangs(Some("http-1")).await;
 }
@@ -198,6 +195,23 @@ async fn watches_go_on_when_the_thread_hangs_that_drives_them() {
         node.tells(&format!("the thread {name} runs again")).await.unwrap();
     }
     node.tells("the thread that drives the watches is blocked").await.unwrap();
+}
+
+/// The Raft thread waits for the others at its end, and was called blocked.
+#[tokio::test]
+async fn a_stop_calls_no_thread_blocked_that_only_stops() {
+    let cluster = builder().nodes(1).argument("--http-threads").argument("2").start().await.unwrap();
+    let node = cluster.node(1);
+    let Some(frozen) = available(Frozen::thread(node, Some("http-1"))) else { return };
+    node.tells("the thread http-1 is blocked").await.unwrap();
+    kill(Pid::from_raw(node.pid().unwrap().cast_signed()), Signal::SIGTERM).unwrap();
+    node.tells("a thread that serves clients did not end in time").await.unwrap();
+    drop(frozen);
+    let log = node.log();
+    assert!(
+        !log.contains("the Raft thread is blocked") && !log.contains("the thread http-0 is blocked"),
+        "{log}"
+    );
 }
 
 /// No packet says that it is gone.

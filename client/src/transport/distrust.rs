@@ -28,8 +28,8 @@ impl Distrust {
     /// Notes how an attempt at `node` has ended.
     pub(crate) fn note<T>(&mut self, node: &Arc<Node>, result: &Result<T, Failure>) {
         match (result, &mut self.0) {
-            (Err(Failure::Untrusted(_)), Some(nodes)) => nodes.push(Arc::clone(node)),
-            (Err(Failure::Untrusted(_)), None) => {}
+            (Err(Failure::Untrusted(..)), Some(nodes)) => nodes.push(Arc::clone(node)),
+            (Err(Failure::Untrusted(..)), None) => {}
             _ => self.0 = None,
         }
     }
@@ -46,7 +46,7 @@ impl Distrust {
 
 impl Display for Failure {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let (Self::NotSent(why) | Self::Untrusted(why) | Self::Broken(why)) = self;
+        let (Self::NotSent(why) | Self::Untrusted(_, why) | Self::Broken(why)) = self;
         f.write_str(why)
     }
 }

@@ -33,7 +33,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(super) use self::request::Batched;
 pub(crate) use self::request::Request;
 use super::pulse::{ANSWERS_WITHIN, Probe, Pulse, THREADS_RUN_WITHIN_MS};
-use super::tls::Encryption;
+use super::tls::{Cause, Encryption};
 use crate::clock::Moment;
 
 /// How long connecting may take. A lookup that takes longer goes on in the background.
@@ -84,7 +84,7 @@ pub(crate) enum Failure {
     NotSent(String),
     /// Nothing was sent, and with the same files on both sides, nothing will be to what has answered: one side refuses the other's
     /// certificate.
-    Untrusted(String),
+    Untrusted(Cause, String),
     /// Some of it may have been sent.
     Broken(String),
 }
@@ -270,7 +270,7 @@ impl Server {
                     // The server says so after the handshake, when a request may have been sent, but has not read that.
                     let refused = self.encryption.as_ref().filter(|_| !is_reused);
                     return Err(match refused.and_then(|own| own.refused_by_server(error.error())) {
-                        Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                        Some((cause, why)) => Failure::Untrusted(cause, format!("{self}: {why}")),
                         None => {
                             let end = refused.map(|own| own.own_end()).unwrap_or_default();
                             Failure::Broken(format!("{self}: {}{end}", with_causes(error.error())))
@@ -329,7 +329,7 @@ impl Server {
         match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
             Ok(Err(error)) => Err(match self.encryption.as_ref().and_then(|own| own.refused(&error)) {
-                Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                Some((cause, why)) => Failure::Untrusted(cause, format!("{self}: {why}")),
                 None => not_sent(error.to_string()),
             }),
             Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),

@@ -1,6 +1,7 @@
 //! TLS to the nodes.
 
 use std::fmt::{self, Debug, Formatter};
+use std::mem::{Discriminant, discriminant};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -40,6 +41,24 @@ pub struct Tls {
     pub key: Option<PathBuf>,
     /// The client's credential, if the nodes have access rules.
     pub credential: Option<Credential>,
+}
+
+/// Why one side does not trust the other: the same from one attempt to the next, unlike the words for it, which tell how long ago
+/// something was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    /// No authority that this client trusts has signed the node's certificate.
+    Authority { all_live: bool },
+    /// The node's certificate is for another host.
+    Host,
+    /// The node's certificate has ended.
+    Ended,
+    /// The node's certificate is refused for something else.
+    OfNode(Discriminant<CertificateError>),
+    /// The node requires a certificate.
+    NoneOfOwn,
+    /// The node refuses this client's certificate.
+    Own(AlertDescription),
 }
 
 /// A secret that shows the nodes which principal a client is. It is sent to nodes whose certificates are verified, and never
@@ -185,7 +204,7 @@ impl Encryption {
 
 impl Encryption {
     /// Why another handshake with the same files fails as well, if it does: one side refuses the certificate of the other.
-    pub(super) fn refused(&self, error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    pub(super) fn refused(&self, error: &(dyn std::error::Error + 'static)) -> Option<(Cause, String)> {
         let Some(TlsError::InvalidCertificate(why)) = of_tls(error) else {
             return self.refused_by_server(error);
         };
@@ -195,36 +214,46 @@ impl Encryption {
                 let now = now();
                 let not_live =
                     self.files.in_use().into_iter().find(|one| one.is_authority && !one.is_live(now));
+                let all_live = not_live.is_none();
                 let not_live = not_live
                     .map(|one| format!(" ({}: {} {})", one.file.display(), one.subject, one.when(now)));
-                format!(
+                let why = format!(
                     "none of the authorities that this client trusts has signed the node's certificate{}. \
                      --authority, RINGFENCE_AUTHORITY or `Tls::authority` names the file of the right one",
                     not_live.unwrap_or_default()
-                )
+                );
+                (Cause::Authority { all_live }, why)
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                format!("the node's certificate is not for the host of this URL: {}", cut(why.to_string()))
+                let why = cut(why.to_string());
+                (Cause::Host, format!("the node's certificate is not for the host of this URL: {why}"))
             }
             CertificateError::ExpiredContext { not_after, .. } => {
                 let ends = i64::try_from(not_after.as_secs()).unwrap_or(i64::MAX);
-                format!("the node's certificate {}", when(i64::MIN, ends, now()))
+                (Cause::Ended, format!("the node's certificate {}", when(i64::MIN, ends, now())))
             }
-            why => format!("the node's certificate is refused: {}", cut(why.to_string())),
+            why => {
+                let said = cut(why.to_string());
+                (Cause::OfNode(discriminant(why)), format!("the node's certificate is refused: {said}"))
+            }
         })
     }
 
     /// Why the server refuses this client, if it refuses its certificate, or wants one.
-    pub(super) fn refused_by_server(&self, error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    pub(super) fn refused_by_server(
+        &self,
+        error: &(dyn std::error::Error + 'static),
+    ) -> Option<(Cause, String)> {
         let Some(TlsError::AlertReceived(alert)) = of_tls(error) else { return None };
         match alert {
-            AlertDescription::NoCertificate | AlertDescription::CertificateRequired => Some(
-                "the node requires a certificate: --certificate, RINGFENCE_CERTIFICATE or `Tls::certificate` names its file"
-                    .to_owned(),
-            ),
+            AlertDescription::NoCertificate | AlertDescription::CertificateRequired => {
+                let why = "the node requires a certificate: --certificate, RINGFENCE_CERTIFICATE or `Tls::certificate` names its file";
+                Some((Cause::NoneOfOwn, why.to_owned()))
+            }
             alert if refuses_certificate(*alert) => {
                 let own = self.own().map_or_else(String::new, |(_, own)| own);
-                Some(format!("the node refuses this client's certificate{own}: {alert:?}"))
+                let why = format!("the node refuses this client's certificate{own}: {alert:?}");
+                Some((Cause::Own(*alert), why))
             }
             _ => None,
         }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use nix::errno::Errno;
 use nix::sys::ptrace;
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
@@ -11,7 +12,11 @@ use crate::{Error, Node};
 /// A thread that does not run until this is dropped, while the others of its process do: as if it waited for a page of the program,
 /// on a disk that hangs.
 #[derive(Debug)]
-pub struct Frozen(Pid);
+pub struct Frozen {
+    thread: Pid,
+    /// Whether it is the first of its process.
+    is_first: bool,
+}
 
 impl Frozen {
     /// Stops the thread of `node` with this name, or its first one, on which Raft runs. Only the thread that calls this may drop the
@@ -34,7 +39,7 @@ impl Frozen {
         let thread = Pid::from_raw(id);
         let unavailable = |error| Error::Unavailable(format!("this process cannot trace others: {error}"));
         ptrace::seize(thread, ptrace::Options::empty()).map_err(unavailable)?;
-        let frozen = Self(thread);
+        let frozen = Self { thread, is_first: name.is_none() };
         ptrace::interrupt(thread).map_err(unavailable)?;
         waitpid(thread, Some(WaitPidFlag::__WALL)).map_err(unavailable)?;
         Ok(frozen)
@@ -42,14 +47,16 @@ impl Frozen {
 
     /// Whether it does not run, as the system says.
     pub fn stands_still(&self) -> bool {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.0)).unwrap_or_default();
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.thread)).unwrap_or_default();
         stat.rsplit(')').next().is_some_and(|rest| rest.starts_with(" t "))
     }
 }
 
 impl Drop for Frozen {
     fn drop(&mut self) {
-        // Its process may be dead.
-        let _ = ptrace::detach(self.0, None);
+        // Its process may be dead. It has not ended before who traces its threads has waited for them. The first one is for its parent.
+        if ptrace::detach(self.thread, None) == Err(Errno::ESRCH) && !self.is_first {
+            let _ = waitpid(self.thread, Some(WaitPidFlag::__WALL));
+        }
     }
 }
