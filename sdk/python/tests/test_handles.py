@@ -81,6 +81,27 @@ def test_an_exit_stack_that_another_thread_closes_has_released(
     assert cluster.holders("handles/stack") == []
 
 
+def test_a_block_that_is_left_at_another_place_takes_no_lease_from_another_thread(
+    client: ringfence.Client,
+) -> None:
+    """Once, a function that entered by hand had a frame with the number of an earlier one, and the other thread lost its lease."""
+    lock = client.lock("handles/places", ttl=5, limit=4)
+    stacks = [contextlib.ExitStack() for _ in range(2)]
+    with ThreadPoolExecutor(1) as pool:
+        leases = [pool.submit(lock.__enter__).result(SOON) for _ in range(2)]
+        leases += [pool.submit(stack.enter_context, lock).result(SOON) for stack in stacks]
+    with pytest.raises(RuntimeError, match="several blocks"):
+        lock.__exit__(None, None, None)
+    assert [lease.state for lease in leases] == [State.HELD] * 4
+    # Each stack knows its own, in any order.
+    for stack, lease in zip(stacks, leases[2:], strict=True):
+        stack.close()
+        assert lease.state is State.RELEASED
+    assert [lease.state for lease in leases[:2]] == [State.HELD] * 2
+    for lease in leases[:2]:
+        lease.release()
+
+
 def test_a_lock_that_was_not_entered_is_not_left(client: ringfence.Client) -> None:
     with pytest.raises(RuntimeError, match="not entered"):
         client.lock("handles/not-entered").__exit__(None, None, None)

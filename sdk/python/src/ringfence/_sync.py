@@ -246,8 +246,9 @@ class Lock:
         return locked
 
     def __enter__(self) -> Lease:
+        place = caller()
         lease = self.acquire().__enter__()
-        self._blocks.enter(caller(), _thread.get_ident(), lease)
+        self._blocks.enter(place, _thread.get_ident(), lease)
         return lease
 
     def __exit__(

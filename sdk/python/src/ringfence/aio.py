@@ -216,10 +216,10 @@ class Lock:
         return locked
 
     async def __aenter__(self) -> Lease:
-        frame = caller()
+        place = caller()
         lease = await self.acquire()
         await lease.__aenter__()
-        self._blocks.enter(frame, id(asyncio.current_task()), lease)
+        self._blocks.enter(place, id(asyncio.current_task()), lease)
         return lease
 
     async def __aexit__(
