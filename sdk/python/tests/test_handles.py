@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 import warnings
@@ -186,6 +187,33 @@ def test_an_entered_lease_of_asyncio_that_is_dropped_is_released(cluster: Cluste
         with pytest.warns(ResourceWarning, match="was dropped"):
             del lease
         while await asyncio.to_thread(cluster.holders, "handles/dropped"):
+            await asyncio.sleep(0)
+
+    run(work, cluster.urls)
+
+
+def test_a_dropped_lease_is_released_also_if_its_callback_belongs_to_its_owner(cluster: Cluster) -> None:
+    """Once, what keeps leases had the callback, so the owner, so the lease: it was renewed for the life of the process."""
+
+    class Owner:
+        lease: Any = None
+
+        def lost(self, lease: Any) -> None:
+            pytest.fail("it was released")
+
+    with ringfence.Client(cluster.urls) as client:
+        owner = Owner()
+        owner.lease = client.lock("handles/owner", ttl=600, on_lost=owner.lost).acquire()
+        del owner
+        gc.collect()
+        is_free(cluster, "handles/owner")
+
+    async def work(client: aio.Client) -> None:
+        owner = Owner()
+        owner.lease = await client.lock("handles/owner", ttl=600, on_lost=owner.lost).acquire()
+        del owner
+        gc.collect()
+        while await asyncio.to_thread(cluster.holders, "handles/owner"):
             await asyncio.sleep(0)
 
     run(work, cluster.urls)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, overload
 
@@ -277,8 +278,10 @@ class Lease(BaseLease):
         self._is_entered = False
         self._dropped = weakref.finalize(self, _drop, runner, engine, held)
         self._dropped.atexit = False
+        # Its object may have the lease: nothing that outlives the handle refers to it.
+        self._on_lost = on_lost
         if on_lost is not None:
-            _tell(self, on_lost)
+            _tell(self)
 
     def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
         """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
@@ -367,17 +370,15 @@ def _drop(runner: Runner, engine: Engine, held: Held) -> None:
         report_leak(held)
 
 
-def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
+def _tell(lease: Lease) -> None:
     """Calls back on a thread of its own, which may take as long as it likes. Does not keep the lease alive."""
     weak = weakref.ref(lease)
 
     def call() -> None:
         alive = weak()
-        if alive is not None:
-            run = threading.Thread(
-                target=guarded, args=(lambda: on_lost(alive),), name="ringfence-lost", daemon=True
-            )
-            run.start()
+        if alive is not None and alive._on_lost is not None:
+            told = partial(alive._on_lost, alive)
+            threading.Thread(target=guarded, args=(told,), name="ringfence-lost", daemon=True).start()
 
     lease._held.on_told(call)
 

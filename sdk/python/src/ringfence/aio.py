@@ -16,6 +16,7 @@ import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
@@ -241,8 +242,10 @@ class Lease(BaseLease):
         self._body: Body | None = None
         self._dropped = weakref.finalize(self, _drop, engine, held)
         self._dropped.atexit = False
+        # Its object may have the lease: nothing that outlives the handle refers to it.
+        self._on_lost = on_lost
         if on_lost is not None:
-            _tell(self, engine.loop, on_lost)
+            _tell(self)
 
     async def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
         """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
@@ -339,14 +342,14 @@ async def _wait_lost(held: Held) -> LossReason:
         held.forget(lost.set)
 
 
-def _tell(lease: Lease, loop: asyncio.AbstractEventLoop, on_lost: Callable[[Lease], Any]) -> None:
+def _tell(lease: Lease) -> None:
     """Calls back without keeping the lease alive, in the round after the body was cancelled: code that blocks delays nobody's end."""
     weak = weakref.ref(lease)
 
     def call() -> None:
         alive = weak()
-        if alive is not None:
-            loop.call_soon(guarded, lambda: on_lost(alive))
+        if alive is not None and alive._on_lost is not None:
+            alive._engine.loop.call_soon(guarded, partial(alive._on_lost, alive))
 
     lease._held.on_told(call)
 
