@@ -123,6 +123,7 @@ scenarios! {
     "lead-ends-with-its-work" Quick ["lead"] played lead::ends_with_its_work;
     "lead-goes-on-after-a-loss" Quick ["lead"] played lead::goes_on_after_a_loss;
     "lead-goes-on-after-stale" Quick ["lead"] played lead::goes_on_after_stale;
+    "lead-goes-on-after-stale-and-a-late-loss" Quick ["lead"] played lead::goes_on_after_a_late_loss;
     "deadline-bounds-acquire-and-gives-back" Quick ["deadline"] played deadline::acquire;
     "deadline-and-wait-say-which-was-over" Quick ["deadline"] played deadline::queue;
     "deadline-bounds-renew-and-release" Quick ["deadline"] played deadline::renew_and_release;

@@ -239,14 +239,18 @@ mutants! {
         "return self.boot >= other.boot or self.raw >= other.raw"
         => "return self.boot >= other.boot and self.raw >= other.raw"
         fails ["ended-once-by-either-clock"];
-    "every-error-is-survived" "aio.py"
-        "                        if not is_after_loss(lease, error):\n                            raise\n"
+    "every-error-is-survived" "_lease.py"
+        "        if not self._is_lost and not isinstance(failure, Stale):\n            raise failure\n"
         => ""
         fails ["lead-ends-with-its-work"];
     "errors-end-the-race" "_lease.py"
-        "return isinstance(error, Stale) or lease.state is State.LOST"
-        => "return False"
+        "        if not self._is_lost and not isinstance(failure, Stale):"
+        => "        if True:"
         fails ["lead-goes-on-after-a-loss" "lead-goes-on-after-stale"];
+    "late-loss-ends-the-race" "_lease.py"
+        "            self._is_lost = True"
+        => "            raise"
+        fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "_engine.py"
         "            await asyncio.wait({task}, timeout=timeout)"
         => "            await asyncio.wait({task})"

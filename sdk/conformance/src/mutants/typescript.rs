@@ -234,7 +234,7 @@ mutants! {
     "stale-ends-the-race" "client.ts"
         r#"?.kind === "Stale";"#
         => r#"?.kind === "";"#
-        fails ["lead-goes-on-after-stale"];
+        fails ["lead-goes-on-after-stale" "lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "client.ts"
         "this.#call(options.signal, request.timeoutMs, (stop) =>"
         => "this.#call(options.signal, undefined, (stop) =>"

@@ -20,7 +20,7 @@ from . import _clock, _fork, _wire
 from ._blocks import Blocks, caller
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
+from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
 from .errors import Blocker, Error, LossReason, Lost, Unavailable, Unknown
@@ -170,21 +170,13 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
                 continue
-            try:
-                with lease:
-                    try:
-                        return work(lease)
-                    except Lost:
-                        raise
-                    except Exception as error:
-                        if not is_after_loss(lease, error):
-                            raise
-                        report(on_error, error)
+            term = Term(on_error)
+            with term.until_lost(), lease, term.work():
+                result = work(lease)
+            if term.is_last():
+                return result
+            if term.has_failed:
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
-            except Lost:
-                # The caller sees the loss of another lease as an error of `work`.
-                if lease.state is State.RELEASED:
-                    raise
         return None
 
     def close(self, within: float = _CLOSE_WITHIN) -> int:

@@ -25,7 +25,7 @@ from ._blocks import Blocks, caller
 from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
+from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
 from ._lifetime import State
 from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
 
@@ -136,21 +136,15 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 await _pause()
                 continue
-            try:
+            term = Term(on_error)
+            with term.until_lost():
                 async with lease:
-                    try:
-                        return await work(lease)
-                    except Lost:
-                        raise
-                    except Exception as error:
-                        if not is_after_loss(lease, error):
-                            raise
-                        report(on_error, error)
+                    with term.work():
+                        result = await work(lease)
+            if term.is_last():
+                return result
+            if term.has_failed:
                 await _pause()
-            except Lost:
-                # The caller sees the loss of another lease as an error of `work`.
-                if lease.state is State.RELEASED:
-                    raise
 
     async def close(self, within: float = _CLOSE_WITHIN) -> int:
         """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
