@@ -10,7 +10,7 @@ import pytest
 from played import grant, problem
 
 import ringfence
-from ringfence import _outcome
+from ringfence import _fork, _outcome
 from ringfence._acquire import slice_ms
 from ringfence._blocks import Blocks, Place
 from ringfence._clock import Moment
@@ -46,7 +46,7 @@ class PlayedClock:
 
 def held() -> tuple[Held, PlayedClock]:
     clock = PlayedClock()
-    return Held(sent_at(0), clock, at(0)), clock
+    return Held(sent_at(0), clock, _fork.process()), clock
 
 
 def test_a_lease_is_held_then_unsure_then_lost_for_good() -> None:

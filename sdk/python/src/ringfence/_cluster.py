@@ -67,6 +67,8 @@ class Cluster:
         self._background: set[asyncio.Task[Any]] = set()
         self.releases = Releases(self._release, RETRY_FOR)
         self.is_closed = False
+        self.owner: object = None
+        """Lives as long as what goes on here."""
 
     def server(self, node: Entry) -> Server:
         """The connections to a node."""

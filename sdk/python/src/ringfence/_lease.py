@@ -79,6 +79,11 @@ class BaseLease:
     def __repr__(self) -> str:
         return f"<{type(self).__qualname__} keys={self.keys!r} token={self.token} {self.state.value}>"
 
+    def _loss(self) -> LossReason | None:
+        """Why it ended before its holder released it."""
+        is_left = self.state is State.RELEASED and not self._held.is_taken
+        return None if is_left else self._held.loss()
+
     def _one_of(self, key: str | None) -> str:
         keys = self.keys
         if key is None and len(keys) == 1:
@@ -99,7 +104,7 @@ def report_leak(held: Held) -> None:
 
 
 class Term:
-    """What became of a term of work that leads, which ends with its lease. The end of the block may be the first to know of a loss."""
+    """What became of a term of work that leads, which ends with its lease. The end of the block may be the first to tell."""
 
     def __init__(self, on_error: Callable[[Exception], Any] | None) -> None:
         self._on_error = on_error
@@ -146,7 +151,9 @@ class Term:
 
     def _report(self, failure: Exception) -> None:
         if self._on_error is None:
-            _LOG.warning("work failed after its lease was lost, and stands for election again", exc_info=failure)
+            _LOG.warning(
+                "work failed after its lease was lost, and stands for election again", exc_info=failure
+            )
         else:
             guarded(partial(self._on_error, failure))
 

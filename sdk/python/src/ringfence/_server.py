@@ -20,7 +20,7 @@ import ssl
 import time
 from collections.abc import Callable
 
-from . import _clock
+from . import _clock, _fork
 from ._dial import Names
 from ._http import Malformed, Request, Response, ResponseReader
 from ._nodes import Url
@@ -70,6 +70,7 @@ class Server:
         self._credential = credential if url.is_https else None
         self._idle: list[_Connection] = []
         self._is_closed = False
+        self._process = _fork.process()
         # When a probe was answered last.
         self._heard = 0.0
         self._probing: asyncio.Task[Response] | None = None
@@ -93,6 +94,8 @@ class Server:
             self._probing = quiet(asyncio.ensure_future(self._probe()))
         probing = self._probing
         await asyncio.wait({probing})
+        if probing.cancelled():
+            raise NotSent(f"{self.url}: the probe was cancelled")
         return probing.result()
 
     def close(self) -> None:
@@ -133,7 +136,7 @@ class Server:
         probing = quiet(asyncio.ensure_future(self.probe()))
         try:
             await asyncio.wait({task, probing}, return_when=asyncio.FIRST_COMPLETED)
-            return task.done() or not isinstance(probing.exception(), NotSent)
+            return task.done() or probing.cancelled() or not isinstance(probing.exception(), NotSent)
         finally:
             probing.cancel()
 
@@ -190,6 +193,8 @@ class Server:
 
     async def _connection(self) -> tuple[_Connection, bool]:
         """A connection, and whether it has carried a request before. Raises `NotSent`."""
+        if _fork.process() != self._process:
+            raise NotSent(f"{self.url}: this process was forked from the client's")
         while self._idle:
             idle = self._idle.pop()
             if idle.is_usable():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import functools
 import logging
 import os
@@ -23,7 +24,8 @@ from ._held import Held, guarded
 from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
-from .errors import Blocker, Error, LossReason, Lost, Unavailable, Unknown
+from ._signal import Result
+from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -103,9 +105,9 @@ class Client:
         runner = self._runner()
 
         async def work(engine: Engine) -> Lease:
-            return Lease(self, runner, engine, await engine.adopt(checked, bound), 0, None)
+            return Lease(self, runner, engine, await engine.adopt(checked, bound), None)
 
-        return runner.run(work, bound)
+        return runner.run(work, bound, undo=Lease._give_back)
 
     def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
         """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
@@ -222,11 +224,11 @@ class Lock:
         runner = self._client._runner()
 
         async def work(engine: Engine) -> Lease:
-            # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
             held = await engine.acquire(spec, bound)
-            return Lease(self._client, runner, engine, held, spec.hold_at_least_ms, self._options.on_lost)
+            return Lease(self._client, runner, engine, held, self._options.on_lost)
 
-        return runner.run(work, bound, stop)
+        # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
+        return runner.run(work, bound, stop, Lease._give_back)
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
         """The same function, each call of which has a lease of its own."""
@@ -260,13 +262,11 @@ class Lease(BaseLease):
         runner: Runner,
         engine: Engine,
         held: Held,
-        hold_at_least_ms: int,
         on_lost: Callable[[Lease], Any] | None,
     ) -> None:
         super().__init__(held)
         # The client lives as long as its leases.
-        self._client, self._runner = client, runner
-        self._hold_at_least_ms = hold_at_least_ms
+        self._client, self._runner, self._engine = client, runner, engine
         self._is_entered = False
         self._dropped = weakref.finalize(self, _drop, runner, engine, held)
         self._dropped.atexit = False
@@ -302,13 +302,32 @@ class Lease(BaseLease):
             _LOG.warning("a lease was to be released while the program ended: it ends with its ttl")
             return
         try:
-            self._runner.run(
-                lambda engine: engine.release(self._held, self._hold_at_least_ms, timeout), timeout
-            )
-        finally:
-            # Interrupted before it began, it is done once the handle is dropped.
-            if self._held.loss() is not None:
-                self._dropped.detach()
+            result = self._runner.begin(self._begin_release)
+        except Closed:
+            lost = self._loss()
+            if lost is None:
+                raise
+            raise Lost(lost) from None
+        # From now on it is done, whatever interrupts the caller.
+        self._dropped.detach()
+        self._runner.wait(result, timeout)
+
+    def _begin_release(self, engine: Engine, result: Result[None]) -> None:
+        if self.state is State.RELEASED:
+            result.succeed(None)
+            return
+        told, lost = engine.begin_release(self._held)
+
+        def tell(told: asyncio.Future[None]) -> None:
+            error = told.exception() if lost is None else Lost(lost)
+            result.succeed(None) if error is None else result.fail(error)
+
+        told.add_done_callback(tell)
+
+    def _give_back(self) -> None:
+        """Nobody has got it. On the loop."""
+        self._dropped.detach()
+        self._engine.drop(self._held)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -331,16 +350,14 @@ class Lease(BaseLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        state = self.state
         if self._held.is_forked:
             if error is None:
                 raise Lost("forked")
             return
-        if state is State.RELEASED:
-            return
-        reason = self._held.loss()
+        reason = self._loss()
         try:
-            self._release(None)
+            if self.state is not State.RELEASED:
+                self._release(None)
         except (Unknown, Unavailable):
             # It goes on in the background.
             pass

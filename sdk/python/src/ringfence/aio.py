@@ -21,13 +21,13 @@ from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
-from ._blocks import Blocks, caller
+from ._blocks import Blocks, Place, caller
 from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
 from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
-from ._lifetime import State
-from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
+from ._releases import LAST_CHANCE
+from .errors import Blocker, Closed, Error, LossReason, Lost, TimedOut, Unavailable, Unknown
 
 __all__ = ["Client", "Lease", "Lock"]
 
@@ -104,7 +104,7 @@ class Client:
         Nobody else may renew or release it. Raises `Lost` if it has ended.
         """
         engine, bound = self._on_loop(), _wire.bound("timeout", timeout)
-        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), 0, None)
+        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), None)
 
     async def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
         """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
@@ -167,9 +167,9 @@ class Client:
         """The engine on this loop."""
         engine, loop = self._engine, asyncio.get_running_loop()
         if engine is not None and engine.process == _fork.process():
-            if engine.loop is loop:
+            if engine.loop is loop and (self._is_closed or not engine.is_closed):
                 return engine
-            if not engine.loop.is_closed():
+            if engine.loop is not loop and not engine.loop.is_closed():
                 raise RuntimeError("this client belongs to another event loop: use one client per loop")
         if self._is_closed:
             raise Closed("the client is closed")
@@ -198,7 +198,7 @@ class Lock:
     async def _acquire(self, spec: _wire.Spec, timeout: float | None) -> Lease:
         engine, bound = self._client._on_loop(), _wire.bound("timeout", timeout)
         held = await engine.acquire(spec, bound)
-        return Lease(engine, held, spec.hold_at_least_ms, self._options.on_lost)
+        return Lease(engine, held, self._options.on_lost)
 
     def __call__(self, work: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """The same coroutine function, each call of which has a lease of its own, and is cancelled when that is lost."""
@@ -210,11 +210,14 @@ class Lock:
 
         return locked
 
-    async def __aenter__(self) -> Lease:
-        place = caller()
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        # What awaits it may be a task of `wait_for`. The body is in the task that asks.
+        return self._enter(caller(), _task())
+
+    async def _enter(self, place: Place | None, task: asyncio.Task[Any]) -> Lease:
         lease = await self.acquire()
-        await lease.__aenter__()
-        self._blocks.enter(place, id(asyncio.current_task()), lease)
+        lease._enter(task)
+        self._blocks.enter(place, id(task), lease)
         return lease
 
     async def __aexit__(
@@ -227,12 +230,9 @@ class Lock:
 class Lease(BaseLease):
     """A granted lease. Use it with `async with`, or call `release`. If it is dropped, it is released in the background."""
 
-    def __init__(
-        self, engine: Engine, held: Held, hold_at_least_ms: int, on_lost: Callable[[Lease], Any] | None
-    ) -> None:
+    def __init__(self, engine: Engine, held: Held, on_lost: Callable[[Lease], Any] | None) -> None:
         super().__init__(held)
         self._engine = engine
-        self._hold_at_least_ms = hold_at_least_ms
         self._body: Body | None = None
         self._dropped = weakref.finalize(self, _drop, engine, held)
         self._dropped.atexit = False
@@ -258,7 +258,7 @@ class Lease(BaseLease):
             raise Lost("forked")
         bound = _wire.bound("timeout", timeout)
         self._dropped.detach()
-        await self._engine.release(self._held, self._hold_at_least_ms, bound)
+        await self._engine.release(self._held, bound)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -271,18 +271,24 @@ class Lease(BaseLease):
         """Returns the reason once the lease is lost or released."""
         return await _wait_lost(self._held)
 
-    async def __aenter__(self) -> Lease:
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        return self._entered(_task())
+
+    async def _entered(self, task: asyncio.Task[Any]) -> Lease:
+        self._enter(task)
+        return self
+
+    def _enter(self, task: asyncio.Task[Any]) -> None:
         if self._body is not None:
             raise RuntimeError("a lease is entered once")
         self.check()
-        self._body = Body(_task())
+        self._body = Body(task)
         self._held.on_loss(self._body.cancel)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        body, reason = self._body, self._held.loss() if self.state is not State.RELEASED else None
+        body, reason = self._body, self._loss()
         is_ours = False
         try:
             if body is not None:
@@ -298,8 +304,10 @@ class Lease(BaseLease):
 
     async def _leave(self, error: BaseException | None, is_ours: bool) -> None:
         try:
-            await self._engine.release(self._held, self._hold_at_least_ms)
-        except (Unknown, Unavailable):
+            # Whoever was cancelled may have to end: it does not wait for as long as others.
+            is_cancelled = isinstance(error, asyncio.CancelledError) and not is_ours
+            await self._engine.release(self._held, LAST_CHANCE if is_cancelled else None)
+        except (Unknown, Unavailable, TimedOut):
             # It goes on in the background.
             return
         except Error as failure:
