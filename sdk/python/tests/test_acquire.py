@@ -227,8 +227,12 @@ def test_a_node_that_hangs_is_left_for_another_and_the_place_is_kept(
     node.hangs = True
     repeat = other.receive("PUT")
     assert repeat.path == asked.path
-    assert waiting.is_closed()
+    # The cluster would take the place away.
+    waiting.connection.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        waiting.connection.recv(1)
     repeat.grant()
+    assert waiting.is_closed()
     assert call.result(SOON).token == 7
 
 

@@ -317,7 +317,7 @@ def test_close_says_what_it_left(background: Background, node: Played) -> None:
     lease = granted(background, client, node)
     begun = time.monotonic()
     close = background(lambda: client.close(0.5))
-    node.receive("POST", "/v1/batch")
+    node.receive("DELETE")
     assert close.result(SOON) == 1
     assert time.monotonic() - begun >= 0.4
     assert lease.state is State.RELEASED

@@ -167,7 +167,8 @@ class Engine:
         self.cluster.is_closed = True
         for task in self._pending:
             task.cancel()
-        closing = quiet(self.loop.create_task(self._close(within, self._take())))
+        self._take()
+        closing = quiet(self.loop.create_task(self._close(within)))
         try:
             await asyncio.wait({closing})
         except asyncio.CancelledError:
@@ -175,22 +176,15 @@ class Engine:
             raise
         return len(self.cluster.releases) if closing.cancelled() else closing.result()
 
-    def _take(self) -> list[str]:
-        """Ends all leases. Returns the ids of those to release. Who works under one is told before another can have it."""
-        plain = []
-        for held in [one for one in self.keeper.leases() if not self.leaving.is_left(one)]:
-            if held.release(by="client") is None and held.least_until is not None:
-                self.leaving.begin(held)
-            else:
-                self.keeper.remove(held)
-                plain.append(held.lease_id)
-        return plain
+    def _take(self) -> None:
+        """Ends all leases. Who works under one is told before another can have it."""
+        for held in self.keeper.leases():
+            if not self.leaving.is_left(held):
+                self.leaving.begin(held, held.release(by="client"))
 
-    async def _close(self, within: float, lease_ids: list[str]) -> int:
+    async def _close(self, within: float) -> int:
         until = time.monotonic() + within
         waiting = {*self._pending, self.cluster.spawn(self.leaving.settled())}
-        if lease_ids:
-            waiting.add(self.cluster.spawn(self.cluster.release_many(lease_ids, within)))
         await asyncio.wait(waiting, timeout=within)
         left = self.leaving.end() + await self.cluster.close(until - time.monotonic())
         self.keeper.end()

@@ -22,7 +22,7 @@ from typing import Any
 
 from . import _outcome, _wire
 from ._clock import Moment
-from ._cluster import ATTEMPT_TIMEOUT, MAX_BATCH, Attempts, Cluster, results
+from ._cluster import ATTEMPT_TIMEOUT, Attempts, Cluster
 from ._held import Held
 from ._http import Request, Response
 from ._lifetime import MS, Confirmation
@@ -32,6 +32,7 @@ _LOG = logging.getLogger("ringfence")
 # Timers stand still while the machine sleeps.
 _MAX_NAP = 1_000 * MS
 _MIN_NAP = MS
+_MAX_BATCH = 1_000
 # Nodes answer with 8 MiB at most: what does not fit is not done.
 _MAX_ANSWER = 4 << 20
 
@@ -164,10 +165,11 @@ class Keeper:
         attempts.longest_pause = seconds / 2
         while leases := [held for held in leases if self._is_kept(held)]:
             asked = leases
-            request = Request("POST", "/v1/renew", {"lease_ids": [held.lease_id for held in asked]})
+            ids = {"lease_ids": [held.lease_id for held in asked]}
+            request = Request("POST", "/v1/renew", ids, apart="renewal")
 
             def read(response: Response, count: int = len(asked)) -> tuple[Moment, list[dict[str, Any]]]:
-                return response.sent, results(response, count)
+                return response.sent, response.results(count)
 
             outcome = await attempts.attempt(request, seconds, read)
             if isinstance(outcome, Done):
@@ -204,7 +206,7 @@ def _chunks(due: list[_Kept]) -> Iterator[list[_Kept]]:
     chunk: list[_Kept] = []
     size = 0
     for kept in due:
-        if chunk and (len(chunk) == MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
+        if chunk and (len(chunk) == _MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
             yield chunk
             chunk, size = [], 0
         chunk.append(kept)

@@ -37,8 +37,6 @@ class Releases:
         self._open: set[asyncio.Task[None]] = set()
         self._first: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.batched: set[str] = set()
-        """Those that are asked for together."""
 
     def begin(self, lease_id: str) -> asyncio.Future[None]:
         """Releases a lease, or leaves the queue. What it returns tells what came of it, and may be left alone."""
@@ -48,7 +46,7 @@ class Releases:
         return told
 
     def __len__(self) -> int:
-        return len(self._open) + len(self.batched)
+        return len(self._open)
 
     async def settled(self) -> None:
         """Waits until none is left."""
