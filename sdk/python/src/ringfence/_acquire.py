@@ -28,6 +28,7 @@ from typing import Any
 
 from . import _wire
 from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
+from ._hooks import Teller
 from ._http import Request, Response
 from ._lifetime import Confirmation, Lifetime
 from ._outcome import Ambiguous, Done, NotDone, Refused
@@ -52,8 +53,8 @@ class _UnusedError(Exception):
 class Acquire:
     """An acquire, under one id after the other."""
 
-    def __init__(self, cluster: Cluster, spec: _wire.Spec) -> None:
-        self._cluster, self._spec = cluster, spec
+    def __init__(self, cluster: Cluster, spec: _wire.Spec, tell: Teller) -> None:
+        self._cluster, self._spec, self._tell = cluster, spec, tell
         self._begun = time.monotonic()
         self._has_waited = False
         self._is_try = spec.wait_ms == 0
@@ -115,6 +116,7 @@ class _Attempt:
             acquire._cluster, lease_id, is_of_a_lease=False
         )
         self._has_place = False
+        self._begun = time.monotonic()
         # Since when there was no definite outcome, if the last was none.
         self._unanswered_since: float | None = None
         # Its connection for waiting, once it has a place.
@@ -139,6 +141,9 @@ class _Attempt:
             self._attempts.leave()
             if self._turn is not None:
                 self._turn.end()
+            if self._has_place:
+                keys = tuple(claim.key for claim in self._acquire._spec.claims)
+                self._acquire._tell("waited", keys, time.monotonic() - self._begun)
             if self._is_armed:
                 self._cluster.releases.begin(self._lease_id)
 

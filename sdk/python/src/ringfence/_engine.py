@@ -17,6 +17,7 @@ from ._acquire import Acquire
 from ._clock import Moment
 from ._cluster import Cluster
 from ._held import Held
+from ._hooks import Deliver, Hooks, Teller, check, on_the_loop
 from ._keeper import Keeper
 from ._leaving import Leaving
 from ._lifetime import MS, Confirmation, State
@@ -42,6 +43,7 @@ class Settings:
     credential: str | None = field(repr=False)
     learns: bool
     clock: _clock.Clock
+    hooks: Hooks | None
 
     @staticmethod
     def check(
@@ -51,6 +53,7 @@ class Settings:
         cert: str | os.PathLike[str] | None,
         key: str | os.PathLike[str] | None,
         clock: _clock.Clock,
+        hooks: Hooks | None,
     ) -> Settings:
         """Checks them, and loads the files."""
         texts = tuple([urls] if isinstance(urls, str) else urls)
@@ -73,13 +76,15 @@ class Settings:
         ca, cert, key = (None if path is None else os.fspath(path) for path in (ca, cert, key))
         # With the system's authorities anybody can have a certificate for the host that a response names.
         learns = credential is None or ca is not None
-        return Settings(texts, Tls(ca, cert, key) if is_https else None, credential, learns, clock)
+        tls = Tls(ca, cert, key) if is_https else None
+        return Settings(texts, tls, credential, learns, clock, check(hooks))
 
 
 class Engine:
     """A client on one event loop of one process. Make it on that loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, deliver: Deliver | None = None) -> None:
+        self.tell = Teller(settings.hooks, deliver or on_the_loop())
         self.loop = asyncio.get_running_loop()
         self.process = _fork.process()
         self.cluster = Cluster(
@@ -155,7 +160,7 @@ class Engine:
     def give_up(self, held: Held) -> None:
         """Leaves a lease as it is, to whoever has its id."""
         self.keeper.remove(held)
-        held.release()
+        held.leave()
 
     async def close(self, within: float) -> int:
         """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left.
@@ -191,7 +196,10 @@ class Engine:
         self._has_ended = True
         if left:
             _LOG.warning("%d leases could not be released in time: they end with their ttl", left)
-        await self._end.aclose()
+        self.tell.end()
+        with suppress(RuntimeError):
+            # The loop may be closing it.
+            await self._end.aclose()
         return left
 
     async def settle(self, within: float) -> None:
@@ -264,7 +272,8 @@ class Engine:
             self.drop(task.result())
 
     async def _acquire(self, spec: _wire.Spec) -> Held:
-        acquire = Acquire(self.cluster, spec)
+        acquire = Acquire(self.cluster, spec, self.tell)
+        asked = time.monotonic()
         telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, acquire, spec)
         try:
             confirmation = await acquire.run()
@@ -277,6 +286,7 @@ class Engine:
         if not spec.renews:
             held.stop_renewals()
         self.keeper.add(held)
+        self.tell("granted", held.view, time.monotonic() - asked)
         return held
 
     async def holders(self, key: str, timeout: float | None) -> list[Blocker]:
@@ -300,7 +310,7 @@ class Engine:
         return held
 
     def _hold(self, confirmation: Confirmation, least_until: Moment | None = None) -> Held:
-        return Held(confirmation, self.cluster.clock, self.process, least_until)
+        return Held(confirmation, self.cluster.clock, self.process, least_until, self.tell)
 
     def _check(self, held: Held) -> None:
         lost = held.loss()

@@ -21,6 +21,7 @@ from typing import Literal
 
 from . import _clock, _fork
 from ._clock import Moment
+from ._hooks import LeaseView, Teller
 from ._lifetime import Confirmation, Lifetime, State
 from ._signal import Flag
 from .errors import LossReason
@@ -52,6 +53,7 @@ class Held:
         clock: _clock.Clock,
         process: tuple[int, int],
         least_until: Moment | None = None,
+        hook: Teller | None = None,
     ) -> None:
         self.lease_id = first.grant.lease_id
         self.token = first.grant.token
@@ -61,6 +63,9 @@ class Held:
         """Set once the loss was told, or the lease released. Time alone sets nothing: who waits has a timer, too."""
         self._seen = _Seen(Lifetime.of(first), first.grant.fences)
         self._clock = clock
+        self._hook = hook
+        self.view = LeaseView(tuple(first.grant.fences), self.token)
+        """It, as hooks see it."""
         # That which asked: another may have been forked since.
         self._process = process
         self._ends: dict[str, _End] = {}
@@ -136,6 +141,7 @@ class Held:
         copy = object.__new__(Held)
         copy.__dict__.update(self.__dict__)
         copy.told, copy._ends, copy._stops, copy._callbacks = Flag(), {}, [], []
+        copy._hook = None
         return copy
 
     # What follows is called on the loop.
@@ -156,6 +162,13 @@ class Held:
         is_latest = confirmation.until.has_reached(seen.lifetime.until)
         fences = confirmation.grant.fences if is_latest else seen.fences
         self._seen = _Seen(seen.lifetime.confirmed(confirmation), fences)
+        if self._hook is not None:
+            self._hook("renewed", self.view)
+
+    def failed(self, why: str) -> None:
+        """It could not be renewed for now."""
+        if self._hook is not None:
+            self._hook("failed", self.view, why)
 
     def lose(self, reason: LossReason) -> None:
         """It has ended."""
@@ -170,6 +183,11 @@ class Held:
         lost = None if end is None or end.released_by is not None else end.reason
         self.tell()
         return lost
+
+    def leave(self) -> None:
+        """Its holder leaves it to whoever has its id."""
+        self._hook = None
+        self.release()
 
     def on_loss(self, stop: Callable[[], None]) -> None:
         """Calls it once, if the lease ends before its holder has released it: it stops what must not go on."""
@@ -193,6 +211,10 @@ class Held:
         if end is None or end.released_by != "holder":
             for call in (*stops, *callbacks):
                 guarded(call)
+        hook, self._hook = self._hook, None
+        if hook is not None and end is not None:
+            is_release = end.released_by is not None
+            hook("released", self.view) if is_release else hook("lost", self.view, end.reason)
 
     def _end(self, reason: LossReason) -> _End:
         return self._ends.setdefault("end", _End(reason))

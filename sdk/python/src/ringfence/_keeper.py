@@ -177,6 +177,9 @@ class Keeper:
                 full = [held for held, one in zip(asked, found, strict=True) if _learn(held, sent, one)]
                 self._finish(asked, full)
                 return
+            why = outcome.problem.get("detail", "") if isinstance(outcome, Refused) else outcome.why
+            for held in asked:
+                held.failed(str(why))
             if isinstance(outcome, Refused):
                 _LOG.warning(
                     "a renewal of %d leases was refused: %s", len(asked), outcome.problem.get("detail")
@@ -227,4 +230,6 @@ def _learn(held: Held, sent: Moment, result: dict[str, Any]) -> bool:
         loss = Refused(body).loss if body["type"].startswith(_outcome.PROBLEM) else None
         if loss is not None:
             held.lose(loss)
+        else:
+            held.failed(str(body.get("detail", "")))
     return status == 413

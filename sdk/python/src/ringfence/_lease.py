@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 from . import _wire
@@ -103,10 +103,22 @@ def report_leak(held: Held) -> None:
     )
 
 
-class Term:
+class TermOptions(TypedDict, total=False):
+    """Options of the leases of whoever leads, as `Client.lock` has them."""
+
+    ttl: float
+    holder: str | None
+    metadata: Mapping[str, str] | None
+    max_hold: float | None
+
+
+OnError = Callable[[Exception], Any]
+
+
+class Outcome:
     """What became of a term of work that leads, which ends with its lease. The end of the block may be the first to tell."""
 
-    def __init__(self, on_error: Callable[[Exception], Any] | None) -> None:
+    def __init__(self, on_error: OnError | None) -> None:
         self._on_error = on_error
         self._failure: Exception | None = None
         self._is_lost = False
@@ -123,7 +135,7 @@ class Term:
                 raise
 
     @contextmanager
-    def work(self) -> Iterator[None]:
+    def of_work(self) -> Iterator[None]:
         """Around the work in the block, which sees no error of it."""
         try:
             yield

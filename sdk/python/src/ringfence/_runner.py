@@ -27,6 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from . import _fork
 from ._engine import Engine, Settings
+from ._hooks import Thread
 from ._signal import Flag, Result
 from ._tasks import quiet
 from .errors import Closed, TimedOut
@@ -218,7 +219,7 @@ class Runner:
 
     async def _begin(self) -> bool:
         """Returns whether this is the thread that stays."""
-        engine = Engine(self._settings)
+        engine = Engine(self._settings, Thread())
         if self._engines.setdefault("engine", engine) is not engine:
             await engine.close(0.0)
             return False

@@ -15,17 +15,21 @@ import weakref
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
 from ._blocks import Blocks, caller
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
+from ._hooks import Hooks
+from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptions, report_leak
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
 from ._signal import Result
 from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -38,6 +42,7 @@ class Client:
 
     `credential` shows who the client is, `ca` is a file with the authorities of the nodes' certificates (by default those that
     this system trusts), `cert` and `key` are files with the client's certificate and key. All of them are for https URLs.
+    `hooks` tell what becomes of leases, on a thread of their own.
 
     Threads may share a client. It has a thread that renews its leases: so a caller that hangs keeps its lease, unless `max_hold`
     limits that. After a fork, the child's first call makes connections and a thread of its own; leases stay with the parent.
@@ -52,8 +57,9 @@ class Client:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         clock: _clock.Clock = _clock.now,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._settings = Settings.check(urls, credential, ca, cert, key, clock)
+        self._settings = Settings.check(urls, credential, ca, cert, key, clock, hooks)
         # Those of parents are never touched again.
         self._runners: dict[tuple[int, int], Runner] = {}
         weakref.finalize(self, _abandon, self._runners).atexit = False
@@ -120,12 +126,9 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = ...,
-        holder: str | None = ...,
-        metadata: Mapping[str, str] | None = ...,
-        max_hold: float | None = ...,
-        on_error: Callable[[Exception], Any] | None = ...,
+        on_error: OnError | None = ...,
         stop: None = ...,
+        **term: Unpack[TermOptions],
     ) -> T: ...
 
     @overload
@@ -134,12 +137,9 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = ...,
-        holder: str | None = ...,
-        metadata: Mapping[str, str] | None = ...,
-        max_hold: float | None = ...,
-        on_error: Callable[[Exception], Any] | None = ...,
+        on_error: OnError | None = ...,
         stop: Stop,
+        **term: Unpack[TermOptions],
     ) -> T | None: ...
 
     def lead(
@@ -147,14 +147,11 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = DEFAULT_TTL,
-        holder: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_hold: float | None = None,
-        on_error: Callable[[Exception], Any] | None = None,
+        on_error: OnError | None = None,
         stop: Stop | None = None,
+        **term: Unpack[TermOptions],
     ) -> T | None:
-        """Runs `work` as the leader, and returns its result.
+        """Runs `work` as the leader, and returns its result. `ttl`, `holder`, `metadata` and `max_hold` are those of its leases.
 
         `work` finds out that it leads no longer by `lease.check()`, whose `Lost` it lets through. Once it has ended, it stands for
         election again. What `work` raises after the loss, and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any
@@ -162,7 +159,7 @@ class Client:
 
         `stop`, such as a `threading.Event`, ends the race once it is set: then it returns `None`. Work that runs looks at it itself.
         """
-        lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
+        lock = self.lock(key, **term)
         while stop is None or not stop.is_set():
             try:
                 lease = lock._acquire(lock._options.spec, None, stop)
@@ -172,12 +169,12 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
                 continue
-            term = Term(on_error)
-            with term.until_lost(), lease, term.work():
+            outcome = Outcome(on_error)
+            with outcome.until_lost(), lease, outcome.of_work():
                 result = work(lease)
-            if term.is_last():
+            if outcome.is_last():
                 return result
-            if term.has_failed:
+            if outcome.has_failed:
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
         return None
 

@@ -18,16 +18,20 @@ import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
 from ._blocks import Blocks, Place, caller
 from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, Term, report_leak
+from ._hooks import Hooks
+from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptions, report_leak
 from ._releases import LAST_CHANCE
 from .errors import Blocker, Closed, Error, LossReason, Lost, TimedOut, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Client", "Lease", "Lock"]
 
@@ -42,6 +46,7 @@ class Client:
 
     `credential` shows who the client is, `ca` is a file with the authorities of the nodes' certificates (by default those that
     this system trusts), `cert` and `key` are files with the client's certificate and key. All of them are for https URLs.
+    `hooks` tell what becomes of leases, on the loop.
 
     A client belongs to one event loop, and one process. Call `close` at the end, or use `async with`.
     """
@@ -55,8 +60,9 @@ class Client:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         clock: _clock.Clock = _clock.now,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._settings = Settings.check(urls, credential, ca, cert, key, clock)
+        self._settings = Settings.check(urls, credential, ca, cert, key, clock, hooks)
         self._engine: Engine | None = None
         self._is_closed = False
 
@@ -116,19 +122,16 @@ class Client:
         key: str,
         work: Callable[[Lease], Awaitable[T]],
         *,
-        ttl: float = DEFAULT_TTL,
-        holder: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_hold: float | None = None,
-        on_error: Callable[[Exception], Any] | None = None,
+        on_error: OnError | None = None,
+        **term: Unpack[TermOptions],
     ) -> T:
-        """Runs `work` as the leader, and returns its result.
+        """Runs `work` as the leader, and returns its result. `ttl`, `holder`, `metadata` and `max_hold` are those of its leases.
 
         If the lease is lost, `work` is cancelled, and once it has ended, it stands for election again. What `work` raises then,
         and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any other error of `work` ends it, as does a
         cancellation.
         """
-        lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
+        lock = self.lock(key, **term)
         while True:
             try:
                 lease = await lock.acquire()
@@ -136,14 +139,14 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 await _pause()
                 continue
-            term = Term(on_error)
-            with term.until_lost():
+            outcome = Outcome(on_error)
+            with outcome.until_lost():
                 async with lease:
-                    with term.work():
+                    with outcome.of_work():
                         result = await work(lease)
-            if term.is_last():
+            if outcome.is_last():
                 return result
-            if term.has_failed:
+            if outcome.has_failed:
                 await _pause()
 
     async def close(self, within: float = _CLOSE_WITHIN) -> int:
