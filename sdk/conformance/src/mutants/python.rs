@@ -191,17 +191,17 @@ mutants! {
         "quote(one, safe=\"\")"
         => "quote(one, safe=\"/\")"
         fails ["headers-encode-key-and-renewed-fence"];
-    "calls-share-a-connection" "_server.py"
-        "found = idle.pop()"
-        => "found = idle[-1]"
+    "only-the-first-is-answered" "_batch.py"
+        "            _tell(call, part)"
+        => "            _tell(calls[0], part)"
         fails ["many-calls-each-their-own-answer"];
     "cancelled-ends-all" "_engine.py"
         "            self._give_back(task)\n            # For a second"
         => "            for one in list(self._pending):\n                one.cancel()\n            # For a second"
         fails ["many-calls-one-cancelled"];
-    "refused-ends-all" "_engine.py"
-        "        return task.result()\n"
-        => "        if task.exception() is not None:\n            for one in list(self._pending):\n                one.cancel()\n        return task.result()\n"
+    "one-refusal-is-for-all" "_batch.py"
+        "        for call, part in zip(calls, _split(response, len(calls)), strict=True):"
+        => "        parts = _split(response, len(calls))\n        refused = [one for one in parts if one is not None and one.status >= 400]\n        for call, part in zip(calls, refused * len(calls) if refused else parts):"
         fails ["many-calls-half-refused"];
     "few-may-wait" "_engine.py"
         "            confirmation = await acquire.run()"
