@@ -15,6 +15,7 @@ from typing import Any
 from .errors import Invalid, LossReason
 
 _LOG = logging.getLogger("ringfence")
+_MOST = 10_000
 _NAMES = ("waited", "granted", "renewed", "failed", "lost", "released")
 
 
@@ -83,18 +84,23 @@ class Teller:
 
 
 class Thread:
-    """A thread that calls one after the other, from the first on."""
+    """A thread that calls one after the other, from the first on. What a hook that blocks leaves behind is bounded."""
 
     def __init__(self) -> None:
         self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._is_begun = False
+        self._is_full = False
 
     def __call__(self, call: Callable[[], None]) -> None:
         """Calls it there. Only the loop calls this."""
         if not self._is_begun:
             self._is_begun = True
             threading.Thread(target=self._main, name="ringfence-hooks", daemon=True).start()
-        self._calls.put(call)
+        is_full, self._is_full = self._is_full, self._calls.qsize() >= _MOST
+        if not self._is_full:
+            self._calls.put(call)
+        elif not is_full:
+            _LOG.warning("%d events wait for a hook that blocks: some are not told", _MOST)
 
     def end(self) -> None:
         """Ends it once all is called."""

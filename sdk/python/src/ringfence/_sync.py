@@ -181,7 +181,8 @@ class Client:
     def close(self, within: float = _CLOSE_WITHIN) -> int:
         """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
 
-        Returns how many leases it could not release: they end with their ttl.
+        Whoever works under a lease is told that it is lost (`released`). Returns how many leases it could not release, which end with
+        their ttl.
         """
         return self._runner().close(_wire.bound("within", within) or 0.0)
 
