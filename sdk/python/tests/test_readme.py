@@ -33,19 +33,19 @@ def until(look):
 
 read = REGISTRY.get_sample_value
 lease = counted.lock("readme/counted").acquire()
-until(lambda: read("ringfence_leases_held") == 1)
-told = f"held {read('ringfence_leases_held')}"
+until(lambda: read("leases_held") == 1)
+told = f"held {read('leases_held')}"
 waiting = threading.Thread(target=lambda: counted.lock("readme/counted").acquire().release())
 waiting.start()
 until(lambda: len(counted.holders("readme/counted")) == 1)
-time.sleep(0.5)  # it stands in the queue
+time.sleep(0.5)  # longer than an acquire waits before it is told its place
 lease.release()
 waiting.join()
 lost = counted.lock("readme/counted", max_hold=0.2).acquire()
 lost.wait_lost()
-until(lambda: read("ringfence_leases_lost_total", {"reason": "max-hold"}) == 1 and read("ringfence_leases_held") == 0)
-lost_total = read("ringfence_leases_lost_total", {"reason": "max-hold"})
-print(f"{told} then {read('ringfence_leases_held')}, lost {lost_total}, waited {read('ringfence_wait_seconds_count')}")
+until(lambda: read("leases_lost_total", {"reason": "max-hold"}) == 1 and read("leases_held") == 0)
+lost_total = read("leases_lost_total", {"reason": "max-hold"})
+print(f"{told} then {read('leases_held')}, lost {lost_total}, waited {read('lock_wait_seconds_count')}")
 with traced.lock("readme/traced"):
     pass
 try:
