@@ -10,6 +10,7 @@ Whoever leaves at an unknown place means the only open block. Of several, none i
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 L = TypeVar("L")
@@ -22,7 +23,8 @@ class Place(NamedTuple):
     code: object = None
 
 
-class _Open(NamedTuple, Generic[L]):
+@dataclass(frozen=True)
+class _Open(Generic[L]):
     place: Place | None
     owner: int
     lease: L
