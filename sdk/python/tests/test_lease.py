@@ -30,16 +30,18 @@ def test_1_000_leases_are_renewed_by_one_request(background: Background, node: P
         asked = node.receive("POST", "/v1/renew")
         sizes.append(len(asked.body["lease_ids"]))
         asked.renew_all(ttl_ms=3_600_000)
-    assert sizes == [1_000, 1]
+    assert sorted(sizes) == [1, 1_000]
     until(lambda: all(lease.remaining > 3_000 for lease in leases), "all are renewed")
     close = background(client.close)
-    batches = []
+    # Both are under way at once.
     for _ in range(2):
-        asked = node.receive("POST", "/v1/batch")
-        batches.append(len(asked.body["operations"]))
-        asked.answer(200, {"results": [{"status": 204, "body": None}] * batches[-1]})
+        asked = node.receive()
+        if asked.method == "DELETE":
+            asked.answer(204)
+        else:
+            assert len(asked.body["operations"]) == 1_000
+            asked.answer(200, {"results": [{"status": 204, "body": None}] * 1_000})
     close.result(SOON)
-    assert batches == [1_000, 1]
 
 
 def test_a_renewal_that_hangs_is_repeated_elsewhere_in_time(
