@@ -62,19 +62,8 @@ class Node:
 
     async def _route(self, method: str, parts: list[str], query: dict[str, list[str]], body: Any) -> Answer:
         match method, *parts:
-            case "GET", "livez" | "readyz":
-                return 200, {"status": "live"}
-            case "GET", "v1", "cluster":
-                return 200, self._status()
-            case "PUT", "v1", "leases", lease_id:
-                return await self._acquire(_wire.lease_id(lease_id), body)
-            case "GET", "v1", "leases", lease_id:
-                return 200, self.table.state(_wire.lease_id(lease_id))
-            case "DELETE", "v1", "leases", lease_id:
-                self.table.release(_wire.lease_id(lease_id))
-                return 204, None
-            case "POST", "v1", "leases", lease_id, "renew":
-                return 200, self.table.renew(_wire.lease_id(lease_id), (body or {}).get("ttl_ms"))
+            case _, "v1", "leases", lease_id, *rest:
+                return await self._of_lease(method, _wire.lease_id(lease_id), rest, body)
             case "POST", "v1", "renew":
                 return self._run([{"renew": {"lease_id": one}} for one in body["lease_ids"]])
             case "POST", "v1", "batch":
@@ -86,7 +75,24 @@ class Node:
                 return 200, self.table.view(_wire.check_key("/".join(key), "key"))
             case "POST", "v1", "revoke":
                 return self._revoke(body["key"], body["token"])
-        raise Refusal("not-found", f"a fake has no route {method} /{'/'.join(parts)}")
+            case "GET", "v1", "cluster":
+                return 200, self._status()
+            case "GET", "livez" | "readyz":
+                return 200, {"status": "live"}
+        raise _no_route(method)
+
+    async def _of_lease(self, method: str, lease_id: str, rest: list[str], body: Any) -> Answer:
+        match method, *rest:
+            case ("PUT",):
+                return await self._acquire(lease_id, body)
+            case ("GET",):
+                return 200, self.table.state(lease_id)
+            case ("DELETE",):
+                self.table.release(lease_id)
+                return 204, None
+            case "POST", "renew":
+                return 200, self.table.renew(lease_id, (body or {}).get("ttl_ms"))
+        raise _no_route(method)
 
     async def _acquire(self, lease_id: str, body: dict[str, Any]) -> Answer:
         self._requests += 1
@@ -149,7 +155,14 @@ class Node:
 
     def _status(self) -> dict[str, Any]:
         table, waiters = self.table, len(self.table.waiters())
-        who = {"cluster_id": self.cluster, "node_id": 1, "role": "leader", "term": 1, "leader": 1, "members": {}}
+        who = {
+            "cluster_id": self.cluster,
+            "node_id": 1,
+            "role": "leader",
+            "term": 1,
+            "leader": 1,
+            "members": {},
+        }
         log = {"last_log_index": None, "committed_index": None, "applied_index": None, "mirror": None}
         counts = {"live_leases": len(table.leases) - waiters, "waiters": waiters}
         return {**who, **log, **counts, "revision": table.revision, "at_ms": self._now(), "version": "fake"}
@@ -174,17 +187,19 @@ class Listener:
                 lambda: Connection(self._node, self._open), sock=_socket(*self.address), backlog=1_024
             )
 
-    def refuse(self) -> None:
+    async def refuse(self) -> None:
         """Refuses connections, and ends those that there are."""
         if self._server is not None:
             self._server.close()
             self._server = None
-        for connection in list(self._open):
-            connection.abort()
+        while self._open:
+            for connection in self._open:
+                connection.abort()
+            await asyncio.sleep(0)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Ends it."""
-        self.refuse()
+        await self.refuse()
         self._place.close()
 
 
@@ -253,7 +268,11 @@ class Connection(asyncio.Protocol):
         status, said = await self._node.answer(method, target, body)
         text = b"" if said is None else json.dumps(said).encode()
         kind = "application/problem+json" if status >= 400 else "application/json"
-        head = [f"HTTP/1.1 {status} Fake", f"ringfence-cluster: {self._node.cluster}", f"content-type: {kind}"]
+        head = [
+            f"HTTP/1.1 {status} Fake",
+            f"ringfence-cluster: {self._node.cluster}",
+            f"content-type: {kind}",
+        ]
         if status != 204:
             head.append(f"content-length: {len(text)}")
         self._answering = None
@@ -262,11 +281,15 @@ class Connection(asyncio.Protocol):
         self._next()
 
 
+def _no_route(method: str) -> Refusal:
+    return Refusal("not-found", f"a fake has no such route for {method}")
+
+
 def _claims(body: dict[str, Any]) -> list[_wire.Claim]:
     """The keys of an acquire."""
     claims = []
     for index, one in enumerate(body["keys"]):
-        wanted = {"key": one} if isinstance(one, str) else one
+        wanted: dict[str, Any] = {"key": one} if isinstance(one, str) else one
         key = _wire.check_key(wanted["key"], f"keys[{index}]")
         claims.append(_wire.Claim(key, wanted.get("mode") == "shared", wanted.get("limit")))
     return claims

@@ -15,7 +15,13 @@ from ._wire import Claim
 
 _KEEP_PLACE_MS = 5_000
 _REMEMBER_MS = 60_000
-_STATUS = {"invalid-request": 400, "not-found": 404, "unknown-lease": 404, "lease-gone": 410, "too-large": 413}
+_STATUS = {
+    "invalid-request": 400,
+    "not-found": 404,
+    "unknown-lease": 404,
+    "lease-gone": 410,
+    "too-large": 413,
+}
 
 
 class Refusal(Exception):
@@ -68,9 +74,7 @@ class Table:
             return self._repeat(known, claims, until, request)
         self._refuse_if_ended(lease_id)
         ttl_ms, holder, metadata = body.get("ttl_ms", 15_000), body.get("holder"), body.get("metadata", {})
-        lease = Lease(
-            lease_id, tuple(claims), ttl_ms, holder, metadata, until, self.now(), {request: until}
-        )
+        lease = Lease(lease_id, tuple(claims), ttl_ms, holder, metadata, until, self.now(), {request: until})
         fits = self._fits(lease)
         if not fits and wait_ms == 0 and not keeps:
             raise self._held(lease)
@@ -165,11 +169,17 @@ class Table:
         """A lease as its owner sees it."""
         if lease.waits:
             ahead = [
-                sum(other.number < lease.number for other in self.waiters(claim.key)) for claim in lease.claims
+                sum(other.number < lease.number for other in self.waiters(claim.key))
+                for claim in lease.claims
             ]
             return {"lease_id": lease.lease_id, "state": "waiting", "ahead": max(ahead)}
         keys = [{"key": one.key, **_mode(one), "fence": self._fence(one.key)} for one in lease.claims]
-        grant = {"lease_id": lease.lease_id, "state": "granted", "token": lease.number, "holder": lease.holder}
+        grant = {
+            "lease_id": lease.lease_id,
+            "state": "granted",
+            "token": lease.number,
+            "holder": lease.holder,
+        }
         return {**grant, "ttl_ms": lease.ttl_ms, "expires_in_ms": self._left(lease), "keys": keys}
 
     def view(self, key: str) -> dict[str, Any]:
@@ -179,7 +189,11 @@ class Table:
             for one in self.holders(key)
         ]
         waiters = [
-            {"holder": one.holder, "mode": _mode(_claim(one, key))["mode"], "waited_ms": self.now() - one.since_ms}
+            {
+                "holder": one.holder,
+                "mode": _mode(_claim(one, key))["mode"],
+                "waited_ms": self.now() - one.since_ms,
+            }
             for one in self.waiters(key)
         ]
         view = {"key": key, "fence": self._fence(key), "revision": self.revision, "holders": holders}

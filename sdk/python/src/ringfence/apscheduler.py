@@ -34,29 +34,40 @@ def once(
     lock = client.lock(key, hold_at_least=hold_at_least, **options)
 
     def decorate(job: Callable[..., Any]) -> Callable[..., Any]:
-        is_async = isinstance(lock, aio.Lock)
-        if inspect.iscoroutinefunction(job) is not is_async:
-            raise TypeError(f"{job!r}: a client for asyncio is for coroutine functions, the other one for functions")
-        takes = _once.takes_lease(job)
-
-        @functools.wraps(job)
-        def run(*arguments: Any, **named: Any) -> Any:
-            try:
-                lease = lock.try_acquire()
-            except Held as held:
-                return _once.skipped(key, held)
-            with lease:
-                return job(*arguments, **(named | {"lease": lease} if takes else named))
-
-        @functools.wraps(job)
-        async def run_async(*arguments: Any, **named: Any) -> Any:
-            try:
-                lease = await lock.try_acquire()
-            except Held as held:
-                return _once.skipped(key, held)
-            async with lease:
-                return await job(*arguments, **(named | {"lease": lease} if takes else named))
-
-        return run_async if is_async else run
+        if inspect.iscoroutinefunction(job) is not isinstance(lock, aio.Lock):
+            raise TypeError(
+                f"{job!r}: coroutine functions need a client for asyncio, and functions the other one"
+            )
+        return _in_task(lock, key, job) if isinstance(lock, aio.Lock) else _in_thread(lock, key, job)
 
     return decorate
+
+
+def _in_thread(lock: _sync.Lock, key: str, job: Callable[..., Any]) -> Callable[..., Any]:
+    takes = _once.takes_lease(job)
+
+    @functools.wraps(job)
+    def run(*arguments: Any, **named: Any) -> Any:
+        try:
+            lease = lock.try_acquire()
+        except Held as held:
+            return _once.skipped(key, held)
+        with lease:
+            return job(*arguments, **(named | {"lease": lease} if takes else named))
+
+    return run
+
+
+def _in_task(lock: aio.Lock, key: str, job: Callable[..., Any]) -> Callable[..., Any]:
+    takes = _once.takes_lease(job)
+
+    @functools.wraps(job)
+    async def run(*arguments: Any, **named: Any) -> Any:
+        try:
+            lease = await lock.try_acquire()
+        except Held as held:
+            return _once.skipped(key, held)
+        async with lease:
+            return await job(*arguments, **(named | {"lease": lease} if takes else named))
+
+    return run

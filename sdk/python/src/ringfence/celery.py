@@ -74,13 +74,13 @@ def one_beat(
 ) -> type[Scheduler]:
     """A class for `beat_scheduler`: all beats follow the schedule, and the one that has the lease sends the tasks.
 
-    A beat that ends releases the lease, and another goes on at the next task that is due. What comes due while a beat that vanished still
-    has the lease, for the `ttl` at most, nobody sends. Beats whose clocks differ may send a task twice, or not, when the lease changes
-    hands. While the cluster is away, nobody sends once the lease has ended.
+    A beat that ends releases the lease, and another goes on at the next task that is due. What comes due while a beat that vanished
+    still has the lease, for the `ttl` at most, nobody sends. Beats whose clocks differ may send a task twice, or not, when the lease
+    changes hands. While the cluster is away, nobody sends once the lease has ended.
     """
     lock = client.lock(key, **options)
 
-    class OneBeat(base):  # type: ignore[misc, valid-type]
+    class OneBeat(base):  # type: ignore[misc]
         """A scheduler of which one is active."""
 
         _lease: _sync.Lease | None = None

@@ -18,7 +18,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
@@ -123,13 +123,7 @@ class ProtectTable(Operation):  # type: ignore[misc]
         return f"Demand a claim of {self.key!r} for writes to {self.model_name}"
 
 
-if TYPE_CHECKING:
-    _Command = object
-else:
-    _Command = BaseCommand
-
-
-class Locked(_Command):
+class Locked(BaseCommand):  # type: ignore[misc]
     """A management command that runs under a lease, if it is started with `--lock KEY`, or has a `lock` by default.
 
         class Command(Locked):
@@ -138,8 +132,8 @@ class Locked(_Command):
             def handle(self, *args, **options):
                 self.lease.check()
 
-    If another one has the key, it fails with exit status 1, after a wait of `--lock-wait` seconds. It fails, too, if the lease was lost
-    by its end. Without a lock, `lease` is `None`.
+    If another one has the key, it fails with exit status 1, after a wait of `--lock-wait` seconds. It fails, too, if the lease was
+    lost by its end. Without a lock, `lease` is `None`.
     """
 
     lock: str | None = None
@@ -148,7 +142,7 @@ class Locked(_Command):
 
     def add_arguments(self, parser: Any) -> None:
         """The options."""
-        super().add_arguments(parser)  # type: ignore[misc]
+        super().add_arguments(parser)
         parser.add_argument("--lock", metavar="KEY", default=self.lock, help="runs under a lease on this key")
         parser.add_argument(
             "--lock-wait", metavar="SECONDS", type=float, default=0.0, help="how long it waits for the lease"
@@ -158,10 +152,10 @@ class Locked(_Command):
         """Runs the command, perhaps under a lease."""
         key = options.get("lock")
         if key is None:
-            return super().execute(*args, **options)  # type: ignore[misc]
+            return super().execute(*args, **options)
         try:
             with client().lock(key, wait=options.get("lock_wait", 0.0), **self.lock_options) as self.lease:
-                return super().execute(*args, **options)  # type: ignore[misc]
+                return super().execute(*args, **options)
         except Error as error:
             raise CommandError(f"--lock {key}: {error}") from error
         finally:

@@ -10,8 +10,9 @@
         with Session(engine) as session, guarded(session, lease):
             session.get(Account, id).balance += 1
 
-A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428). A session that has read
-already is in a transaction, and takes `claim(session, lease)` instead of the block. `ringfence.sqlalchemy_asyncio` is for `AsyncSession`.
+A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428). A session that has
+read already is in a transaction, and takes `claim(session, lease)` instead of the block. For `AsyncSession` there is
+`ringfence.sqlalchemy_asyncio`.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
@@ -46,7 +46,7 @@ class FakeCluster:
         self._thread.start()
         try:
             self._node, self._listener = self._call(self._begin, host, port)
-            asyncio.run_coroutine_threadsafe(self._listener.accept(), self._loop).result()
+            self._do(self._listener.accept())
         except BaseException:
             self._stop()
             raise
@@ -88,11 +88,11 @@ class FakeCluster:
     @contextmanager
     def away(self) -> Iterator[None]:
         """Meanwhile, nobody reaches the cluster: calls fail as `Unavailable` or `Unknown` after 5 s, and leases run out."""
-        self._call(self._listener.refuse)
+        self._do(self._listener.refuse())
         try:
             yield
         finally:
-            asyncio.run_coroutine_threadsafe(self._listener.accept(), self._loop).result()
+            self._do(self._listener.accept())
 
     def holders(self, key: str) -> list[Blocker]:
         """Who holds a key."""
@@ -115,7 +115,7 @@ class FakeCluster:
     def close(self) -> None:
         """Ends it."""
         if self._thread.is_alive():
-            self._call(self._listener.close)
+            self._do(self._listener.close())
             self._stop()
 
     def __enter__(self) -> FakeCluster:
@@ -154,7 +154,10 @@ class FakeCluster:
         async def call() -> T:
             return work(*arguments)
 
-        return asyncio.run_coroutine_threadsafe(call(), self._loop).result()
+        return self._do(call())
+
+    def _do(self, work: Coroutine[Any, Any, T]) -> T:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
 
     def _begin(self, host: str, port: int) -> tuple[Node, Listener]:
         node = Node(lambda: self.clock().boot // MS)

@@ -1,0 +1,232 @@
+"""The plugs, each with the real framework."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import apscheduler.events
+import pytest
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from apscheduler.schedulers.background import BackgroundScheduler
+from celery import Celery, beat
+from celery.contrib.testing.worker import start_worker
+from cluster import SOON, Cluster, until
+
+import ringfence
+from ringfence import apscheduler as apscheduler_plug
+from ringfence import celery as celery_plug
+
+Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+
+@pytest.fixture
+def app() -> Iterator[Celery]:
+    """An application with a broker in memory, and a worker with several threads."""
+    app = Celery("tests", broker="memory://", backend="cache+memory://")
+    app.conf.worker_hijack_root_logger = False
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def worker(app: Celery) -> Iterator[Callable[[], Any]]:
+    """Starts the worker, once the tasks are there."""
+    started: list[Any] = []
+
+    def start() -> None:
+        context = start_worker(app, pool="threads", concurrency=3, perform_ping_check=False)
+        context.__enter__()
+        started.append(context)
+
+    yield start
+    for context in started:
+        context.__exit__(None, None, None)
+
+
+def test_a_task_of_celery_runs_once_at_a_time_with_its_token(
+    app: Celery, worker: Callable[[], Any], client: ringfence.Client, cluster: Cluster
+) -> None:
+    go_on = threading.Event()
+
+    @app.task
+    @celery_plug.once(client, lambda day: f"celery/{day}")
+    def report(day: str, *, lease: ringfence.Lease) -> int:
+        go_on.wait(SOON)
+        lease.check()
+        return lease.token
+
+    @app.task(max_retries=None)
+    @celery_plug.once(client, "celery/monday", countdown=0.1)
+    def patient() -> str:
+        return "done later"
+
+    worker()
+    first = report.delay("monday")
+    [holder] = until(lambda: cluster.holders("celery/monday"), "it runs")
+    assert report.delay("monday").get(timeout=SOON) is None
+    later = patient.delay()
+    until(lambda: later.state == "RETRY", "it is retried")
+    go_on.set()
+    assert first.get(timeout=SOON) == holder["token"]
+    assert later.get(timeout=SOON) == "done later"
+    assert report.delay("tuesday").get(timeout=SOON) > holder["token"]
+
+
+def test_a_task_of_celery_that_loses_its_lease_fails_with_lost(
+    app: Celery, worker: Callable[[], Any], client: ringfence.Client, cluster: Cluster
+) -> None:
+    @app.task
+    @celery_plug.once(client, "celery/lost", ttl=2)
+    def task(*, lease: ringfence.Lease) -> None:
+        lease.wait_lost(SOON)
+
+    worker()
+    result = task.delay()
+    [holder] = until(lambda: cluster.holders("celery/lost"), "it runs")
+    cluster.revoke("celery/lost", holder["token"])
+    # The backend builds the error anew.
+    with pytest.raises(Exception, match="revoked"):
+        result.get(timeout=SOON)
+
+
+class Beat:
+    """A beat on a thread of its own, and what it has sent."""
+
+    def __init__(self, app: Celery, client: ringfence.Client, folder: Path) -> None:
+        self.sent: list[float] = []
+        sent = self.sent
+
+        class Recorded(beat.PersistentScheduler):
+            def apply_async(self, entry: Any, producer: Any = None, advance: bool = True, **more: Any) -> Any:
+                sent.append(time.monotonic())
+                return super().apply_async(entry, producer, advance, **more)
+
+        scheduler = celery_plug.one_beat(client, "celery/beat", base=Recorded, ttl=2)
+        folder.mkdir()
+        self.service = beat.Service(
+            app, max_interval=0.1, schedule_filename=str(folder / "schedule"), scheduler_cls=scheduler
+        )
+        self.thread = threading.Thread(target=self.service.start, kwargs={"embedded_process": True})
+        self.thread.start()
+
+    def stop(self) -> None:
+        self.service.stop(wait=False)
+        self.thread.join(SOON)
+        assert not self.thread.is_alive()
+
+
+def test_of_two_beats_one_is_active_and_the_other_goes_on(
+    app: Celery, client: ringfence.Client, cluster: Cluster, tmp_path: Path
+) -> None:
+    @app.task
+    def tick() -> None:
+        """Nobody runs it."""
+
+    app.conf.beat_schedule = {"tick": {"task": tick.name, "schedule": 0.1}}
+    with ringfence.Client(cluster.urls) as other:
+        beats = [Beat(app, client, tmp_path / "1"), Beat(app, other, tmp_path / "2")]
+        active = until(lambda: next((one for one in beats if one.sent), None), "one sends")
+        standby = beats[1 - beats.index(active)]
+        until(lambda: len(active.sent) > 5, "it goes on")
+        assert not standby.sent
+        # A lease that is lost is taken anew, by either.
+        [holder] = cluster.holders("celery/beat")
+        cluster.revoke("celery/beat", holder["token"])
+        until(lambda: cluster.holders("celery/beat"), "one is active again")
+        active, standby = (active, standby) if active.service.scheduler._is_active() else (standby, active)
+        active.stop()
+        seen = len(standby.sent)
+        until(lambda: len(standby.sent) > seen + 2, "the other one goes on")
+        standby.stop()
+    assert cluster.holders("celery/beat") == []
+
+
+def test_a_job_runs_on_one_of_many_schedulers(
+    cluster: Cluster, client: ringfence.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "ringfence")
+    tokens: list[int] = []
+    with ringfence.Client(cluster.urls) as other:
+        schedulers = [BackgroundScheduler(), BackgroundScheduler()]
+        for scheduler, one in zip(schedulers, (client, other), strict=True):
+
+            @apscheduler_plug.once(one, "jobs/nightly", hold_at_least=2)
+            def job(lease: ringfence.Lease) -> None:
+                tokens.append(lease.token)
+
+            scheduler.add_job(job)
+            scheduler.start()
+        until(lambda: "jobs/nightly' is done elsewhere" in caplog.text, "one leaves it to the other")
+        until(lambda: tokens, "one runs it")
+        for scheduler in schedulers:
+            scheduler.shutdown()
+        assert len(tokens) == 1
+    until(lambda: not cluster.holders("jobs/nightly"), "others may run it again")
+
+
+def test_a_scheduler_is_told_of_a_job_that_lost_its_lease(cluster: Cluster, client: ringfence.Client) -> None:
+    errors: list[BaseException] = []
+
+    def note(event: Any) -> None:
+        errors.append(event.exception)
+
+    scheduler = BackgroundScheduler()
+    scheduler.add_listener(note, apscheduler.events.EVENT_JOB_ERROR)
+    scheduler.start()
+
+    @apscheduler_plug.once(client, "jobs/lost", hold_at_least=0, ttl=2)
+    def job(lease: ringfence.Lease) -> None:
+        lease.wait_lost(SOON)
+
+    scheduler.add_job(job)
+    lose(cluster, "jobs/lost")
+    until(lambda: errors, "the scheduler is told")
+    scheduler.shutdown()
+
+    async def main() -> None:
+        scheduler = AsyncIOScheduler()
+        scheduler.add_listener(note, apscheduler.events.EVENT_JOB_ERROR)
+        scheduler.start()
+        cancelled = asyncio.Event()
+
+        async with ringfence.aio.Client(cluster.urls) as client:
+
+            @apscheduler_plug.once(client, "jobs/lost", hold_at_least=0, ttl=2)
+            async def job() -> None:
+                try:
+                    await asyncio.sleep(SOON)
+                except asyncio.CancelledError:
+                    cancelled.set()
+                    raise
+
+            scheduler.add_job(job)
+            await asyncio.to_thread(lose, cluster, "jobs/lost")
+            await asyncio.wait_for(cancelled.wait(), SOON)
+            while len(errors) < 2:
+                await asyncio.sleep(0.01)
+            scheduler.shutdown()
+
+    asyncio.run(main())
+    assert [type(error) for error in errors] == [ringfence.Lost, ringfence.Lost]
+
+
+def test_a_job_has_the_client_of_its_kind(client: ringfence.Client, cluster: Cluster) -> None:
+    async def job() -> None:
+        """A coroutine function."""
+
+    with pytest.raises(TypeError, match="coroutine functions need a client for asyncio"):
+        apscheduler_plug.once(client, "jobs/kind", hold_at_least=1)(job)
+    with pytest.raises(TypeError):
+        apscheduler_plug.once(ringfence.aio.Client(cluster.urls), "jobs/kind", hold_at_least=1)(print)
+
+
+def lose(cluster: Cluster, key: str) -> None:
+    [holder] = until(lambda: cluster.holders(key), "it is held")
+    cluster.revoke(key, holder["token"])
