@@ -170,27 +170,3 @@ def test_the_conformance_suite_plays_the_fake(arguments: list[str]) -> None:
         env=environment,
     )
     assert played.returncode == 0, played.stdout + played.stderr
-
-
-def test_pytest_has_the_fixtures(tmp_path: Path) -> None:
-    (tmp_path / "test_mine.py").write_text(
-        """
-import pytest
-from ringfence import Lost
-
-def test_mine(ringfence, ringfence_cluster):
-    with pytest.raises(Lost), ringfence.lock("a") as lease:
-        assert lease.token == 1
-        ringfence_cluster.revoke("a")
-        lease.check()
-
-def test_another_begins_anew(ringfence):
-    with ringfence.lock("a") as lease:
-        assert lease.token == 1
-"""
-    )
-    # The entry point is that of the package once it is installed.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "ringfence._pytest", "-W", "error", "test_mine.py"]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "2 passed" in ran.stdout
