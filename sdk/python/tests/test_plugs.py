@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import apscheduler.events
+import httpx
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, beat
 from celery.contrib.testing.worker import start_worker
 from cluster import SOON, Cluster, until
+from fastapi import Depends, FastAPI
+from readme import at, example
 
 import ringfence
 from ringfence import apscheduler as apscheduler_plug
@@ -157,7 +160,7 @@ def test_a_job_runs_on_one_of_many_schedulers(
         schedulers = [BackgroundScheduler(), BackgroundScheduler()]
         for scheduler, one in zip(schedulers, (client, other), strict=True):
 
-            @apscheduler_plug.once(one, "jobs/nightly", hold_at_least=2)
+            @apscheduler_plug.once(one, "jobs/nightly", hold_at_least=1, ttl=3)
             def job(lease: ringfence.Lease) -> None:
                 tokens.append(lease.token)
 
@@ -225,6 +228,59 @@ def test_a_job_has_the_client_of_its_kind(client: ringfence.Client, cluster: Clu
         apscheduler_plug.once(client, "jobs/kind", hold_at_least=1)(job)
     with pytest.raises(TypeError):
         apscheduler_plug.once(ringfence.aio.Client(cluster.urls), "jobs/kind", hold_at_least=1)(print)
+
+
+@pytest.mark.parametrize("path", ["/accounts/7", "/aio/accounts/7"])
+def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client: ringfence.Client) -> None:
+    """With the example of the README."""
+    names: dict[str, Any] = {}
+    exec(at(cluster, example("from fastapi import")), names)
+
+    async def main() -> None:
+        app: FastAPI = names["app"]
+        begun, go_on = threading.Event(), threading.Event()
+
+        of_account = Depends(names["of_account"], scope="function")
+        aio_of_account = Depends(names["aio_of_account"], scope="function")
+
+        @app.put("/slow/accounts/{id}")
+        def slow(lease: Any = of_account) -> int:
+            begun.set()
+            go_on.wait(SOON)
+            return int(lease.token)
+
+        @app.put("/slow/aio/accounts/{id}")
+        async def aio_slow(lease: Any = aio_of_account) -> int:
+            begun.set()
+            while not go_on.is_set():
+                await asyncio.sleep(0.01)
+            return int(lease.token)
+
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test", timeout=None) as http:
+            first = await http.put(path)
+            assert first.status_code == 200
+            assert cluster.holders("accounts/7") == []
+            # One after the other, though they come at once.
+            tokens = [one.json() for one in await asyncio.gather(*(http.put(path) for _ in range(4)))]
+            assert len(set(tokens)) == 4
+            assert min(tokens) > first.json()
+            assert cluster.holders("accounts/7") == []
+            # Whoever loses the lease is told, and does not get the answer.
+            losing = asyncio.create_task(http.put(f"/slow{path}"))
+            assert await asyncio.to_thread(begun.wait, SOON)
+            await asyncio.to_thread(lose, cluster, "accounts/7")
+            with client.lock("accounts/7", wait=SOON):
+                busy = asyncio.create_task(http.put(path))
+                go_on.set()
+                lost = await losing
+                assert (lost.status_code, "lost" in lost.text) == (503, True), lost.text
+                late = await busy
+                assert (late.status_code, "not granted" in late.text) == (409, True), late.text
+        await names["aio_client"].close()
+        names["client"].close()
+
+    asyncio.run(main())
 
 
 def lose(cluster: Cluster, key: str) -> None:
