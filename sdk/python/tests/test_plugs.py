@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +21,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, beat
 from celery.contrib.testing.worker import start_worker
-from cluster import SOON, Cluster, until
+from cluster import SOON, Cluster, spawn, until
 from fastapi import Depends, FastAPI
 from readme import at, example
 
@@ -99,6 +102,59 @@ def test_a_task_of_celery_that_loses_its_lease_fails_with_lost(
         result.get(timeout=SOON)
 
 
+FORKED = """
+import os, time
+from celery import Celery
+import ringfence
+from ringfence.celery import once
+
+folder = os.environ["FOLDER"]
+app = Celery("forked", broker="filesystem://", backend=f"file://{folder}/results")
+paths = {"data_folder_in": f"{folder}/queue", "data_folder_out": f"{folder}/queue", "control_folder": f"{folder}/control"}
+app.conf.broker_transport_options = {**paths, "polling_interval": 0.1}
+client = ringfence.Client(os.environ["URLS"].split())
+# The parent has used it, too.
+client.holders("celery/forked")
+
+@app.task
+@once(client, "celery/forked")
+def work(*, lease):
+    while not os.path.exists(f"{folder}/go-on"):
+        lease.check()
+        time.sleep(0.01)
+    return [lease.token, os.getpid()]
+"""
+
+
+def test_a_task_runs_once_among_the_processes_of_a_worker_that_forks(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("queue", "results", "control"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "forked.py").write_text(FORKED)
+    monkeypatch.setenv("FOLDER", str(tmp_path))
+    monkeypatch.setenv("URLS", " ".join(cluster.urls))
+    monkeypatch.setenv("PYTHONPATH", str(Path(ringfence.__file__).parent.parent))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    module = importlib.import_module("forked")
+    quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat"]
+    command = [sys.executable, "-m", "celery", "-A", "forked", "worker", "-P", "prefork", "-c", "2", *quiet]
+    worker = spawn(command, tmp_path / "log", cwd=tmp_path)
+    try:
+        first = module.work.delay()
+        [holder] = until(lambda: cluster.holders("celery/forked"), "it runs")
+        assert module.work.delay().get(timeout=SOON) is None
+        (tmp_path / "go-on").touch()
+        token, process = first.get(timeout=SOON)
+        assert token == holder["token"]
+        assert process not in (worker.pid, os.getpid())
+    finally:
+        worker.terminate()
+        worker.wait()
+        module.client.close()
+        module.app.close()
+
+
 class Beat:
     """A beat on a thread of its own, and what it has sent."""
 
@@ -111,7 +167,7 @@ class Beat:
                 sent.append(time.monotonic())
                 return super().apply_async(entry, producer, advance, **more)
 
-        scheduler = celery_plug.one_beat(client, "celery/beat", base=Recorded, ttl=2)
+        scheduler = celery_plug.one_beat(client, "celery/beat", base=Recorded, ttl=6)
         folder.mkdir()
         self.service = beat.Service(
             app, max_interval=0.1, schedule_filename=str(folder / "schedule"), scheduler_cls=scheduler
@@ -140,11 +196,14 @@ def test_of_two_beats_one_is_active_and_the_other_goes_on(
         until(lambda: len(active.sent) > 5, "it goes on")
         assert not standby.sent
         # A lease that is lost is taken anew, by either.
-        [holder] = cluster.holders("celery/beat")
-        cluster.revoke("celery/beat", holder["token"])
-        until(lambda: cluster.holders("celery/beat"), "one is active again")
-        active, standby = (active, standby) if active.service.scheduler._is_active() else (standby, active)
+        [lost] = cluster.holders("celery/beat")
+        cluster.revoke("celery/beat", lost["token"])
+        [holder] = until(lambda: cluster.holders("celery/beat"), "one is active again")
+        if not active.service.scheduler._is_active():
+            active, standby = standby, active
         active.stop()
+        # It has not waited for the end of the lease.
+        assert holder["token"] not in [one["token"] for one in cluster.holders("celery/beat")]
         seen = len(standby.sent)
         until(lambda: len(standby.sent) > seen + 2, "the other one goes on")
         standby.stop()
@@ -277,8 +336,8 @@ def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client:
                 assert (lost.status_code, "lost" in lost.text) == (503, True), lost.text
                 late = await busy
                 assert (late.status_code, "not granted" in late.text) == (409, True), late.text
-        await names["aio_client"].close()
-        names["client"].close()
+        async with names["lifespan"](app):
+            """Its end closes the clients."""
 
     asyncio.run(main())
 

@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import Any, TypeVar
 
-from . import _clock, _fork, _sync, aio
+from . import _clock, _fork, _sync, _wire, aio
 from ._engine import Engine
 from ._fake_node import Listener, Node
 from ._fake_table import Lease
@@ -72,7 +72,7 @@ class FakeCluster:
     def advance(self, seconds: float) -> None:
         """Moves the time, as if all programs had been paused for so long: what was not renewed in time has ended."""
         # A client must not count for longer than its cluster.
-        self._ahead += int(seconds * 1e9)
+        self._ahead += int((_wire.bound("seconds", seconds) or 0.0) * 1e9)
         self._call(self._node.look)
         for client in list(self._clients):
             _on_its_loop(client, lambda engine: engine.keeper.wake())
