@@ -199,7 +199,7 @@ def test_of_two_beats_one_is_active_and_the_other_goes_on(
         [lost] = cluster.holders("celery/beat")
         cluster.revoke("celery/beat", lost["token"])
         [holder] = until(lambda: cluster.holders("celery/beat"), "one is active again")
-        if not active.service.scheduler._is_active():
+        if not active.service.scheduler.turn.is_ours():
             active, standby = standby, active
         active.stop()
         # It has not waited for the end of the lease.

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = ["once", "one_beat"]
 
 _LOG = logging.getLogger("ringfence")
 _BEAT_TIMEOUT = 2.0
+_BEAT_PAUSE = 5.0
 
 
 def once(
@@ -83,35 +85,56 @@ def one_beat(
     class OneBeat(base):  # type: ignore[misc]
         """A scheduler of which one is active."""
 
-        _lease: _sync.Lease | None = None
+        def __init__(self, *arguments: Any, **named: Any) -> None:
+            # It may take what is due already.
+            self.turn = _Turn(lock)
+            super().__init__(*arguments, **named)
 
         def apply_entry(self, entry: Any, producer: Any = None) -> None:
             """Sends a task that is due, if this one is active."""
-            if self._is_active():
+            if self.turn.is_ours():
                 super().apply_entry(entry, producer)
 
         def close(self) -> None:
             """Ends, and lets another one go on."""
-            lease, self._lease = self._lease, None
-            if lease is not None:
-                try:
-                    lease.release(timeout=_BEAT_TIMEOUT)
-                except Error as error:
-                    _LOG.warning("this beat ends without a release: %s", error)
+            self.turn.end()
             super().close()
 
-        def _is_active(self) -> bool:
-            if self._lease is not None and self._lease.lost_reason is None:
-                return True
-            self._lease = None
-            try:
-                self._lease = lock.try_acquire(timeout=_BEAT_TIMEOUT)
-            except Held:
-                return False
-            except Error as error:
-                _LOG.warning("this beat cannot become active: %s", error)
-                return False
-            _LOG.info("this beat is active, with token %d", self._lease.token)
-            return True
-
     return OneBeat
+
+
+class _Turn:
+    """Which of many is active: the one that has the lease."""
+
+    def __init__(self, lock: _sync.Lock) -> None:
+        self._lock = lock
+        self._lease: _sync.Lease | None = None
+        self._away_until = 0.0
+
+    def is_ours(self) -> bool:
+        """Whether it is this one, which tries to be if it is not."""
+        if self._lease is not None and self._lease.lost_reason is None:
+            return True
+        self._lease = None
+        if time.monotonic() < self._away_until:
+            return False
+        try:
+            self._lease = self._lock.try_acquire(timeout=_BEAT_TIMEOUT)
+        except Held:
+            return False
+        except Error as error:
+            # The next tasks that are due must not wait for that, too.
+            self._away_until = time.monotonic() + _BEAT_PAUSE
+            _LOG.warning("this beat cannot become active: %s", error)
+            return False
+        _LOG.info("this beat is active, with token %d", self._lease.token)
+        return True
+
+    def end(self) -> None:
+        """Lets another one have it."""
+        lease, self._lease = self._lease, None
+        try:
+            if lease is not None:
+                lease.release(timeout=_BEAT_TIMEOUT)
+        except Error as error:
+            _LOG.warning("this beat ends without a release: %s", error)
