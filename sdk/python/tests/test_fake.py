@@ -120,6 +120,12 @@ def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: 
     lease.release()
 
 
+def test_a_port_has_one_fake(fake: FakeCluster) -> None:
+    port = int(fake.url.rpartition(":")[2])
+    with pytest.raises(OSError, match="in use"):
+        FakeCluster(port=port)
+
+
 def test_the_client_for_asyncio_has_it_too() -> None:
     async def main() -> None:
         with FakeCluster() as fake:

@@ -173,6 +173,9 @@ class Listener:
 
     def __init__(self, node: Node, host: str, port: int) -> None:
         self._node = node
+        if port:
+            # Another fake would share it.
+            _socket(host, port, shares=False).close()
         # Never listens.
         self._place = _socket(host, port)
         self.address: tuple[str, int] = self._place.getsockname()[:2]
@@ -295,12 +298,12 @@ def _claims(body: dict[str, Any]) -> list[_wire.Claim]:
     return claims
 
 
-def _socket(host: str, port: int) -> socket.socket:
+def _socket(host: str, port: int, shares: bool = True) -> socket.socket:
     """One that shares its port with others that are made here."""
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    for name in ("SO_REUSEADDR", "SO_REUSEPORT"):
-        if hasattr(socket, name):
-            made.setsockopt(socket.SOL_SOCKET, getattr(socket, name), 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    if shares:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     try:
         made.bind((host, port))
     except OSError:
