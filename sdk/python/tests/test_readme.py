@@ -21,6 +21,8 @@ PRINTS = {
     "cluster.away()": ["[] 0"],
     "monkey.patch_all()": ["write a", "write b"],
 }
+# Whoever used these would reach nobody.
+NO_PROXY = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
 DJANGO = """
 import json, sys, django
 from django.conf import settings
@@ -67,7 +69,7 @@ def run(arguments: list[str], installed: Path, cwd: Path) -> list[str]:
     """Runs Python, which has to succeed silently, and returns what it prints."""
     ran = subprocess.run(
         [sys.executable, "-W", "error", *arguments],
-        env={"PYTHONPATH": f"{installed}:{HERE}", "PYTHONDONTWRITEBYTECODE": "1"},
+        env={"PYTHONPATH": f"{installed}:{HERE}", "PYTHONDONTWRITEBYTECODE": "1", **NO_PROXY},
         cwd=cwd,
         capture_output=True,
         text=True,
