@@ -175,6 +175,11 @@ class Beat:
         self.thread = threading.Thread(target=self.service.start, kwargs={"embedded_process": True})
         self.thread.start()
 
+    @property
+    def token(self) -> int | None:
+        lease = self.service.scheduler.turn._lease
+        return lease and lease.token
+
     def stop(self) -> None:
         self.service.stop(wait=False)
         self.thread.join(SOON)
@@ -199,8 +204,10 @@ def test_of_two_beats_one_is_active_and_the_other_goes_on(
         [lost] = cluster.holders("celery/beat")
         cluster.revoke("celery/beat", lost["token"])
         [holder] = until(lambda: cluster.holders("celery/beat"), "one is active again")
-        if not active.service.scheduler.turn.is_ours():
-            active, standby = standby, active
+        active = until(
+            lambda: next((one for one in beats if one.token == holder["token"]), None), "it is this one"
+        )
+        standby = beats[1 - beats.index(active)]
         active.stop()
         # It has not waited for the end of the lease.
         assert holder["token"] not in [one["token"] for one in cluster.holders("celery/beat")]

@@ -15,6 +15,8 @@ from ._fake_table import Refusal, Table
 from .errors import Invalid
 
 _ABANDONED_AFTER = 2.0
+# In how many rounds of the loop a connection that was accepted is there.
+_ACCEPTS_IN = 4
 _MAX_HEAD = 64 << 10
 _MAX_BODY = 1 << 20
 
@@ -195,6 +197,8 @@ class Listener:
         if self._server is not None:
             self._server.close()
             self._server = None
+        for _ in range(_ACCEPTS_IN):
+            await asyncio.sleep(0)
         while self._open:
             for connection in self._open:
                 connection.abort()
