@@ -172,7 +172,9 @@ class Beat:
         self.service = beat.Service(
             app, max_interval=0.1, schedule_filename=str(folder / "schedule"), scheduler_cls=scheduler
         )
-        self.thread = threading.Thread(target=self.service.start, kwargs={"embedded_process": True})
+        self.thread = threading.Thread(
+            target=self.service.start, kwargs={"embedded_process": True}, daemon=True
+        )
         self.thread.start()
 
     @property
