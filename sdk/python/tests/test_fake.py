@@ -65,12 +65,12 @@ def test_holders_share_up_to_a_limit_and_come_in_order(fake: FakeCluster, client
     one, two = client.lock("a", limit=2).acquire(), client.lock("a", limit=2).acquire()
     assert two.fence("a") == one.token
     with ThreadPoolExecutor(3) as pool:
-        third = pool.submit(client.lock("a", shared=True).acquire)
+        third = pool.submit(client.lock("a", shared=True, wait=SOON).acquire)
         until(lambda: fake.waiters("a") == 1, "the third waits")
-        alone = pool.submit(client.lock("a").acquire)
+        alone = pool.submit(client.lock("a", wait=SOON).acquire)
         until(lambda: fake.waiters("a") == 2, "it waits")
         # Who came first comes first, though this one would fit.
-        fourth = pool.submit(client.lock("a", shared=True).acquire)
+        fourth = pool.submit(client.lock("a", shared=True, wait=SOON).acquire)
         until(lambda: fake.waiters("a") == 3, "the last one waits")
         one.release()
         shared = third.result(SOON)
@@ -100,7 +100,7 @@ def test_what_a_test_does_to_a_lease_is_known_at_once(fake: FakeCluster, client:
 def test_time_that_is_moved_ends_what_was_not_renewed(fake: FakeCluster, client: ringfence.Client) -> None:
     lease, longer = client.lock("a", ttl=15).acquire(), client.lock("b", ttl=60).acquire()
     with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(client.lock("a").acquire)
+        waiting = pool.submit(client.lock("a", wait=SOON).acquire)
         until(lambda: fake.waiters("a") == 1, "it waits")
         fake.advance(20)
         assert lease.lost_reason == "unconfirmed"
