@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import apscheduler.events
 import httpx
@@ -22,7 +22,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, beat
 from celery.contrib.testing.worker import start_worker
 from cluster import SOON, Cluster, spawn, until
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from readme import at, example
 
 import ringfence
@@ -308,8 +308,11 @@ def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client:
         app: FastAPI = names["app"]
         begun, go_on = threading.Event(), threading.Event()
 
-        of_account = Depends(names["of_account"], scope="function")
-        aio_of_account = Depends(names["aio_of_account"], scope="function")
+        # The dependencies of the example.
+        of_account, aio_of_account = (
+            get_type_hints(names[name], include_extras=True)["lease"].__metadata__[0]
+            for name in ("put", "aio_put")
+        )
 
         @app.put("/slow/accounts/{id}")
         def slow(lease: Any = of_account) -> int:
