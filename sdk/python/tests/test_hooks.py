@@ -53,7 +53,11 @@ def test_hooks_are_told_what_becomes_of_leases(cluster: Cluster) -> None:
     with ringfence.Client(cluster.urls, hooks=told) as client, ThreadPoolExecutor(1) as pool:
         with client.lock("hooks/a", ttl=600) as lease:
             waiting = pool.submit(client.lock("hooks/a", wait=SOON).acquire)
-            until(lambda: cluster.waiters("hooks/a"), "it waits")
+            engine: Any = client._runner().engine()
+            until(
+                lambda: engine.cluster.waits._free < 32,
+                "it has a place, and waits on a connection of its own",
+            )
             lease.renew()
         kept = waiting.result(SOON)
         client.lock("hooks/lost", max_hold=0.2).acquire().wait_lost()

@@ -84,16 +84,16 @@ from prometheus_client import REGISTRY
 
 read = REGISTRY.get_sample_value
 lease = counted.lock("readme/counted").acquire()
-until(lambda: read("ringfence_leases_held") == 1)
+until(lambda: read("leases_held") == 1)
 waiting = threading.Thread(target=lambda: counted.lock("readme/counted").acquire().release())
 waiting.start()
-time.sleep(0.5)  # it stands in the queue
+until(lambda: counted._runner().engine().cluster.waits._free < 32)  # it has a place in the queue
 lease.release()
 waiting.join()
 lost = counted.lock("readme/counted", max_hold=0.2).acquire()
 lost.wait_lost()
-until(lambda: read("ringfence_leases_lost_total", {"reason": "max-hold"}) == 1 and read("ringfence_leases_held") == 0)
-print(f"waited {read('ringfence_wait_seconds_count')}")
+until(lambda: read("leases_lost_total", {"reason": "max-hold"}) == 1 and read("leases_held") == 0)
+print(f"waited {read('lock_wait_seconds_count')}")
 counted.close()
 """
 # What is done before and after an example that only defines something.

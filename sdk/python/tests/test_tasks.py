@@ -150,7 +150,6 @@ def test_the_body_that_wait_for_has_entered_is_cancelled(
                 await asyncio.sleep(SOON)
             with pytest.raises(ringfence.Lost):
                 await manager.__aexit__(None, None, None)
-            asyncio.current_task().uncancel()  # type: ignore[union-attr]
 
     async def lease_of(client: aio.Client) -> aio.Lease:
         return await client.lock("tasks/wait-for", max_hold=0.3).acquire()

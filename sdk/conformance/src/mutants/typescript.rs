@@ -234,7 +234,11 @@ mutants! {
     "stale-ends-the-race" "client.ts"
         r#"?.kind === "Stale";"#
         => r#"?.kind === "";"#
-        fails ["lead-goes-on-after-stale" "lead-goes-on-after-stale-and-a-late-loss"];
+        fails ["lead-goes-on-after-stale"];
+    "stale-and-lost-ends-the-race" "client.ts"
+        "if (!(isStale || isLost) || release.isTaken"
+        => "if (isStale === isLost || release.isTaken"
+        fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "client.ts"
         "this.#call(options.signal, request.timeoutMs, (stop) =>"
         => "this.#call(options.signal, undefined, (stop) =>"

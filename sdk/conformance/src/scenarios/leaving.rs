@@ -96,11 +96,11 @@ pub(crate) async fn hold_at_least_by_others(stage: &mut Stage) -> anyhow::Result
 pub(crate) async fn hold_at_least_in_an_outage(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let begun = Instant::now();
-    stage.acquired(json!({"ttl_ms": 9_000, "hold_at_least_ms": 15_000})).await?;
+    stage.acquired(json!({"ttl_ms": 10_000, "hold_at_least_ms": 15_000})).await?;
     stage.play(|_| Act::close());
     let releasing = stage.adapter.begin("release", &json!({"lease": "L"})).await?;
-    // It is longer than a call is repeated, and shorter than the lease lives.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    // It is longer than a call is repeated, with the pause before its last attempt, and shorter than the lease lives.
+    tokio::time::sleep(Duration::from_secs(7)).await;
     stage.play(|_| Act::pass());
     if let Err(refusal) = releasing.answer().await? {
         let is_doubt = ["Unknown", "Unavailable"].contains(&&*refusal.kind);

@@ -31,8 +31,8 @@ class Hooks:
     """What a client calls. Override what you need. A function that fails stops nothing, and goes to the log. A lease that was adopted
     was not granted here, and one that is left by its id is not released.
 
-    Client for threads: all are called on one thread, in order, which renews nothing, so they may block. Client for asyncio: on the
-    loop, so they must not.
+    Client for threads: all are called on one thread, in order, which renews nothing, so they may block. Nobody waits for them, nor
+    does `close`. Client for asyncio: on the loop, so they must not block.
     """
 
     def waited(self, keys: Sequence[str], seconds: float) -> None:
