@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, get_type_hints
 
@@ -21,6 +20,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, beat
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 from cluster import SOON, Cluster, spawn, until
 from fastapi import FastAPI
 from readme import at, example
@@ -29,14 +29,16 @@ import ringfence
 from ringfence import apscheduler as apscheduler_plug
 from ringfence import celery as celery_plug
 
-Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+@setup_logging.connect
+def leave_the_log(**_: Any) -> None:
+    """A worker would raise the level of all loggers of this process, for all tests that follow."""
 
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
     """An application with a broker in memory, and a worker with several threads."""
     app = Celery("tests", broker="memory://", backend="cache+memory://")
-    app.conf.worker_hijack_root_logger = False
     yield app
     app.close()
 
