@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -44,8 +45,13 @@ class Postgres:
         self._process = spawn(command, self.dir.with_suffix(".log"), cwd="/")
         until(self._is_ready, "PostgreSQL accepts clients")
 
+    def create(self, database: str) -> None:
+        where = ["-h", self.host, "-p", str(self.port), "-U", "postgres"]
+        subprocess.run([str(installed("createdb")), *where, database], check=True, capture_output=True)
+
     def close(self) -> None:
-        self._process.terminate()
+        # It would wait for the clients of a test that failed.
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()
         self._claim.close()
         shutil.rmtree(self.dir)
