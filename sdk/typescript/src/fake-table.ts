@@ -20,7 +20,7 @@ interface Claim {
 
 /** An acquire, as it is asked for. */
 export interface Wanted {
-  readonly keys: readonly { readonly key: string; readonly mode?: "exclusive" | "shared"; readonly limit?: number }[];
+  readonly keys: readonly (string | { key: string; mode?: "exclusive" | "shared"; limit?: number | null })[];
   readonly ttl_ms?: number;
   readonly wait_ms?: number;
   readonly keep_place?: boolean;
@@ -125,7 +125,10 @@ export class FakeTable {
       answer: waitMs > 0 ? answer : undefined,
       goneMs: NEVER,
     };
-    const claims = wanted.keys.map(({ key, mode = "exclusive", limit = null }) => ({ key, mode, limit }) as const);
+    const claims = wanted.keys.map((claim) => {
+      const { key, mode = "exclusive", limit = null } = typeof claim === "string" ? { key: claim } : claim;
+      return { key, mode, limit };
+    });
     const known = this.#leases.get(id);
     if (known !== undefined) {
       return this.#repeat(known, claims, request);
@@ -233,6 +236,17 @@ export class FakeTable {
     }
   }
 
+  /** How many there are. */
+  get counts() {
+    const live_leases = [...this.#leases.values()].filter(({ token }) => token !== undefined).length;
+    return { live_leases, waiters: this.#leases.size - live_leases, revision: this.#number, at_ms: 0 };
+  }
+
+  /** The views of all keys that begin so. */
+  keys(prefix: string) {
+    return [...this.#locks.keys()].filter((key) => key.startsWith(prefix)).map((key) => this.key(key));
+  }
+
   /** The public view of a key. */
   key(key: string) {
     const holders = this.#holders(key).map((lease) => ({
@@ -287,8 +301,7 @@ export class FakeTable {
     for (const request of lease.requests) {
       request.answer?.(gone(end));
     }
-    const touched = new Set(lease.claims.flatMap(({ key }) => this.#lock(key)));
-    for (const waiter of touched) {
+    for (const waiter of new Set(lease.claims.flatMap(({ key }) => this.#lock(key)))) {
       if (waiter.token === undefined && this.#mayEnter(waiter)) {
         this.#grant(waiter);
         for (const request of waiter.requests) {

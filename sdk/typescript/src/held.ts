@@ -69,14 +69,17 @@ export class Held {
     if (aborted !== undefined) {
       return aborted;
     }
-    const ended = this.#ended ?? new AbortController();
-    if (loss !== undefined) {
+    if (this.#ended !== undefined) {
+      return this.#ended.signal;
+    }
+    const ended = new AbortController();
+    // However much work listens.
+    setMaxListeners(0, ended.signal);
+    if (loss === undefined) {
+      this.#ended = ended;
+    } else {
       ended.abort(new LostError(loss));
       this.#aborted = new WeakRef(ended.signal);
-    } else if (this.#ended === undefined) {
-      this.#ended = ended;
-      // However much work listens.
-      setMaxListeners(0, ended.signal);
     }
     return ended.signal;
   }

@@ -35,6 +35,11 @@ export interface FakeHolder {
 
 const KEYS = "/v1/keys/";
 const LEASES = "/v1/leases/";
+/** What it says of itself. */
+const STATUS = {
+  ...{ node_id: 1, role: "leader", term: 1, leader: 1, members: {}, version: "fake" },
+  ...{ last_log_index: null, committed_index: null, applied_index: null, mirror: null },
+};
 
 /** A cluster of one node, in memory. */
 export class FakeCluster implements AsyncDisposable {
@@ -56,9 +61,9 @@ export class FakeCluster implements AsyncDisposable {
   }
 
   /** Starts one, on a port that is free or on this one. */
-  static async start({ port = 0 }: { port?: number } = {}): Promise<FakeCluster> {
+  static async start({ port = 0, host = "127.0.0.1" }: { port?: number; host?: string } = {}): Promise<FakeCluster> {
     const cluster = new FakeCluster();
-    cluster.#server.listen(port, "127.0.0.1");
+    cluster.#server.listen(port, host);
     await once(cluster.#server, "listening");
     cluster.#server.unref();
     return cluster;
@@ -66,7 +71,8 @@ export class FakeCluster implements AsyncDisposable {
 
   /** Where it answers. A client that is made with this alone does not see `advance`. */
   get url(): string {
-    return `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
+    const { address, port } = this.#server.address() as AddressInfo;
+    return `http://${address}:${port}`;
   }
 
   /** A client on the clock of the cluster. It is closed with the cluster. */
@@ -200,7 +206,7 @@ export class FakeCluster implements AsyncDisposable {
 
   // biome-ignore lint/suspicious/noExplicitAny: the client has checked it.
   async #answer(method: string, url: string, body: any, response: ServerResponse): Promise<Result> {
-    const [path = ""] = url.split("?");
+    const [path = "", query] = url.split("?");
     if (method === "GET" && (path === "/livez" || path === "/readyz")) {
       return { status: 200, body: { status: "live" } };
     }
@@ -208,6 +214,10 @@ export class FakeCluster implements AsyncDisposable {
       return problem("unavailable", 503, "no leader accepted the request in time: it was not done");
     }
     this.#run();
+    if (path === "/v1/keys") {
+      const keys = this.#table.keys(new URLSearchParams(query).get("prefix") ?? "");
+      return { status: 200, body: { keys, next: null, revision: 0 } };
+    }
     const result = await this.#do(method, path, body, response);
     // What is due may have changed.
     this.#run();
@@ -228,6 +238,8 @@ export class FakeCluster implements AsyncDisposable {
         return all(body.lease_ids.map((id: string) => this.#table.renew(id, undefined)));
       case "POST /v1/batch":
         return all(body.operations.map((operation: Operation) => this.#operate(operation)));
+      case "GET /v1/cluster":
+        return { status: 200, body: { cluster_id: this.#id, ...STATUS, ...this.#table.counts } };
       case "POST /v1/revoke":
         return this.#table.end(body.key, body.token, "revoked");
       default:

@@ -1,10 +1,16 @@
 /** The fake cluster: it answers as a real node does, and what tests do with it is seen by the client. */
 import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
+import { chmodSync, existsSync, realpathSync } from "node:fs";
+import { dirname, join } from "node:path";
 import { describe, test } from "node:test";
+import { fileURLToPath } from "node:url";
+import { promisify } from "node:util";
 import { HeldError, type Lease, LostError, TimedOutError, UnavailableError, UnknownError } from "../src/index.js";
 import { FakeCluster, fakeRingfence } from "../src/testing.js";
 import { Cluster } from "./support/cluster.js";
+import { ringfence } from "./support/program.js";
 import { failure, until } from "./support/until.js";
 
 // biome-ignore lint/suspicious/noExplicitAny: each answer has fields of its own.
@@ -159,6 +165,20 @@ test("a fake cluster answers as a real node does", async () => {
   for (const [index, answer] of ours.entries()) {
     assert.deepEqual(answer, theirs[index], `answer ${index}`);
   }
+});
+
+test("the conformance suite plays the fake in the place of the node", async (t) => {
+  const suite = join(dirname(realpathSync(ringfence())), "conformance");
+  if (!existsSync(suite)) {
+    t.skip("the conformance suite is not built");
+    return;
+  }
+  const [node, adapter] = ["support/fake-node.js", "../conformance-adapter.js"].map((path) =>
+    fileURLToPath(new URL(path, import.meta.url)),
+  );
+  chmodSync(node ?? "", 0o755);
+  const args = ["--program", node ?? "", "--tier", "quick", "--adapter", `${process.execPath} ${adapter}`];
+  await promisify(execFile)(suite, args).catch(({ stdout, stderr }) => assert.fail(`${stdout}${stderr}`));
 });
 
 describe("what a test does with it", { concurrency: true }, () => {
