@@ -44,6 +44,10 @@ class Postgres:
         self._process = spawn(command, self.dir.with_suffix(".log"), cwd="/")
         until(self._is_ready, "PostgreSQL accepts clients")
 
+    def create(self, database: str) -> None:
+        where = ["-h", self.host, "-p", str(self.port), "-U", "postgres"]
+        subprocess.run([str(installed("createdb")), *where, database], check=True, capture_output=True)
+
     def close(self) -> None:
         self._process.terminate()
         self._process.wait()

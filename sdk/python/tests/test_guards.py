@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from typing import Any
 
 import django
 import pytest
 import sqlalchemy
-from cluster import SOON
+from cluster import SOON, Cluster
 from conftest import JumpingClock
 from django.conf import settings
 from postgres import Postgres
@@ -25,7 +26,7 @@ def postgres() -> Iterator[Postgres]:
 
 
 @pytest.fixture(scope="module")
-def account(postgres: Postgres) -> Iterator[Any]:
+def account(postgres: Postgres, cluster: Cluster) -> Iterator[Any]:
     """A model whose migrations install the guard and protect its table."""
     database = {"ENGINE": "django.db.backends.postgresql", "NAME": "postgres", "USER": "postgres"}
     settings.configure(
@@ -33,6 +34,7 @@ def account(postgres: Postgres) -> Iterator[Any]:
         INSTALLED_APPS=["bank"],
         DEFAULT_AUTO_FIELD="django.db.models.BigAutoField",
         USE_TZ=True,
+        RINGFENCE={"urls": cluster.urls},
     )
     django.setup()
     from bank.models import Account
@@ -160,3 +162,118 @@ def test_a_holder_that_knows_of_its_loss_sends_nothing(cluster: Any, clock: Jump
         clock.jump(60)
         with pytest.raises(ringfence.Lost):
             arguments(lease, None)
+
+
+def test_asyncio_sessions_write_with_a_live_token_and_nothing_with_a_stale_one(
+    postgres: Postgres, client: ringfence.Client
+) -> None:
+    from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
+
+    from ringfence.sqlalchemy import install, protect
+    from ringfence.sqlalchemy_asyncio import claim, guarded, touch
+
+    url = f"postgresql+psycopg://postgres@{postgres.host}:{postgres.port}/postgres"
+    text = sqlalchemy.text
+    update = text("UPDATE shelf SET n = :n WHERE id = 'a'")
+    holders = Holders(client, "shelf/a")
+
+    async def work() -> None:
+        engine = create_async_engine(url)
+        async with engine.begin() as connection:
+            await connection.execute(text("CREATE TABLE shelf (id text PRIMARY KEY, n int NOT NULL)"))
+            await connection.run_sync(install)
+            await connection.run_sync(protect, "shelf", "shelf/", "id")
+        async with engine.connect() as connection, guarded(connection, holders.paused):
+            await connection.execute(text("INSERT INTO shelf VALUES ('a', 100)"))
+        await touch(engine, holders.next)
+        async with AsyncSession(engine) as session, guarded(session, holders.next):
+            await session.execute(update, {"n": 130})
+        with pytest.raises(ringfence.Stale, match="stale token"):
+            async with AsyncSession(engine) as session, guarded(session, holders.paused):
+                await session.execute(update, {"n": 150})
+        with pytest.raises(ringfence.Stale):
+            await touch(engine, holders.paused)
+        # A session that has read is in a transaction.
+        async with AsyncSession(engine) as session:
+            n = (await session.execute(text("SELECT n FROM shelf"))).scalar_one()
+            with pytest.raises(ringfence.Stale):
+                await claim(session, holders.paused)
+            await session.rollback()
+            await session.execute(text("SELECT n FROM shelf"))
+            await claim(session, holders.next)
+            await session.execute(update, {"n": n + 1})
+            await session.commit()
+            assert (await session.execute(text("SELECT n FROM shelf"))).scalar_one() == 131
+        await engine.dispose()
+
+    asyncio.run(work())
+    holders.next.release()
+
+
+def test_a_session_that_has_read_claims_for_the_writes_that_follow(
+    postgres: Postgres, client: ringfence.Client
+) -> None:
+    from ringfence.sqlalchemy import claim, guarded, install, protect
+
+    engine = sqlalchemy.create_engine(
+        f"postgresql+psycopg://postgres@{postgres.host}:{postgres.port}/postgres"
+    )
+    text = sqlalchemy.text
+    with engine.begin() as connection:
+        connection.execute(text("CREATE TABLE box (id text PRIMARY KEY, n int NOT NULL)"))
+        install(connection)
+        protect(connection, "box", "box/", "id")
+    insert = text("INSERT INTO box VALUES ('a', 1)")
+    with client.lock("box/a") as lease, Session(engine) as session:
+        session.execute(text("SELECT 1"))
+        with pytest.raises(sqlalchemy.exc.InvalidRequestError), guarded(session, lease):
+            session.execute(insert)
+        claim(session, lease)
+        session.execute(insert)
+        session.commit()
+        assert session.execute(text("SELECT n FROM box")).scalar() == 1
+        # A claim is that of one transaction.
+        with pytest.raises(sqlalchemy.exc.DBAPIError, match="token required"):
+            session.execute(text("UPDATE box SET n = 2"))
+    engine.dispose()
+
+
+def test_a_command_of_django_runs_under_a_lease(
+    account: Any, client: ringfence.Client, cluster: Cluster
+) -> None:
+    from django.core.management import CommandError, call_command
+
+    from ringfence.django import Locked
+
+    class Command(Locked):
+        lock_options = {"ttl": 2}
+        tokens: list[int | None] = []
+        is_lost = False
+
+        def handle(self, *args: object, **options: object) -> None:
+            self.tokens.append(self.lease and self.lease.token)
+            if self.is_lost:
+                [holder] = cluster.holders("commands/nightly")
+                cluster.revoke("commands/nightly", holder["token"])
+                assert self.lease is not None
+                self.lease.wait_lost(SOON)
+
+    command = Command()
+    call_command(command)
+    assert command.tokens == [None]
+    call_command(command, "--lock", "commands/nightly")
+    assert (command.tokens[1] or 0) > 0
+    assert command.lease is None
+    assert cluster.holders("commands/nightly") == []
+    with client.lock("commands/nightly", holder="cron@other"):
+        with pytest.raises(CommandError, match="is held by cron@other"):
+            call_command(command, "--lock", "commands/nightly")
+        with pytest.raises(CommandError, match=r"not granted within 0\.1 s"):
+            call_command(command, "--lock=commands/nightly", "--lock-wait=0.1")
+    assert len(command.tokens) == 2
+    command.is_lost = True
+    with pytest.raises(CommandError, match="revoked"):
+        call_command(command, "--lock", "commands/nightly")
+    from ringfence import django as plug
+
+    plug.client().close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -353,3 +354,10 @@ def test_an_invalid_client_names_the_field(field: str, urls: Any, more: dict[str
 def test_the_name_of_another_client_is_escaped() -> None:
     blocker = ringfence.Blocker("a", 7, "Ä\x1b[2J\nme", False, None, 1)
     assert str(ringfence.Held([blocker], 0)) == r"a is held by \xc4\x1b[2J\nme with token 7"
+
+
+def test_the_package_has_the_licence_and_the_guard_of_this_repository() -> None:
+    # They are copies, so that this folder is a package also without the rest.
+    here = Path(__file__).parent.parent
+    for copy, original in (("LICENSE", "LICENSE"), ("src/ringfence/postgres.sql", "guard/sql/postgres.sql")):
+        assert (here / copy).read_bytes() == (here.parent.parent / original).read_bytes(), f"cp {original}"

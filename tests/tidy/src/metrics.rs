@@ -87,12 +87,14 @@ fn is_of_definitions(path: &str) -> bool {
     path.ends_with("src/measure.rs") && !path.starts_with("bench/")
 }
 
-/// Whether a file may name metrics: not the guard's, which has functions in SQL with names alike.
+/// Whether a file may name metrics: not the guard's, which has functions in SQL with names alike, and not those of the SDKs, whose
+/// examples have names of their own.
 fn names_metrics(path: &str) -> bool {
     let is_text = path.ends_with(".md") || path.starts_with("deploy/");
     let is_test =
         ["tests/", "bench/", "jepsen/"].iter().any(|dir| path.starts_with(dir)) && path.ends_with(".rs");
-    (is_text || is_test) && !path.starts_with("guard/") && !path.starts_with("tests/tidy/")
+    let is_of_others = ["guard/", "sdk/", "tests/tidy/"].iter().any(|dir| path.starts_with(dir));
+    (is_text || is_test) && !is_of_others
 }
 
 #[cfg(test)]

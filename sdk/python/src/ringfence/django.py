@@ -9,22 +9,32 @@
         account = Account.objects.get(id=id)
         guarded_update(Account.objects.filter(id=id), lease, balance=account.balance + 1)
 
-A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428).
+A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428). The guard is for
+synchronous views and commands, as Django's transactions are. `Locked` gives a management command the option `--lock`.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, NotSupportedError, connections, transaction
 from django.db.migrations.operations.base import Operation
 
-from . import _sql
-from .errors import Stale
+from . import _sql, _sync
+from .errors import Error, Stale
 
-__all__ = ["InstallGuard", "ProtectTable", "guarded", "guarded_update", "touch"]
+__all__ = ["InstallGuard", "Locked", "ProtectTable", "client", "guarded", "guarded_update", "touch"]
+
+
+@functools.cache
+def client() -> _sync.Client:
+    """The client of this process, with the arguments in the setting `RINGFENCE`: `{"urls": ["https://…"], "ca": "…"}`."""
+    return _sync.Client(**settings.RINGFENCE)
 
 
 def touch(lease: _sql.Shown, key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -111,6 +121,45 @@ class ProtectTable(Operation):  # type: ignore[misc]
     def describe(self) -> str:
         """What `migrate --plan` prints."""
         return f"Demand a claim of {self.key!r} for writes to {self.model_name}"
+
+
+class Locked(BaseCommand):  # type: ignore[misc]
+    """A management command that runs under a lease, if it is started with `--lock KEY`, or has a `lock` by default.
+
+        class Command(Locked):
+            lock, lock_options = "commands/nightly", {"hold_at_least": 50}
+
+            def handle(self, *args, **options):
+                self.lease.check()
+
+    If another one has the key, it fails with exit status 1, after a wait of `--lock-wait` seconds. It fails, too, if the lease was
+    lost by its end. Without a lock, `lease` is `None`.
+    """
+
+    lock: str | None = None
+    lock_options: dict[str, Any] = {}  # noqa: RUF012 Django's commands declare such things like this
+    lease: _sync.Lease | None = None
+
+    def add_arguments(self, parser: Any) -> None:
+        """The options."""
+        super().add_arguments(parser)
+        parser.add_argument("--lock", metavar="KEY", default=self.lock, help="runs under a lease on this key")
+        parser.add_argument(
+            "--lock-wait", metavar="SECONDS", type=float, default=0.0, help="how long it waits for the lease"
+        )
+
+    def execute(self, *args: Any, **options: Any) -> Any:
+        """Runs the command, perhaps under a lease."""
+        key = options.get("lock")
+        if key is None:
+            return super().execute(*args, **options)
+        try:
+            with client().lock(key, wait=options.get("lock_wait", 0.0), **self.lock_options) as self.lease:
+                return super().execute(*args, **options)
+        except Error as error:
+            raise CommandError(f"--lock {key}: {error}") from error
+        finally:
+            self.lease = None
 
 
 def _show(statement: str, lease: _sql.Shown, key: str | None, using: str) -> None:

@@ -10,7 +10,9 @@
         with Session(engine) as session, guarded(session, lease):
             session.get(Account, id).balance += 1
 
-A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428).
+A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428). A session that has
+read already is in a transaction, and takes `claim(session, lease)` instead of the block. For `AsyncSession` there is
+`ringfence.sqlalchemy_asyncio`.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from sqlalchemy.orm import Session
 from . import _sql
 from .errors import Stale
 
-__all__ = ["guarded", "install", "protect", "touch"]
+__all__ = ["claim", "guarded", "install", "protect", "touch"]
 
 
 def touch(engine: Engine, lease: _sql.Shown, key: str | None = None) -> None:
@@ -42,11 +44,19 @@ def touch(engine: Engine, lease: _sql.Shown, key: str | None = None) -> None:
 def guarded(target: Connection | Session, lease: _sql.Shown, key: str | None = None) -> Iterator[None]:
     """A transaction that begins with the claim of a key: what the block writes lands if the token is live, or not at all.
 
-    The connection or session must not be in a transaction yet.
+    The connection or session must not be in a transaction yet: a session that has read is, and takes `claim`.
     """
     with target.begin():
-        _show(target, _sql.CLAIM, lease, key)
+        claim(target, lease, key)
         yield
+
+
+def claim(target: Connection | Session, lease: _sql.Shown, key: str | None = None) -> None:
+    """Claims a key for the later writes of the transaction that is open, or that this begins: whoever commits it keeps them.
+
+    Raises `Stale`, and then the transaction has failed. What it read before the claim was safe only after a `touch`.
+    """
+    _show(target, _sql.CLAIM, lease, key)
 
 
 def install(connection: Connection) -> None:
