@@ -25,12 +25,12 @@ async function stand(cluster: Cluster, redis: Redis, workers: number, work: Work
   }
   const close = async () => {
     for (const { client, worker } of all) {
-      await worker.close();
       await client.close();
+      await worker.close();
     }
     await queue.close();
   };
-  return { queue, close, workers: all.map(({ worker }) => worker) };
+  return { queue, [Symbol.asyncDispose]: close };
 }
 
 test("jobs for one key run one at a time, each with a larger token", async () => {
@@ -46,7 +46,8 @@ test("jobs for one key run one at a time, each with a larger token", async () =>
     tokens.push(lease.token);
     return lease.token;
   };
-  const { queue, close } = await stand(cluster, redis, 2, work);
+  await using all = await stand(cluster, redis, 2, work);
+  const { queue } = all;
   await queue.addBulk(Array.from({ length: 12 }, (_, n) => ({ name: `${n}`, data: { id: 1 } })));
   await until("all are done", async () => (await queue.getCompletedCount()) === 12);
   assert.deepEqual(
@@ -54,7 +55,6 @@ test("jobs for one key run one at a time, each with a larger token", async () =>
     tokens.toSorted((a, b) => a - b),
   );
   assert.equal(new Set(tokens).size, 12);
-  await close();
 });
 
 test("a job whose lease is lost is stopped, fails, and is tried again", async () => {
@@ -71,13 +71,13 @@ test("a job whose lease is lost is stopped, fails, and is tried again", async ()
     }
     return lease.token;
   };
-  const { queue, close } = await stand(cluster, redis, 1, work, { ttl: 3_000 });
+  await using all = await stand(cluster, redis, 1, work, { ttl: 3_000 });
+  const { queue } = all;
   const job = await queue.add("report", { id: 1 }, { attempts: 2 });
   await until("it is done", () => job.isCompleted());
   assert.deepEqual(told, ["attempt 1", "stops, revoked", "attempt 2"]);
   const [failed] = (await queue.getJob(job.id ?? ""))?.stacktrace ?? [];
   assert.match(failed ?? "", /^LostError: the lease is lost: an operator revoked it/);
-  await close();
 });
 
 test("a job comes back later if its key is held, and counts no attempt", async () => {
@@ -85,7 +85,8 @@ test("a job comes back later if its key is held, and counts no attempt", async (
   await using redis = await Redis.start();
   await using client = cluster.client();
   const held = await client.acquire("reports/1");
-  const { queue, close } = await stand(cluster, redis, 1, async (_, lease) => lease.token, { delay: 200 });
+  await using all = await stand(cluster, redis, 1, async (_, lease) => lease.token, { delay: 200 });
+  const { queue } = all;
   const job = await queue.add("report", { id: 1 });
   await until("it is delayed", () => job.isDelayed());
   const other = await queue.add("report", { id: 2 });
@@ -95,5 +96,4 @@ test("a job comes back later if its key is held, and counts no attempt", async (
   const done = await queue.getJob(job.id ?? "");
   assert.ok((done?.returnvalue ?? 0) > held.token);
   assert.equal(done?.attemptsMade, 1);
-  await close();
 });

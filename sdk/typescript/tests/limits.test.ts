@@ -110,6 +110,7 @@ describe("limits", { concurrency: 4 }, () => {
       });`;
     const args = ["-c", 'ulimit -n 256; exec "$0" --input-type=module -e "$1"', process.execPath, text];
     const child = spawn("sh", args, { stdio: ["pipe", "pipe", "inherit"] });
+    t.after(() => child.kill());
     let said = "";
     child.stdout.setEncoding("utf8").on("data", (chunk: string) => {
       said += chunk;
@@ -151,29 +152,32 @@ describe("a wait at a node that falls silent", { concurrency: true }, () => {
     const it = client(first, second);
     const acquired = it.acquire("a");
     const wait = await until("it waits", () => isWaiting);
-    return { first, second, it, acquired, wait, seen, probes: () => probes };
+    void acquired.catch(() => undefined);
+    const end = async () => {
+      await it.close({ within: 0 });
+      await Promise.all([first, second].map((played) => played[Symbol.asyncDispose]()));
+    };
+    return { acquired, wait, seen, probes: () => probes, [Symbol.asyncDispose]: end };
   }
 
   test("is left open until another node has answered", async () => {
-    const { first, second, it, acquired, wait, seen, probes } = await waits(() => 500);
+    await using stand = await waits(() => 500);
+    const { acquired, wait, seen, probes } = stand;
     const lease = await acquired;
     assert.equal(wait.leaseId, lease.leaseId);
     assert.deepEqual(seen, [false]);
     assert.ok(probes() >= 2, "it looked once more");
     await until("it is closed", () => wait.socket.destroyed);
     await lease.release();
-    await it.close();
-    await Promise.all([first, second].map((played) => played[Symbol.asyncDispose]()));
   });
 
   test("stays if the node was only late", async () => {
-    const { first, second, it, acquired, wait, seen, probes } = await waits((count) => (count % 2 === 1 ? 500 : 200));
+    await using stand = await waits((count) => (count % 2 === 1 ? 500 : 200));
+    const { acquired, wait, seen, probes } = stand;
     await until("it was late several times", () => probes() >= 6);
     assert.deepEqual([wait.socket.destroyed, seen], [false, []]);
     wait.socket.write(usual(wait));
     await (await acquired).release();
-    await it.close();
-    await Promise.all([first, second].map((played) => played[Symbol.asyncDispose]()));
   });
 });
 

@@ -57,7 +57,7 @@ class ReportsController {
   }
 }
 
-test("methods work under leases, and the client ends with the application", async () => {
+test("methods work under leases, and the client ends with the application", async (t) => {
   await using cluster = await Cluster.start(1);
   url = cluster.urls[0] ?? "";
   @Module({
@@ -67,6 +67,7 @@ test("methods work under leases, and the client ends with the application", asyn
   })
   class AppModule {}
   const app = await NestFactory.create(AppModule, { logger: false });
+  t.after(() => app.close());
   await app.listen(0, "127.0.0.1");
   const { port } = app.getHttpServer().address() as AddressInfo;
   const get = async (path: string) => await fetch(`http://127.0.0.1:${port}/${path}`);
