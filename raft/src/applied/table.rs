@@ -4,12 +4,11 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, ThreadId};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
-use tokio::time::Instant;
 
 use crate::applied::audit;
 use crate::applied::changes::Marker;
@@ -181,30 +180,41 @@ impl Applied {
         if thread::current().id() == gate.raft {
             return Ok(self.wait());
         }
-        let patience = if gate.stuck.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
-        let begun = Instant::now();
-        let rest = || patience.saturating_sub(begun.elapsed());
+        match self.at_once().or_else(|| self.within_patience()) {
+            Some((state, turn)) if !gate.poisoned.load(Ordering::Relaxed) => Ok(self.have(state, Some(turn))),
+            _ => Err(Stuck),
+        }
+    }
+
+    /// The state, if nobody has it, and the Raft thread does not want it.
+    fn at_once(&self) -> Option<(MutexGuard<'_, Inner>, MutexGuard<'_, ()>)> {
+        let turn = self.gate.turn.try_lock()?;
+        let is_wanted = self.gate.wanted.load(Ordering::Relaxed);
+        if is_wanted { None } else { Some((self.inner.try_lock()?, turn)) }
+    }
+
+    fn within_patience(&self) -> Option<(MutexGuard<'_, Inner>, MutexGuard<'_, ()>)> {
+        let gate = &*self.gate;
+        // Who does not wait learns nothing new.
+        if gate.stuck.load(Ordering::Relaxed) {
+            return None;
+        }
+        let until = Instant::now() + PATIENCE;
         let taken = || {
-            let turn = gate.turn.try_lock_for(patience)?;
+            let turn = gate.turn.try_lock_until(until)?;
             while gate.wanted.load(Ordering::Relaxed) {
-                if rest().is_zero() {
+                if Instant::now() >= until {
                     return None;
                 }
                 thread::yield_now();
             }
-            Some((self.inner.try_lock_for(rest())?, turn))
+            Some((self.inner.try_lock_until(until)?, turn))
         };
-        match taken() {
-            Some((state, turn)) if !gate.poisoned.load(Ordering::Relaxed) => Ok(self.have(state, Some(turn))),
-            Some(_) => Err(Stuck),
-            None => {
-                // Who did not wait knows nothing new.
-                if !patience.is_zero() {
-                    gate.stuck.store(true, Ordering::Relaxed);
-                }
-                Err(Stuck)
-            }
+        let taken = taken();
+        if taken.is_none() {
+            gate.stuck.store(true, Ordering::Relaxed);
         }
+        taken
     }
 
     fn have<'a>(&self, state: MutexGuard<'a, Inner>, turn: Option<MutexGuard<'a, ()>>) -> Turn<'a> {
