@@ -32,7 +32,7 @@ export interface Request {
   readonly operation?: object;
   /** How long it waits in the cluster's queue. */
   readonly waitMs?: number;
-  /** Whether it has a connection that others do not have to share: that of the renewals and probes, or one for a wait. */
+  /** Whether it has a connection that others do not have to share: that of the renewals, that of the probes, or one for a wait. */
   readonly isApart?: "renewal" | "probe" | "wait";
   readonly headers?: Readonly<Record<string, string>>;
 }
@@ -81,8 +81,9 @@ export class Server {
   readonly #encryption: Encryption | undefined;
   readonly #clock: Clock;
   readonly #agent: Connections;
-  /** Renewals and probes never stand behind anything else. */
-  readonly #apart: Connections;
+  /** Renewals and probes never stand behind anything else, nor behind each other. */
+  readonly #renewals: Connections;
+  readonly #probes: Connections;
   readonly pulse: Pulse;
   readonly batcher: Batcher;
 
@@ -94,7 +95,8 @@ export class Server {
     this.#encryption = encryption;
     this.#clock = clock;
     this.#agent = new Connections(this.target, encryption, places);
-    this.#apart = new Connections(this.target, encryption);
+    this.#renewals = new Connections(this.target, encryption);
+    this.#probes = new Connections(this.target, encryption);
     this.pulse = new Pulse(() => this.probe());
     this.batcher = new Batcher(this);
   }
@@ -126,11 +128,15 @@ export class Server {
 
   /** Closes connections that are not in use. */
   closeIdle(): void {
-    for (const { freeSockets } of [this.#agent, this.#apart]) {
+    for (const { freeSockets } of [this.#agent, this.#renewals, this.#probes]) {
       for (const socket of Object.values(freeSockets).flat()) {
         socket?.destroy();
       }
     }
+  }
+
+  #connections({ isApart }: Request): Connections {
+    return isApart === "renewal" ? this.#renewals : isApart === "probe" ? this.#probes : this.#agent;
   }
 
   #exchange(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
@@ -142,7 +148,7 @@ export class Server {
       const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
       let sent: Moment | undefined;
       const outgoing = send({
-        agent: request.isApart === undefined || request.isApart === "wait" ? this.#agent : this.#apart,
+        agent: this.#connections(request),
         method: request.method,
         path: request.path,
         headers: {
