@@ -110,6 +110,20 @@ async function script(url: string): Promise<unknown[]> {
   await tell(reader);
   await tell(remove(a));
   await tell(put(a, [{ key: "x" }]));
+  // Who waits for two keys holds back others on the one that is free.
+  const [p, q, both, one] = Array.from({ length: 4 }, () => randomUUID()) as [string, string, string, string];
+  await tell(put(p, [{ key: "p" }]));
+  await tell(put(q, [{ key: "q" }]));
+  await tell(put(both, [{ key: "p" }, { key: "q" }], { keep_place: true, holder: "both" }));
+  await tell(put(one, [{ key: "p" }], { keep_place: true, holder: "one" }));
+  await tell(remove(p));
+  await tell(ask("GET", "/v1/keys/p"));
+  await tell(put(randomUUID(), [{ key: "p" }]));
+  await tell(remove(q));
+  await tell(put(both, [{ key: "p" }, { key: "q" }]));
+  await tell(put(one, [{ key: "p" }], { keep_place: true }));
+  await tell(remove(both));
+  await tell(put(one, [{ key: "p" }]));
   // Limits: the smallest counts.
   const seats = Array.from({ length: 4 }, () => randomUUID());
   await tell(put(seats[0] ?? "", [shared("s", 3)]));
