@@ -57,9 +57,9 @@ describe("handles", { concurrency: 4 }, () => {
   test("a lease is not dropped while somebody may wait for its loss, nor under work", async () => {
     await using played = await Played.start(() => undefined);
     const { warnings, it } = warned(played);
-    const { signal } = await it.acquire("a", { ttl: 600 });
-    const lost = (await it.acquire("b", { ttl: 600 })).lost;
-    const works = it.using("c", { ttl: 600 }, async () => {
+    const { signal } = await it.acquire("a", { ttl: 3_000 });
+    const lost = (await it.acquire("b", { ttl: 3_000 })).lost;
+    const works = it.using("c", { ttl: 3_000 }, async () => {
       await until("all are renewed", () => {
         collect();
         return played.received.filter(isRenewal).length >= 5;
