@@ -4,7 +4,7 @@ import { execFile } from "node:child_process";
 import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { describe, test } from "node:test";
+import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
 import { install } from "../src/pg.js";
@@ -107,13 +107,22 @@ function subject(example: string): string {
 }
 
 describe("each example of the README runs alone, as it stands there", () => {
-  mkdirSync(EXAMPLES, { recursive: true });
+  const services: { cluster?: Cluster; redis?: Redis; postgres?: Postgres } = {};
+  before(async () => {
+    mkdirSync(EXAMPLES, { recursive: true });
+    services.cluster = await Cluster.start(3);
+    services.redis = await Redis.start();
+    services.postgres = await Postgres.start();
+  });
+  after(async () => {
+    for (const service of Object.values(services)) {
+      await service[Symbol.asyncDispose]();
+    }
+  });
   for (const language of ["js", "ts"]) {
     for (const [index, example] of blocks(read("README.md"), language).entries()) {
       test(`${language} ${index + 1}: ${subject(example)}`, async () => {
-        await using cluster = await Cluster.start(3);
-        await using redis = await Redis.start();
-        await using postgres = await Postgres.start();
+        const { cluster, redis, postgres } = services as Required<typeof services>;
         await runs(`readme-${language}-${index}`, placed(example, cluster, redis), language, postgres.environment);
       });
     }
@@ -121,6 +130,7 @@ describe("each example of the README runs alone, as it stands there", () => {
 });
 
 describe("each example of the guard runs alone, and one that is stale is rejected", () => {
+  mkdirSync(EXAMPLES, { recursive: true });
   for (const [index, example] of blocks(read("guards.md"), "js").entries()) {
     test(subject(example), async () => {
       await using cluster = await Cluster.start(1);
