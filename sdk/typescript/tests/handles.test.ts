@@ -166,10 +166,11 @@ describe("handles", { concurrency: 4 }, () => {
 
     isDown = true;
     const { warnings, it: other } = warned(played);
-    await other.acquire(["x", "y"]);
+    const kept = await other.acquire(["x", "y"]);
     await using third = client(played);
     const gone = await third.acquire("z");
     assert.deepEqual(await other.close({ within: 300 }), { left: [["x", "y"]] });
+    assert.equal(kept.state, "released");
     assert.deepEqual(warnings, ['RINGFENCE_CLOSE not released when the client was closed: "x", "y"']);
     assert.equal(await other.close(), await other.close(), "a repeat is the same");
     await until(
