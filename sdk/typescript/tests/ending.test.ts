@@ -31,8 +31,9 @@ describe("ending", { concurrency: 4 }, () => {
 
   test("a client that is closed under hold-at-least leaves the key taken for that time, or says that it may not be", async (t) => {
     const { cluster, client: it } = await fakeRingfence(t);
-    await it.acquire("a", { holdAtLeast: 60_000 });
+    const lease = await it.acquire("a", { holdAtLeast: 60_000 });
     assert.deepEqual(await it.close(), { left: [] });
+    assert.equal(lease.state, "released");
     cluster.advance(59_000);
     assert.equal(cluster.holders("a").length, 1);
     cluster.advance(1_001);
@@ -40,9 +41,10 @@ describe("ending", { concurrency: 4 }, () => {
 
     const warnings: string[] = [];
     const other = cluster.client({ onWarning: (_, message) => void warnings.push(message) });
-    await other.acquire("b", { holdAtLeast: 60_000 });
+    const next = await other.acquire("b", { holdAtLeast: 60_000 });
     cluster.away();
     assert.deepEqual(await other.close({ within: 300 }), { left: [["b"]] });
+    assert.equal(next.state, "released");
     assert.deepEqual(warnings, ['not released when the client was closed: "b"']);
     cluster.back();
   });
