@@ -123,12 +123,15 @@ scenarios! {
     "lead-ends-with-its-work" Quick ["lead"] played lead::ends_with_its_work;
     "lead-goes-on-after-a-loss" Quick ["lead"] played lead::goes_on_after_a_loss;
     "lead-goes-on-after-stale" Quick ["lead"] played lead::goes_on_after_stale;
+    "lead-goes-on-after-stale-and-a-late-loss" Quick ["lead"] played lead::goes_on_after_a_late_loss;
     "deadline-bounds-acquire-and-gives-back" Quick ["deadline"] played deadline::acquire;
     "deadline-and-wait-say-which-was-over" Quick ["deadline"] played deadline::queue;
     "deadline-bounds-renew-and-release" Quick ["deadline"] played deadline::renew_and_release;
     "hold-at-least-by-release" Quick ["hold_at_least"] played leaving::hold_at_least_by_release;
+    "hold-at-least-by-close-and-drop" Quick ["hold_at_least" "close" "drop"] played leaving::hold_at_least_by_others;
     "hold-at-least-in-an-outage" Standard ["hold_at_least"] played leaving::hold_at_least_in_an_outage;
     "close-releases-what-is-held" Quick ["close"] played leaving::close_releases;
+    "close-tells-whoever-works-under-a-lease" Quick ["close" "using"] played leaving::close_tells;
     "close-within-says-what-it-left" Quick ["close"] played leaving::close_within;
     "close-by-itself-is-bounded" Standard ["close"] played leaving::close_by_default;
 }

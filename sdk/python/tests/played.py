@@ -167,7 +167,7 @@ class Played:
 
 def acquire(background: Background, *nodes: Played, **options: Any) -> Future[Any]:
     client = ringfence.Client([node.url for node in nodes])
-    return background(client.lock("a", **options).acquire)
+    return background(client.lock("a", **{"wait": SOON, **options}).acquire)
 
 
 def released(asked: Asked, lease_id: str) -> None:

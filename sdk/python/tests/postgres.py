@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -49,7 +50,8 @@ class Postgres:
         subprocess.run([str(installed("createdb")), *where, database], check=True, capture_output=True)
 
     def close(self) -> None:
-        self._process.terminate()
+        # It would wait for the clients of a test that failed.
+        self._process.send_signal(signal.SIGINT)
         self._process.wait()
         self._claim.close()
         shutil.rmtree(self.dir)

@@ -217,8 +217,10 @@ def test_a_place_that_no_leader_answers_for_is_given_back(background: Background
 
 
 def test_a_node_that_hangs_is_left_for_another_and_the_place_is_kept(
-    background: Background, node: Played, other: Played
+    background: Background, node: Played, other: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # It takes as long until the client asks whom it waits for.
+    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", SOON)
     call = acquire(background, node, other)
     asked = node.receive("PUT")
     asked.answer(202, {"lease_id": asked.lease_id, "state": "waiting", "ahead": 1})
@@ -227,8 +229,12 @@ def test_a_node_that_hangs_is_left_for_another_and_the_place_is_kept(
     node.hangs = True
     repeat = other.receive("PUT")
     assert repeat.path == asked.path
-    assert waiting.is_closed()
+    # The cluster would take the place away.
+    waiting.connection.setblocking(False)
+    with pytest.raises(BlockingIOError):
+        waiting.connection.recv(1)
     repeat.grant()
+    assert waiting.is_closed()
     assert call.result(SOON).token == 7
 
 

@@ -120,6 +120,19 @@ sys.stdin.readline()
         assert not cluster.waiters("ends/daemon")
 
 
+def test_what_a_dropped_client_releases_is_waited_for_when_the_process_ends(cluster: Cluster) -> None:
+    process = start(
+        cluster,
+        """
+leases = [client.lock(f"ends/dropped/{number}", ttl=600).acquire() for number in range(40)]
+del leases, client
+""",
+    )
+    assert rest(process) == ""
+    for number in range(40):
+        assert cluster.holders(f"ends/dropped/{number}") == [], number
+
+
 HANDLERS = {
     "looks": "lease.check(); lease.state; lease.remaining",
     "releases": "lease.release()",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -116,6 +118,20 @@ def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: 
         client.lock("b").acquire(timeout=0.3)
     with fake.away(), pytest.raises(ringfence.Unavailable):
         client.lock("b").acquire()
+    assert [one.token for one in fake.holders("a")] == [lease.token]
+    lease.release()
+
+
+def test_an_acquire_whose_connection_closes_before_the_answer_is_abandoned(
+    fake: FakeCluster, client: ringfence.Client
+) -> None:
+    body = json.dumps({"keys": ["a"], "wait_ms": 60_000}).encode()
+    head = f"PUT /v1/leases/{uuid.uuid4()} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n"
+    lease = client.lock("a").acquire()
+    with socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2]))) as connection:
+        connection.sendall(head.encode() + body)
+        until(lambda: fake.waiters("a") == 1, "it waits")
+    until(lambda: fake.waiters("a") == 0, "nobody waits for it")
     assert [one.token for one in fake.holders("a")] == [lease.token]
     lease.release()
 

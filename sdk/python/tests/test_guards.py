@@ -250,6 +250,9 @@ def test_a_command_of_django_runs_under_a_lease(
         tokens: list[int | None] = []
         is_lost = False
 
+        def add_arguments(self, parser: Any) -> None:
+            parser.add_argument("--own")
+
         def handle(self, *args: object, **options: object) -> None:
             self.tokens.append(self.lease and self.lease.token)
             if self.is_lost:
@@ -261,7 +264,8 @@ def test_a_command_of_django_runs_under_a_lease(
     command = Command()
     call_command(command)
     assert command.tokens == [None]
-    call_command(command, "--lock", "commands/nightly")
+    command.lock = "commands/nightly"
+    call_command(command, "--own=x")
     assert (command.tokens[1] or 0) > 0
     assert command.lease is None
     assert cluster.holders("commands/nightly") == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import threading
 import time
 import warnings
@@ -17,6 +18,7 @@ from played import Background, Played, granted, released
 
 import ringfence
 from ringfence import State, aio
+from ringfence._signal import Flag
 
 
 def in_a_thread(work: Callable[[], Any]) -> Any:
@@ -79,6 +81,27 @@ def test_an_exit_stack_that_another_thread_closes_has_released(
     in_a_thread(lambda: stack.enter_context(client.lock("handles/stack", ttl=5)))
     in_a_thread(stack.close)
     assert cluster.holders("handles/stack") == []
+
+
+def test_a_block_that_is_left_at_another_place_takes_no_lease_from_another_thread(
+    client: ringfence.Client,
+) -> None:
+    """Once, a function that entered by hand had a frame with the number of an earlier one, and the other thread lost its lease."""
+    lock = client.lock("handles/places", ttl=5, limit=4)
+    stacks = [contextlib.ExitStack() for _ in range(2)]
+    with ThreadPoolExecutor(1) as pool:
+        leases = [pool.submit(lock.__enter__).result(SOON) for _ in range(2)]
+        leases += [pool.submit(stack.enter_context, lock).result(SOON) for stack in stacks]
+    with pytest.raises(RuntimeError, match="several blocks"):
+        lock.__exit__(None, None, None)
+    assert [lease.state for lease in leases] == [State.HELD] * 4
+    # Each stack knows its own, in any order.
+    for stack, lease in zip(stacks, leases[2:], strict=True):
+        stack.close()
+        assert lease.state is State.RELEASED
+    assert [lease.state for lease in leases[:2]] == [State.HELD] * 2
+    for lease in leases[:2]:
+        lease.release()
 
 
 def test_a_lock_that_was_not_entered_is_not_left(client: ringfence.Client) -> None:
@@ -151,7 +174,7 @@ def test_a_release_that_is_interrupted_before_it_begins_is_done_once_the_handle_
     with ringfence.Client(cluster.urls) as client:
         lease = client.lock("handles/interrupted", ttl=600).acquire()
         with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-            patch.setattr(lease._runner, "run", interrupted)
+            patch.setattr(lease._runner, "begin", interrupted)
             lease.release()
         with pytest.warns(ResourceWarning, match="was dropped"):
             del lease
@@ -165,6 +188,33 @@ def test_an_entered_lease_of_asyncio_that_is_dropped_is_released(cluster: Cluste
         with pytest.warns(ResourceWarning, match="was dropped"):
             del lease
         while await asyncio.to_thread(cluster.holders, "handles/dropped"):
+            await asyncio.sleep(0)
+
+    run(work, cluster.urls)
+
+
+def test_a_dropped_lease_is_released_also_if_its_callback_belongs_to_its_owner(cluster: Cluster) -> None:
+    """Once, what keeps leases had the callback, so the owner, so the lease: it was renewed for the life of the process."""
+
+    class Owner:
+        lease: Any = None
+
+        def lost(self, lease: Any) -> None:
+            pytest.fail("it was released")
+
+    with ringfence.Client(cluster.urls) as client:
+        owner = Owner()
+        owner.lease = client.lock("handles/owner", ttl=600, on_lost=owner.lost).acquire()
+        del owner
+        gc.collect()
+        is_free(cluster, "handles/owner")
+
+    async def work(client: aio.Client) -> None:
+        owner = Owner()
+        owner.lease = await client.lock("handles/owner", ttl=600, on_lost=owner.lost).acquire()
+        del owner
+        gc.collect()
+        while await asyncio.to_thread(cluster.holders, "handles/owner"):
             await asyncio.sleep(0)
 
     run(work, cluster.urls)
@@ -267,10 +317,80 @@ def test_close_says_what_it_left(background: Background, node: Played) -> None:
     lease = granted(background, client, node)
     begun = time.monotonic()
     close = background(lambda: client.close(0.5))
-    node.receive("POST", "/v1/batch")
+    node.receive("DELETE")
     assert close.result(SOON) == 1
     assert time.monotonic() - begun >= 0.4
     assert lease.state is State.RELEASED
+
+
+def test_close_and_a_dropped_handle_keep_hold_at_least(cluster: Cluster) -> None:
+    """Once, both gave the key away at once: a job ran twice."""
+    hold = 4.0
+
+    def held_for(begun: float, key: str) -> None:
+        assert cluster.holders(key) or time.monotonic() - begun >= hold, f"{key} is free too soon"
+        is_free(cluster, key)
+        assert time.monotonic() - begun >= hold - 0.1
+
+    begun = time.monotonic()
+    with ringfence.Client(cluster.urls) as client:
+        client.lock("handles/hold-closed", ttl=1, hold_at_least=hold).acquire()
+    held_for(begun, "handles/hold-closed")
+    with ringfence.Client(cluster.urls) as client:
+        begun = time.monotonic()
+        lease = client.lock("handles/hold-dropped", ttl=1, hold_at_least=hold).acquire()
+        del lease
+        held_for(begun, "handles/hold-dropped")
+
+
+def test_a_finalizer_on_the_thread_of_a_client_waits_for_nothing(cluster: Cluster) -> None:
+    """Once, the collector ran there, an object closed its client, and nothing was renewed until that gave up."""
+
+    class Owner:
+        def __init__(self, key: str) -> None:
+            self.client = ringfence.Client(cluster.urls)
+            self.closed = self.client.lock(f"{key}/closed", ttl=600).acquire()
+            self.other = busy.lock(f"{key}/released", ttl=600).acquire()
+            self.itself = self
+
+        def __del__(self) -> None:
+            self.other.release()
+            self.client.close()
+            ended.set()
+
+    ended = threading.Event()
+    with ringfence.Client(cluster.urls) as busy:
+        lease = busy.lock("handles/busy", ttl=1).acquire()
+        gc.collect()
+        Owner("handles/finalizer")
+        begun = time.monotonic()
+        busy._runner().call_soon(gc.collect)
+        assert ended.wait(SOON)
+        assert time.monotonic() - begun < 1.5, "it has waited"
+        is_free(cluster, "handles/finalizer/closed")
+        is_free(cluster, "handles/finalizer/released")
+        assert lease.wait_lost(1.5) is None
+
+
+def test_a_grant_that_comes_with_an_interrupt_is_given_back_whoever_keeps_the_traceback(
+    cluster: Cluster, client: ringfence.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, the lease lived as long as the traceback, and its end was reported as a leak."""
+    client.lock("handles/instant").acquire().release()
+    wait = Flag.wait
+
+    def interrupted(flag: Flag, seconds: float | None = None) -> bool:
+        wait(flag, seconds)
+        raise KeyboardInterrupt
+
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt) as kept:
+            patch.setattr(Flag, "wait", interrupted)
+            client.lock("handles/instant", ttl=600).acquire()
+        is_free(cluster, "handles/instant")
+        assert kept.tb is not None
+    assert [one for one in warned if "dropped" in str(one.message)] == []
 
 
 def test_whoever_waits_for_long_is_told_for_whom(

@@ -10,9 +10,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import apscheduler.events
 import httpx
@@ -21,22 +20,25 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
 from celery import Celery, beat
 from celery.contrib.testing.worker import start_worker
+from celery.signals import setup_logging
 from cluster import SOON, Cluster, spawn, until
-from fastapi import Depends, FastAPI
+from fastapi import FastAPI
 from readme import at, example
 
 import ringfence
 from ringfence import apscheduler as apscheduler_plug
 from ringfence import celery as celery_plug
 
-Background = Callable[[Callable[[], Any]], "Future[Any]"]
+
+@setup_logging.connect
+def leave_the_log(**_: Any) -> None:
+    """A worker would raise the level of all loggers of this process, for all tests that follow."""
 
 
 @pytest.fixture
 def app() -> Iterator[Celery]:
     """An application with a broker in memory, and a worker with several threads."""
     app = Celery("tests", broker="memory://", backend="cache+memory://")
-    app.conf.worker_hijack_root_logger = False
     yield app
     app.close()
 
@@ -308,8 +310,11 @@ def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client:
         app: FastAPI = names["app"]
         begun, go_on = threading.Event(), threading.Event()
 
-        of_account = Depends(names["of_account"], scope="function")
-        aio_of_account = Depends(names["aio_of_account"], scope="function")
+        # The dependencies of the example.
+        of_account, aio_of_account = (
+            get_type_hints(names[name], include_extras=True)["lease"].__metadata__[0]
+            for name in ("put", "aio_put")
+        )
 
         @app.put("/slow/accounts/{id}")
         def slow(lease: Any = of_account) -> int:

@@ -52,8 +52,8 @@ def test_a_process_that_was_stopped_past_its_ttl_sees_the_loss_at_its_first_look
         cluster,
         """
 lease = client.lock("process/stopped", ttl=1).acquire()
-print(lease.token)
 state = lease.state
+print(lease.token)
 while state is lease.state: pass
 print(lease.state.value, lease.lost_reason)
 try: lease.release()

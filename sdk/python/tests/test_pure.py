@@ -11,9 +11,9 @@ import pytest
 from played import grant, problem
 
 import ringfence
-from ringfence import _outcome
+from ringfence import _fork, _outcome
 from ringfence._acquire import slice_ms
-from ringfence._blocks import Blocks
+from ringfence._blocks import Blocks, Place
 from ringfence._clock import Moment
 from ringfence._held import Held
 from ringfence._http import Malformed, Request, Response, ResponseReader
@@ -47,7 +47,7 @@ class PlayedClock:
 
 def held() -> tuple[Held, PlayedClock]:
     clock = PlayedClock()
-    return Held(sent_at(0), clock, at(0)), clock
+    return Held(sent_at(0), clock, _fork.process()), clock
 
 
 def test_a_lease_is_held_then_unsure_then_lost_for_good() -> None:
@@ -127,18 +127,22 @@ def test_a_stand_in_lives_on_when_its_lease_was_left() -> None:
     assert lease.loss() == "released"
 
 
-def test_a_block_that_several_have_entered_is_left_by_its_own_frame_then_by_its_thread() -> None:
+def test_a_block_is_left_by_its_own_frame_and_nobody_else_leaves_one_of_several() -> None:
+    """Once, the number of a frame was enough, and another frame had it later: one thread released the lease of another."""
     blocks: Blocks[str] = Blocks()
-    for frame, owner, lease in [(1, 1, "first"), (2, 2, "second"), (3, 1, "third"), (4, 3, "fourth")]:
-        blocks.enter(frame, owner, lease)
+    here, there = Place(1, "code"), Place(2, "other code")
+    for place, owner, lease in [(here, 1, "first"), (here, 2, "second"), (there, 1, "third")]:
+        blocks.enter(place, owner, lease)
+    # The same number, in another function.
+    with pytest.raises(RuntimeError, match="several blocks"):
+        blocks.leave(Place(1, "other code"), owner=1)
     # A generator that another thread has resumed.
-    assert blocks.leave(frame=2, owner=1) == "second"
-    # An exit stack has another frame.
-    assert blocks.leave(frame=9, owner=1) == "third"
-    assert blocks.leave(frame=9, owner=9) == "first"
-    assert blocks.leave(frame=9, owner=9) == "fourth"
+    assert blocks.leave(there, owner=9) == "third"
+    assert blocks.leave(here, owner=2) == "second"
+    # The only one is meant, whoever leaves it.
+    assert blocks.leave(Place(3, "code"), owner=9) == "first"
     with pytest.raises(RuntimeError, match="not entered"):
-        blocks.leave(frame=1, owner=1)
+        blocks.leave(here, owner=1)
 
 
 def test_a_flag_wakes_all_who_wait_and_those_who_come_later() -> None:

@@ -20,6 +20,8 @@ PRINTS = {
     "wait=60": ["write with"],
     "cluster.away()": ["[] 0"],
     "monkey.patch_all()": ["write a", "write b"],
+    "opentelemetry": ["lease ('readme/traced',) UNSET", "lease ('readme/lost',) ERROR"],
+    "prometheus_client": ["waited 1.0"],
 }
 # Whoever used these would reach nobody.
 NO_PROXY = dict.fromkeys(("HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
@@ -43,6 +45,62 @@ else:
     call_command(Command())
     call_command(Command(), "--lock=commands/other")
 """
+
+
+TRACING = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+exporter, provider = InMemorySpanExporter(), TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(exporter))
+trace.set_tracer_provider(provider)
+"""
+# Hooks run on a thread of their own, which `close` does not wait for.
+UNTIL = """
+import threading, time
+
+def until(look):
+    end = time.monotonic() + 60
+    while not look():
+        assert time.monotonic() < end, "it does not happen"
+        time.sleep(0.01)
+"""
+TRACED = """
+with traced.lock("readme/traced"):
+    pass
+try:
+    with traced.lock("readme/lost", max_hold=0.2) as lease:
+        lease.wait_lost()
+except ringfence.Lost:
+    pass
+until(lambda: len(exporter.get_finished_spans()) == 2)
+for span in exporter.get_finished_spans():
+    print(span.name, span.attributes["ringfence.keys"], span.status.status_code.name)
+traced.close()
+"""
+COUNTED = """
+from prometheus_client import REGISTRY
+
+read = REGISTRY.get_sample_value
+lease = counted.lock("readme/counted").acquire()
+until(lambda: read("leases_held") == 1)
+waiting = threading.Thread(target=lambda: counted.lock("readme/counted").acquire().release())
+waiting.start()
+until(lambda: counted._runner().engine().cluster.waits._free < 32)  # it has a place in the queue
+lease.release()
+waiting.join()
+lost = counted.lock("readme/counted", max_hold=0.2).acquire()
+lost.wait_lost()
+until(lambda: read("leases_lost_total", {"reason": "max-hold"}) == 1 and read("leases_held") == 0)
+print(f"waited {read('lock_wait_seconds_count')}")
+counted.close()
+"""
+# What is done before and after an example that only defines something.
+AROUND = {
+    "opentelemetry": (TRACING, UNTIL + TRACED),
+    "prometheus_client": ("", UNTIL + COUNTED),
+}
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +170,8 @@ def test_each_example_runs_alone(
         printed = run(["-c", DJANGO + text + DJANGO_AFTER, json.dumps(settings)], installed, tmp_path)
         assert len(printed) == 2 * ("Command" in text)
     else:
-        printed = run(["-c", text], installed, tmp_path)
+        before, after = next((both for part, both in AROUND.items() if part in text), ("", ""))
+        printed = run(["-c", before + text + after], installed, tmp_path)
         wanted = next((lines for part, lines in PRINTS.items() if part in text), [])
         assert [line[: len(start)] for line, start in zip(printed, wanted, strict=True)] == wanted
 

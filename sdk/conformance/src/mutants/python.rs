@@ -4,8 +4,8 @@ use super::mutants;
 
 mutants! {
     "fresh-id-for-each-attempt" "_acquire.py"
-        "request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
-        => "self._lease_id = str(uuid.uuid4())\n        request = Request(\"PUT\", f\"/v1/leases/{self._lease_id}\", self._acquire._spec.body(wait_ms))"
+        "request = self._request(wait_ms, may_wait)"
+        => "self._lease_id = str(uuid.uuid4())\n        request = self._request(wait_ms, may_wait)"
         fails ["grant-answer-lost-found-by-repeat" "wait-sliced-keeping-place" "many-calls-answers-lost-found-by-repeat"];
     "refused-connection-is-doubt" "_cluster.py"
         "outcome, silent_since = NotDone(str(error)), asked"
@@ -32,8 +32,8 @@ mutants! {
         => "return NotDone(f\"unreadable {status}: {error}\")"
         fails ["html-200-is-unknown"];
     "follows-redirects" "_cluster.py"
-        "return await self._cluster.server(node).send(request, seconds, has_another)"
-        => "response = await self._cluster.server(node).send(request, seconds, has_another)\n        if response.status == 307:\n            there = Entry(Url.parse(response.headers[\"location\"].split(\"/v1\")[0]), is_met=True)\n            response = await self._cluster.server(there).send(request, seconds, has_another)\n        return response"
+        "            if response is not None:\n                return response\n"
+        => "            if response is not None and response.status == 307:\n                there = Entry(Url.parse(response.headers[\"location\"].split(\"/v1\")[0]), is_met=True)\n                response = await self._cluster.server(there).send(request, seconds, has_another)\n            if response is not None:\n                return response\n"
         fails ["redirect-not-followed"];
     "held-names-nobody" "_acquire.py"
         "raise Held(*_wire.blockers(refused.problem))"
@@ -92,7 +92,7 @@ mutants! {
         => ""
         fails ["invalid-key-sends-nothing"];
     "renews-each-lease-alone" "_keeper.py"
-        "if chunk and (len(chunk) == MAX_BATCH"
+        "if chunk and (len(chunk) == _MAX_BATCH"
         => "if chunk and (len(chunk) == 1"
         fails ["many-leases-one-renewal"];
     "late-confirmation-revives" "_held.py"
@@ -135,17 +135,17 @@ mutants! {
         "        except Error as failure:\n            if error is None:\n                raise"
         => "        except Error as failure:\n            if True:\n                raise"
         fails ["body-error-not-masked"];
-    "held-for-no-time" "_engine.py"
-        "if held.loss() is None and until.since(self.cluster.clock()) > 0:"
-        => "if held.loss() == \"\":"
-        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release"];
+    "held-for-no-time" "_leaving.py"
+        "        if lost is not None or until is None or"
+        => "        if True or until is None or"
+        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release" "hold-at-least-by-close-and-drop"];
     "lost-is-not-released" "_engine.py"
-        "            lost = held.release()\n"
-        => "            lost = held.release()\n            if lost is not None:\n                raise Lost(lost)\n"
+        "        return self.leaving.begin(held, lost), lost"
+        => "        if lost is not None:\n            raise Lost(lost)\n        return self.leaving.begin(held, lost), lost"
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "_engine.py"
-        "        if held.state() is State.RELEASED:\n            return\n        until"
-        => "        self._check(held)\n        until"
+        "        if held.state() is State.RELEASED:\n            return\n        told"
+        => "        self._check(held)\n        told"
         fails ["double-release-harmless"];
     "unknown-release-is-dropped" "_releases.py"
         "            _tell(told, error)\n            await self._go_on(lease_id)"
@@ -191,25 +191,25 @@ mutants! {
         "quote(one, safe=\"\")"
         => "quote(one, safe=\"/\")"
         fails ["headers-encode-key-and-renewed-fence"];
-    "calls-share-a-connection" "_server.py"
-        "idle = self._idle.pop()"
-        => "idle = self._idle[-1]"
+    "only-the-first-is-answered" "_batch.py"
+        "            _tell(call, part)"
+        => "            _tell(calls[0], part)"
         fails ["many-calls-each-their-own-answer"];
     "cancelled-ends-all" "_engine.py"
-        "            task.cancel()\n            # It gives back"
-        => "            for one in list(self._pending):\n                one.cancel()\n            # It gives back"
+        "            self._give_back(task)\n            # For a second"
+        => "            for one in list(self._pending):\n                one.cancel()\n            # For a second"
         fails ["many-calls-one-cancelled"];
-    "refused-ends-all" "_engine.py"
-        "        return task.result()\n"
-        => "        if task.exception() is not None:\n            for one in list(self._pending):\n                one.cancel()\n        return task.result()\n"
+    "one-refusal-is-for-all" "_batch.py"
+        "        for call, part in zip(calls, _split(response, len(calls)), strict=True):"
+        => "        parts = _split(response, len(calls))\n        refused = [one for one in parts if one is not None and one.status >= 400]\n        for call, part in zip(calls, refused * len(calls) if refused else parts):"
         fails ["many-calls-half-refused"];
     "few-may-wait" "_engine.py"
         "            confirmation = await acquire.run()"
         => "            async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n                confirmation = await acquire.run()"
         fails ["many-calls-half-wait"];
     "block-of-its-task" "_blocks.py"
-        "    if len(opened) > 1:"
-        => "    raise RuntimeError(\"another has entered it\")\n    if len(opened) > 1:"
+        "    for found in (here, opened):"
+        => "    raise RuntimeError(\"another has entered it\")\n    for found in (here, opened):"
         fails ["block-left-elsewhere-is-released"];
     "dropped-is-kept" "aio.py"
         "self._dropped = weakref.finalize(self, _drop, engine, held)"
@@ -220,11 +220,11 @@ mutants! {
         => "    pass"
         fails ["dropped-handle-is-reported"];
     "release-ends-with-its-task" "_releases.py"
-        "if task.cancelled() and again is not None and not self._is_closed:"
+        "if task.cancelled() and not self._is_closed:"
         => "if False:"
         fails ["end-during-a-release-has-released"];
     "nobody-waits-at-the-end" "_engine.py"
-        "                await self.settle(LAST_CHANCE)"
+        "                await self._settle(LAST_CHANCE)"
         => "                pass"
         fails ["end-after-a-drop-has-released"];
     "callback-in-place-of-the-cancellation" "_held.py"
@@ -239,14 +239,18 @@ mutants! {
         "return self.boot >= other.boot or self.raw >= other.raw"
         => "return self.boot >= other.boot and self.raw >= other.raw"
         fails ["ended-once-by-either-clock"];
-    "every-error-is-survived" "aio.py"
-        "                        if not is_after_loss(lease, error):\n                            raise\n"
+    "every-error-is-survived" "_lease.py"
+        "        if not self._is_lost and not isinstance(failure, Stale):\n            raise failure\n"
         => ""
         fails ["lead-ends-with-its-work"];
     "errors-end-the-race" "_lease.py"
-        "return isinstance(error, Stale) or lease.state is State.LOST"
-        => "return False"
+        "        if not self._is_lost and not isinstance(failure, Stale):"
+        => "        if True:"
         fails ["lead-goes-on-after-a-loss" "lead-goes-on-after-stale"];
+    "late-loss-ends-the-race" "_lease.py"
+        "            self._is_lost = True"
+        => "            raise"
+        fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "_engine.py"
         "            await asyncio.wait({task}, timeout=timeout)"
         => "            await asyncio.wait({task})"
@@ -259,14 +263,18 @@ mutants! {
         "            await asyncio.wait({told}, timeout=timeout)"
         => "            await asyncio.wait({told})"
         fails ["deadline-bounds-renew-and-release"];
-    "outage-ends-the-hold" "_engine.py"
-        "        except Error:\n            return False\n"
-        => "        except Error:\n            return True\n"
+    "outage-ends-the-hold" "_leaving.py"
+        "        except Error:\n            # It goes on.\n            pass"
+        => "        except Error:\n            self.is_sure = True\n            self._keeper.remove(self.held)"
         fails ["hold-at-least-in-an-outage"];
     "close-releases-nothing" "_engine.py"
-        "leases = [held for held in kept if held.release() is None]"
-        => "leases = []"
+        "                self.leaving.begin(held, held.release(by=\"client\"))"
+        => "                self.keeper.remove(held)"
         fails ["close-releases-what-is-held"];
+    "close-in-silence" "_held.py"
+        "        if end is None or end.released_by != \"holder\":"
+        => "        if end is None or end.released_by is None:"
+        fails ["close-tells-whoever-works-under-a-lease"];
     "close-says-nothing" "_cluster.py"
         "left = len(self.releases)"
         => "left = 0"

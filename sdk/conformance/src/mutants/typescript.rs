@@ -138,7 +138,7 @@ mutants! {
     "held-for-no-time" "release.ts"
         "const isKept = this.#leftMs(at) > 0 && "
         => "const isKept = false && "
-        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release"];
+        fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release" "hold-at-least-by-close-and-drop"];
     "lost-is-not-released" "release.ts"
         "    held.lose(\"released\", at);\n"
         => "    held.lose(\"released\", at);\n    if (loss !== undefined) {\n      throw new LostError(loss);\n    }\n"
@@ -235,6 +235,10 @@ mutants! {
         r#"?.kind === "Stale";"#
         => r#"?.kind === "";"#
         fails ["lead-goes-on-after-stale"];
+    "stale-and-lost-ends-the-race" "client.ts"
+        "if (!(isStale || isLost) || release.isTaken"
+        => "if (isStale === isLost || release.isTaken"
+        fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "client.ts"
         "this.#call(options.signal, request.timeoutMs, (stop) =>"
         => "this.#call(options.signal, undefined, (stop) =>"
@@ -254,7 +258,7 @@ mutants! {
     "close-releases-nothing" "client.ts"
         "    for (const release of [...leases]) {\n"
         => "    for (const release of []) {\n"
-        fails ["close-releases-what-is-held"];
+        fails ["close-releases-what-is-held" "close-tells-whoever-works-under-a-lease"];
     "close-says-nothing" "client.ts"
         "    return { left };\n"
         => "    return { left: [] };\n"

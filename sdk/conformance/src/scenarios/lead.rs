@@ -1,10 +1,11 @@
 //! Elections: work that runs wherever the lease is.
 
 use anyhow::ensure;
-use ringfence_wire::Token;
+use ringfence_wire::{EndReason, Token};
 use serde_json::{Value, json};
 
-use crate::stage::{SOON, STEADY_MS, Stage, refused};
+use crate::front::act::{Act, Reply};
+use crate::stage::{SOON, STEADY_MS, Stage, gone, refused};
 
 fn election(stage: &Stage, body: &str) -> Value {
     json!({"client": "c", "lease": body, "key": stage.key, "ttl_ms": STEADY_MS, "body": body})
@@ -40,4 +41,14 @@ pub(crate) async fn goes_on_after_stale(stage: &mut Stage) -> anyhow::Result<()>
     let done = stage.must("lead", election(stage, "raise_stale")).await?;
     ensure!(done["terms"] == 2 && done["reported"] == 1, "it led again, and reported the error: {done}");
     stage.is_free().await
+}
+
+/// The end of the block may be the first to hear that the lease is gone.
+pub(crate) async fn goes_on_after_a_late_loss(stage: &mut Stage) -> anyhow::Result<()> {
+    let mut is_first = true;
+    stage.play(move |asked| match asked.is_delete() && std::mem::take(&mut is_first) {
+        true => Act::instead(Reply::problem(410, "lease-gone", gone(EndReason::Revoked))),
+        false => Act::pass(),
+    });
+    goes_on_after_stale(stage).await
 }

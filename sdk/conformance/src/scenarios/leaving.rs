@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::front::act::{Act, Gate, Reply};
 use crate::front::log::Asked;
-use crate::stage::{SOON, Stage, gone, refused};
+use crate::stage::{SOON, Stage, gone, reason, refused};
 
 const HOLD: Duration = Duration::from_secs(4);
 const CLOSES_WITHIN: Duration = Duration::from_secs(20);
@@ -69,15 +69,38 @@ pub(crate) async fn hold_at_least_by_release(stage: &mut Stage) -> anyhow::Resul
     stage.rival_leaves(successor).await
 }
 
+/// Whoever ends a lease in its holder's place keeps it held for as long.
+pub(crate) async fn hold_at_least_by_others(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let begun = Instant::now();
+    let key = stage.key.clone();
+    for lease in ["dropped", "closed"] {
+        let keys = [format!("{key}/{lease}")];
+        let held = json!({"lease": lease, "keys": keys, "ttl_ms": 2_000, "hold_at_least_ms": 4_000});
+        stage.acquired(held).await?;
+    }
+    stage.must("drop", json!({"lease": "dropped"})).await?;
+    stage.open.remove("c");
+    stage.must("close", json!({"client": "c"})).await?;
+    for lease in ["dropped", "closed"] {
+        stage.key = format!("{key}/{lease}");
+        let successor = stage.rival_waits(ringfence_wire::Mode::Exclusive, 30_000).await?;
+        let held = begun.elapsed().as_millis();
+        ensure!(held >= 3_900, "another had {} after {held} ms", stage.key);
+        stage.rival_leaves(successor).await?;
+    }
+    Ok(())
+}
+
 /// An outage does not end what is to be held.
 pub(crate) async fn hold_at_least_in_an_outage(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let begun = Instant::now();
-    stage.acquired(json!({"ttl_ms": 9_000, "hold_at_least_ms": 15_000})).await?;
+    stage.acquired(json!({"ttl_ms": 10_000, "hold_at_least_ms": 15_000})).await?;
     stage.play(|_| Act::close());
     let releasing = stage.adapter.begin("release", &json!({"lease": "L"})).await?;
-    // It is longer than a call is repeated, and shorter than the lease lives.
-    tokio::time::sleep(Duration::from_secs(6)).await;
+    // It is longer than a call is repeated, with the pause before its last attempt, and shorter than the lease lives.
+    tokio::time::sleep(Duration::from_secs(7)).await;
     stage.play(|_| Act::pass());
     if let Err(refusal) = releasing.answer().await? {
         let is_doubt = ["Unknown", "Unavailable"].contains(&&*refusal.kind);
@@ -102,6 +125,19 @@ pub(crate) async fn close_releases(stage: &mut Stage) -> anyhow::Result<()> {
         ensure!(holders.is_empty(), "the client is closed, and {key} is held");
     }
     refused(stage.acquire(json!({"lease": "N"})).await?, "Closed").map(drop)
+}
+
+/// Whoever works under a lease is told that `close` has given it away.
+pub(crate) async fn close_tells(stage: &mut Stage) -> anyhow::Result<()> {
+    stage.open(&[0, 1]).await?;
+    let block = json!({"client": "c", "lease": "L", "keys": [stage.key], "ttl_ms": 60_000, "wait_ms": 30_000, "body": "until_lost"});
+    let using = stage.adapter.begin("using", &block).await?;
+    stage.holder().await?;
+    stage.open.remove("c");
+    stage.must("close", json!({"client": "c"})).await?;
+    let refusal = refused(using.answer_within(SOON).await?, "Lost")?;
+    ensure!(reason(&refusal) == "released", "the loss is said to be {}", reason(&refusal));
+    stage.is_free().await
 }
 
 /// `close` waits no longer than it is told to, and says what it has left.

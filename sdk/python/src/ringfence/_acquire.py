@@ -13,26 +13,34 @@ without a definite outcome, and at a node that has had none yet, a PUT waits onl
 However the acquire ends, the lease is released as long as it may be granted or in the queue: in the background, or, if the
 acquire is cancelled, before it ends, for a second at most. The time of a grant counts from when *its* PUT was sent. After a wait
 that is too long ago to begin work, so the client renews once.
+
+The first PUT waits only briefly, and may share its request with others. Whoever is in the queue has a connection for its wait, or,
+if too many wait, asks for its place every second.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 import uuid
 from typing import Any
 
 from . import _wire
 from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
+from ._hooks import Teller
 from ._http import Request, Response
 from ._lifetime import Confirmation, Lifetime
 from ._outcome import Ambiguous, Done, NotDone, Refused
 from ._releases import LAST_CHANCE
+from ._turns import Turn
 from .errors import Held, Lost, TimedOut
 
 # Proxies often close connections that are silent for a minute.
 _SLICE_MS = 30_000
 _PROBE_MS = 100
+# A place is kept for 5 s.
+_POLL = 1.0
 
 
 class _UnusedError(Exception):
@@ -45,8 +53,8 @@ class _UnusedError(Exception):
 class Acquire:
     """An acquire, under one id after the other."""
 
-    def __init__(self, cluster: Cluster, spec: _wire.Spec) -> None:
-        self._cluster, self._spec = cluster, spec
+    def __init__(self, cluster: Cluster, spec: _wire.Spec, tell: Teller) -> None:
+        self._cluster, self._spec, self._tell = cluster, spec, tell
         self._begun = time.monotonic()
         self._has_waited = False
         self._is_try = spec.wait_ms == 0
@@ -108,8 +116,11 @@ class _Attempt:
             acquire._cluster, lease_id, is_of_a_lease=False
         )
         self._has_place = False
+        self._begun = time.monotonic()
         # Since when there was no definite outcome, if the last was none.
         self._unanswered_since: float | None = None
+        # Its connection for waiting, once it has a place.
+        self._turn: Turn | None = None
         # Whether the lease may be granted or in the queue.
         self._is_armed = True
 
@@ -127,20 +138,28 @@ class _Attempt:
                 await asyncio.wait({self._cluster.releases.begin(self._lease_id)}, timeout=LAST_CHANCE)
             raise
         finally:
+            self._attempts.leave()
+            if self._turn is not None:
+                self._turn.end()
+            if self._has_place:
+                keys = tuple(claim.key for claim in self._acquire._spec.claims)
+                self._acquire._tell("waited", keys, time.monotonic() - self._begun)
             if self._is_armed:
                 self._cluster.releases.begin(self._lease_id)
 
     async def _put(self) -> Confirmation | None:
         """One PUT. Returns the grant, or `None` to go on."""
         node = self._cluster.nodes.best(time.monotonic())
-        is_probe = self._unanswered_since is not None or not node.is_proven
+        is_brief = not self._has_place or self._unanswered_since is not None or not node.is_proven
+        may_wait = not is_brief and await self._has_turn()
         left_ms = self._acquire.left_ms()
-        wait_ms = slice_ms(left_ms, is_probe)
+        wait_ms = slice_ms(left_ms, not may_wait)
         if left_ms is not None and not self._acquire.is_try:
             self._attempts.longest_pause = max(left_ms / 1_000, _PROBE_MS / 1_000)
-        put_at = time.monotonic()
-        request = Request("PUT", f"/v1/leases/{self._lease_id}", self._acquire._spec.body(wait_ms))
+        put_at, idle = time.monotonic(), self._attempts.idle
+        request = self._request(wait_ms, may_wait)
         outcome = await self._attempts.attempt(request, wait_ms / 1_000 + ATTEMPT_TIMEOUT, self._read)
+        put_at += self._attempts.idle - idle
         if isinstance(outcome, Refused):
             self._refused(outcome)
         elif isinstance(outcome, NotDone):
@@ -162,6 +181,26 @@ class _Attempt:
             return outcome.value
         self._check_time()
         return None
+
+    def _request(self, wait_ms: int, may_wait: bool) -> Request:
+        body = self._acquire._spec.body(wait_ms)
+        operation = {"acquire": {"lease_id": self._lease_id, **body}}
+        return Request(
+            "PUT",
+            f"/v1/leases/{self._lease_id}",
+            {**body, "wait_ms": wait_ms},
+            operation=None if may_wait else operation,
+            wait_ms=wait_ms,
+            apart="wait" if may_wait else None,
+        )
+
+    async def _has_turn(self) -> bool:
+        """Whether a connection is free for a wait."""
+        if self._turn is None:
+            self._turn = self._cluster.waits.ask()
+        left_ms = self._acquire.left_ms()
+        poll = _POLL * random.uniform(0.75, 1.0)  # noqa: S311
+        return await self._turn.wait(poll if left_ms is None else min(poll, left_ms / 1_000))
 
     def _read(self, response: Response) -> Confirmation | None:
         body: Any = response.json()

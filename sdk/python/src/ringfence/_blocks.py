@@ -1,31 +1,45 @@
 """The blocks of a lock that are open: `with lock` has no handle of its own, so the lock keeps the leases.
 
 Whoever leaves a block may be another thread or task than entered it: frameworks run the two halves of a generator wherever they
-like. A lease is found by the frame of the `with` statement, which stays the same. Where something else calls (`ExitStack`), the
-only open block is meant; of several, the latest of the same thread or task, else the oldest. No end of a block ends with all
-leases kept.
+like. A block is known by its *place*: the frame of the `with` statement, which stays the same, or the stack of `contextlib`. Once
+a frame is gone, another may have its number, so its code and the thread or task count, too.
+
+Whoever leaves at an unknown place means the only open block. Of several, none is released: it could be another's, who still works.
 """
 
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 L = TypeVar("L")
 
 
-class _Open(NamedTuple, Generic[L]):
-    frame: int
+class Place(NamedTuple):
+    """Where a block is entered and left."""
+
+    number: int
+    code: object = None
+
+
+@dataclass(frozen=True)
+class _Open(Generic[L]):
+    place: Place | None
     owner: int
     lease: L
 
 
-def caller() -> int:
-    """Stands for the frame that has called a function which calls this. 0: it was not called by Python."""
+def caller() -> Place | None:
+    """The place where a function was called that calls this. `None`: not by Python."""
     try:
-        return id(sys._getframe(2))
+        frame = sys._getframe(2)
     except ValueError:
-        return 0
+        return None
+    if frame.f_globals.get("__name__") == "contextlib" and "self" in frame.f_code.co_varnames:
+        # Other methods of the stack end what one of them began.
+        return Place(id(frame.f_locals["self"]))
+    return Place(id(frame), frame.f_code)
 
 
 class Blocks(Generic[L]):
@@ -35,14 +49,14 @@ class Blocks(Generic[L]):
         # Threads add and remove: each is one step.
         self._open: list[_Open[L]] = []
 
-    def enter(self, frame: int, owner: int, lease: L) -> None:
-        """A block is entered. `frame` stands for the `with` statement, `owner` for the thread or task."""
-        self._open.append(_Open(frame, owner, lease))
+    def enter(self, place: Place | None, owner: int, lease: L) -> None:
+        """A block is entered. `owner` stands for the thread or task."""
+        self._open.append(_Open(place, owner, lease))
 
-    def leave(self, frame: int, owner: int) -> L:
+    def leave(self, place: Place | None, owner: int) -> L:
         """The lease of the block that is left."""
         while opened := list(self._open):
-            found = _which(opened, frame, owner)
+            found = _which(opened, place, owner)
             try:
                 self._open.remove(found)
             except ValueError:
@@ -51,12 +65,15 @@ class Blocks(Generic[L]):
         raise RuntimeError("this lock is not entered")
 
 
-def _which(opened: list[_Open[L]], frame: int, owner: int) -> _Open[L]:
-    for latest in reversed(opened):
-        if frame and latest.frame == frame:
-            return latest
-    if len(opened) > 1:
-        for latest in reversed(opened):
-            if latest.owner == owner:
-                return latest
-    return opened[0]
+def _which(opened: list[_Open[L]], place: Place | None, owner: int) -> _Open[L]:
+    here = [one for one in opened if place is not None and one.place == place]
+    own = [one for one in here if one.owner == owner]
+    if own:
+        # The innermost.
+        return own[-1]
+    for found in (here, opened):
+        if len(found) == 1:
+            return found[0]
+    raise RuntimeError(
+        "several blocks of this lock are open, and none of them was entered here: use `with lock.acquire() as lease`"
+    )

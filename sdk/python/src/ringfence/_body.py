@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from typing import Any
 
 from ._tasks import cancellations, take_back_cancellation
 
+_LOG = logging.getLogger("ringfence")
 _LOST = "ringfence: the lease is lost"
 
 
@@ -20,9 +22,13 @@ class Body:
         self.is_cancelled = False
 
     def cancel(self) -> None:
-        """Cancels it."""
+        """Cancels it, unless it is what has just found out."""
         task = self.task()
-        if task is not None and not task.done():
+        if task is None or task.done():
+            _LOG.warning(
+                "a lease is lost, and nobody could be cancelled: the task that entered its block has ended"
+            )
+        elif task is not asyncio.current_task():
             self.is_cancelled = True
             task.cancel(_LOST)
 

@@ -20,9 +20,10 @@ from ._lifetime import Confirmation
 from ._nodes import Entry, Nodes, Url
 from ._outcome import Ambiguous, Broken, Done, NotDone, NotSent, Outcome, Refused, Untrusted
 from ._releases import Releases
-from ._server import Server
+from ._server import Left, Server
 from ._tasks import bounded, quiet
 from ._tls import Tls
+from ._turns import Turns
 from .errors import Error, Lost, Rejected, Unauthorized, Unavailable, Unknown
 
 T = TypeVar("T")
@@ -34,7 +35,9 @@ ATTEMPT_TIMEOUT = 2.0
 """How long one node may take if another can be asked."""
 _LOOKUP_TIMEOUT = 15.0
 _LONGEST_PAUSE = 1.0
-MAX_BATCH = 1_000
+# With two requests of a batch and a probe these are 64 connections at most; renewals have their own.
+_MOST_ALONE = 29
+_MOST_WAITS = 32
 
 
 class Backoff:
@@ -66,7 +69,10 @@ class Cluster:
         self._servers: dict[Url, Server] = {}
         self._background: set[asyncio.Task[Any]] = set()
         self.releases = Releases(self._release, RETRY_FOR)
+        self.alone, self.waits = Turns(_MOST_ALONE), Turns(_MOST_WAITS)
         self.is_closed = False
+        self.owner: object = None
+        """Lives as long as what goes on here."""
 
     def server(self, node: Entry) -> Server:
         """The connections to a node."""
@@ -109,9 +115,9 @@ class Cluster:
 
     async def renew(self, lease_id: str, ttl_ms: int | None = None) -> Confirmation:
         """Renews a lease by its id."""
-        request = Request(
-            "POST", f"/v1/leases/{lease_id}/renew", {} if ttl_ms is None else {"ttl_ms": ttl_ms}
-        )
+        body = {} if ttl_ms is None else {"ttl_ms": ttl_ms}
+        operation = {"renew": {"lease_id": lease_id, **body}}
+        request = Request("POST", f"/v1/leases/{lease_id}/renew", body, operation=operation)
 
         def read(response: Response) -> Confirmation:
             return Confirmation(response.sent, _wire.grant(response.json(), lease_id))
@@ -121,27 +127,9 @@ class Cluster:
 
     async def _release(self, lease_id: str, seconds: float) -> None:
         attempts: Attempts[None] = Attempts(self, lease_id)
-        await attempts.call(Request("DELETE", f"/v1/leases/{lease_id}"), no_content, seconds)
-
-    async def release_many(self, lease_ids: Sequence[str], seconds: float) -> None:
-        """Releases leases with few requests, best effort."""
-        self.releases.batched.update(lease_ids)
-        for start in range(0, len(lease_ids), MAX_BATCH):
-            together = lease_ids[start : start + MAX_BATCH]
-            for lease_id in await self._release_together(together, seconds):
-                self.releases.begin(lease_id)
-            self.releases.batched.difference_update(together)
-
-    async def _release_together(self, lease_ids: Sequence[str], seconds: float) -> Sequence[str]:
-        """Returns the leases whose release has no definite outcome."""
-        request = Request(
-            "POST", "/v1/batch", {"operations": [{"release": {"lease_id": one}} for one in lease_ids]}
-        )
-        attempts: Attempts[list[str]] = Attempts(self, None)
-        try:
-            return await attempts.call(request, lambda response: _unreleased(response, lease_ids), seconds)
-        except Error:
-            return lease_ids
+        operation = {"release": {"lease_id": lease_id}}
+        request = Request("DELETE", f"/v1/leases/{lease_id}", operation=operation)
+        await attempts.call(request, no_content, seconds)
 
     async def close(self, within: float) -> int:
         """Ends all that goes on: releases first, within this time. Returns how many are left."""
@@ -167,7 +155,10 @@ class Cluster:
 
 
 class Attempts(Generic[T]):
-    """The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows."""
+    """The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows.
+
+    Until then attempts may share requests with others; later they are alone, since something in between may not let a batch pass.
+    """
 
     def __init__(self, cluster: Cluster, lease_id: str | None, is_of_a_lease: bool = True) -> None:
         self._cluster, self._nodes = cluster, cluster.nodes
@@ -182,6 +173,10 @@ class Attempts(Generic[T]):
         self._distrusted: frozenset[Url] = frozenset()
         self.maybe_done = False
         """Whether an attempt may have been done."""
+        self.idle = 0.0
+        """How long it has waited for a turn. The cluster is not to blame for that."""
+        # Waits that go on elsewhere.
+        self._left: dict[Url, asyncio.Task[Response]] = {}
 
     async def attempt(self, request: Request, seconds: float, read: Callable[[Response], T]) -> Outcome[T]:
         """One attempt."""
@@ -200,8 +195,12 @@ class Attempts(Generic[T]):
             is_untrusted = isinstance(error, Untrusted)
         except Broken as error:
             outcome, silent_since = Ambiguous(str(error)), asked
+            if isinstance(error, Left):
+                self._leave(node.url)
+                self._left[node.url] = error.open
         now = time.monotonic()
         if isinstance(outcome, Done | Refused):
+            self.leave()
             stranger = self._nodes.responded(node, leader, now)
             if stranger is not None:
                 self._cluster.spawn(self._cluster.meet(stranger))
@@ -210,6 +209,16 @@ class Attempts(Generic[T]):
         self._record(outcome)
         self._distrusted = self._distrusted | {node.url} if is_untrusted else frozenset()
         return outcome
+
+    def leave(self) -> None:
+        """No wait is kept open any more: another node has answered, or nobody waits."""
+        for url in list(self._left):
+            self._leave(url)
+
+    def _leave(self, url: Url) -> None:
+        left = self._left.pop(url, None)
+        if left is not None:
+            left.cancel()
 
     @property
     def is_distrusted(self) -> bool:
@@ -230,7 +239,7 @@ class Attempts(Generic[T]):
         await self._cluster.resolve()
         begun = time.monotonic()
         while True:
-            left = max(retry_for - (time.monotonic() - begun), 0.1)
+            left = max(retry_for - (time.monotonic() - begun - self.idle), 0.1)
             has_another = self._nodes.has_another(time.monotonic())
             outcome = await self.attempt(
                 request, min(left, ATTEMPT_TIMEOUT if has_another else RETRY_FOR), read
@@ -239,7 +248,8 @@ class Attempts(Generic[T]):
                 return outcome.value
             if isinstance(outcome, Refused):
                 raise self.refused(outcome)
-            if time.monotonic() - begun >= retry_for or (not self.is_of_a_lease and self.is_distrusted):
+            is_over = time.monotonic() - begun - self.idle >= retry_for
+            if is_over or (not self.is_of_a_lease and self.is_distrusted):
                 raise self.error()
 
     def refused(self, refused: Refused) -> Error:
@@ -273,7 +283,21 @@ class Attempts(Generic[T]):
         def has_another() -> bool:
             return self._nodes.has_usable_besides(node, time.monotonic())
 
-        return await self._cluster.server(node).send(request, seconds, has_another)
+        server = self._cluster.server(node)
+        if request.operation is not None and self._failed < self._nodes.configured:
+            response = await server.batcher.send(request, seconds, has_another)
+            if response is not None:
+                return response
+        if request.apart is not None:
+            return await server.send(request, seconds, has_another)
+        turn = self._cluster.alone.ask()
+        try:
+            asked = time.monotonic()
+            await turn.wait()
+            self.idle += time.monotonic() - asked
+            return await server.send(request, seconds, has_another)
+        finally:
+            turn.end()
 
     def _record(self, outcome: Outcome[T]) -> None:
         self._ask_after = None
@@ -292,18 +316,3 @@ def no_content(response: Response) -> None:
     """Reads a response without a body."""
     if response.status != 204:
         raise ValueError(f"expected 204, not {response.status}")
-
-
-def results(response: Response, count: int) -> list[dict[str, Any]]:
-    """Reads the results of as many operations, each with its status and body."""
-    body = response.json()
-    found = body.get("results") if isinstance(body, dict) else None
-    if not isinstance(found, list) or len(found) != count or not all(isinstance(one, dict) for one in found):
-        raise ValueError("not as many results as operations")
-    return found
-
-
-def _unreleased(response: Response, lease_ids: Sequence[str]) -> list[str]:
-    """The leases whose release has no definite outcome."""
-    found = zip(lease_ids, results(response, len(lease_ids)), strict=True)
-    return [lease_id for lease_id, one in found if one.get("status") not in (204, 410)]

@@ -6,7 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Coroutine
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -16,14 +17,16 @@ from ._acquire import Acquire
 from ._clock import Moment
 from ._cluster import Cluster
 from ._held import Held
+from ._hooks import Deliver, Hooks, Teller, check, on_the_loop
 from ._keeper import Keeper
+from ._leaving import Leaving
 from ._lifetime import MS, Confirmation, State
 from ._nodes import Nodes
 from ._releases import LAST_CHANCE
 from ._tasks import bounded, quiet
 from ._tls import Tls
 from ._waiting import read_holders, tell_of_wait
-from .errors import Blocker, Closed, Error, Invalid, Lost, TimedOut
+from .errors import Blocker, Closed, Invalid, LossReason, Lost, TimedOut
 
 T = TypeVar("T")
 _LOG = logging.getLogger("ringfence")
@@ -40,6 +43,7 @@ class Settings:
     credential: str | None = field(repr=False)
     learns: bool
     clock: _clock.Clock
+    hooks: Hooks | None
 
     @staticmethod
     def check(
@@ -49,6 +53,7 @@ class Settings:
         cert: str | os.PathLike[str] | None,
         key: str | os.PathLike[str] | None,
         clock: _clock.Clock,
+        hooks: Hooks | None,
     ) -> Settings:
         """Checks them, and loads the files."""
         texts = tuple([urls] if isinstance(urls, str) else urls)
@@ -71,25 +76,30 @@ class Settings:
         ca, cert, key = (None if path is None else os.fspath(path) for path in (ca, cert, key))
         # With the system's authorities anybody can have a certificate for the host that a response names.
         learns = credential is None or ca is not None
-        return Settings(texts, Tls(ca, cert, key) if is_https else None, credential, learns, clock)
+        tls = Tls(ca, cert, key) if is_https else None
+        return Settings(texts, tls, credential, learns, clock, check(hooks))
 
 
 class Engine:
     """A client on one event loop of one process. Make it on that loop."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, deliver: Deliver | None = None) -> None:
+        self.tell = Teller(settings.hooks, deliver or on_the_loop())
         self.loop = asyncio.get_running_loop()
         self.process = _fork.process()
         self.cluster = Cluster(
             settings.urls, settings.tls, settings.credential, settings.learns, settings.clock
         )
         self.keeper = Keeper(self.cluster)
-        self._pending: set[asyncio.Task[Any]] = set()
-        # Their holders have left them, and they end later.
-        self._outliving: set[Held] = set()
-        self._guard = quiet(self.loop.create_task(self._until_the_loop_ends()))
-        # A loop may end without an end of its tasks.
-        self._guard._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.leaving = Leaving(self.cluster, self.keeper)
+        # It is needed as long as a release goes on.
+        self.cluster.owner = self
+        self._pending: set[asyncio.Task[Held]] = set()
+        self._has_ended = False
+        self._end = self._at_the_end()
+        # Its first step is what tells the loop of it.
+        with suppress(StopIteration):
+            self._end.__anext__().send(None)
 
     @property
     def is_closed(self) -> bool:
@@ -117,111 +127,119 @@ class Engine:
         self.keeper.wake()
         self._check(held)
 
-    async def release(self, held: Held, hold_at_least_ms: int, timeout: float | None = None) -> None:
-        """Releases a lease, at the earliest after this time from the grant. Raises `Lost` if it was lost before.
+    def begin_release(self, held: Held) -> tuple[asyncio.Future[None], LossReason | None]:
+        """Releases a lease, whatever becomes of the caller. Returns what tells of it, and why it was lost before, if it was."""
+        lost = held.release()
+        return self.leaving.begin(held, lost), lost
+
+    async def release(self, held: Held, timeout: float | None = None) -> None:
+        """Releases a lease, and waits for that. Raises `Lost` if it was lost before.
 
         It is done also if the caller is cancelled, or `timeout` is over: both leave only the answer.
         """
         if held.state() is State.RELEASED:
             return
-        until = held.granted_at.after(hold_at_least_ms * MS)
-        if held.loss() is None and until.since(self.cluster.clock()) > 0:
-            stand_in = held.copy()
-            self.keeper.replace(held, stand_in)
-            held.release()
-            told: asyncio.Future[None] = self.cluster.spawn(self._outlive(stand_in, until))
-            self._outliving.add(stand_in)
-        else:
-            self.keeper.remove(held)
-            lost = held.release()
-            told = self.cluster.releases.begin(held.lease_id)
-            if lost is not None:
-                await self._answer(told, timeout, quietly=True)
-                raise Lost(lost)
-        await self._answer(told, timeout)
-
-    async def _answer(self, told: asyncio.Future[None], timeout: float | None, quietly: bool = False) -> None:
-        """Waits for it. Who is cancelled waits for a second more: the program may end then."""
+        told, lost = self.begin_release(held)
         try:
             await asyncio.wait({told}, timeout=timeout)
         except asyncio.CancelledError:
+            # The program may end then.
             await asyncio.wait({told}, timeout=LAST_CHANCE)
             raise
-        if quietly:
-            return
+        if lost is not None:
+            raise Lost(lost)
         if not told.done():
             raise TimedOut(timeout or 0.0, "timeout")
-        if told.cancelled():
-            raise Closed("the client was closed")
         told.result()
 
     def drop(self, held: Held) -> None:
         """Releases a lease whose handle is gone, in the background."""
-        self.keeper.remove(held)
         if held.state() is not State.RELEASED:
-            held.release()
-            self.cluster.releases.begin(held.lease_id)
+            self.begin_release(held)
 
     def give_up(self, held: Held) -> None:
         """Leaves a lease as it is, to whoever has its id."""
         self.keeper.remove(held)
-        held.release()
+        held.leave()
 
     async def close(self, within: float) -> int:
-        """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left."""
+        """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left.
+
+        It goes on if the caller is cancelled, as the body of a lease is that ends here.
+        """
         if self.is_closed:
             return 0
         self.cluster.is_closed = True
-        until = time.monotonic() + within
-        self._guard.cancel()
         for task in self._pending:
             task.cancel()
-        kept = [held for held in self.keeper.leases() if held not in self._outliving]
-        leases = [held for held in kept if held.release() is None]
-        for held in leases:
-            self.keeper.remove(held)
-        releasing = {*self._pending}
-        if leases:
-            work = self.cluster.release_many([one.lease_id for one in leases], within)
-            releasing.add(self.cluster.spawn(work))
-        if releasing:
-            await asyncio.wait(releasing, timeout=within)
-        left = await self.cluster.close(until - time.monotonic())
+        self._take()
+        closing = quiet(self.loop.create_task(self._close(within)))
+        try:
+            await asyncio.wait({closing})
+        except asyncio.CancelledError:
+            await asyncio.wait({closing}, timeout=LAST_CHANCE)
+            raise
+        return len(self.cluster.releases) if closing.cancelled() else closing.result()
+
+    def _take(self) -> None:
+        """Ends all leases. Who works under one is told before another can have it."""
+        for held in self.keeper.leases():
+            if not self.leaving.is_left(held):
+                self.leaving.begin(held, held.release(by="client"))
+
+    async def _close(self, within: float) -> int:
+        until = time.monotonic() + within
+        waiting = {*self._pending, self.cluster.spawn(self.leaving.settled())}
+        await asyncio.wait(waiting, timeout=within)
+        left = self.leaving.end() + await self.cluster.close(until - time.monotonic())
+        self.keeper.end()
+        self._has_ended = True
         if left:
             _LOG.warning("%d leases could not be released in time: they end with their ttl", left)
+        self.tell.end()
+        with suppress(RuntimeError):
+            # The loop may be closing it.
+            await self._end.aclose()
         return left
 
     async def settle(self, within: float) -> None:
-        """Ends what waits, and waits for releases, within this time: the program, or the loop, ends."""
+        """Ends what waits, and waits for releases, within this time: the program ends."""
         until = time.monotonic() + within
         pending = set(self._pending)
         for task in pending:
             task.cancel()
         if pending:
             await asyncio.wait(pending, timeout=within)
-        releases = self.cluster.releases
+        await self._settle(until - time.monotonic())
+
+    async def _settle(self, within: float) -> None:
+        """Waits for releases. The node may hang that was asked first."""
+        hurry = self.loop.call_later(_HURRIES_AFTER, self.cluster.releases.hurry)
         try:
-            await bounded(releases.settled(), _HURRIES_AFTER)
-        except asyncio.TimeoutError:
-            # The node may hang that was asked.
-            releases.hurry()
-        try:
-            await bounded(releases.settled(), until - time.monotonic())
+            await bounded(self._settled(), within)
         except asyncio.TimeoutError:
             _LOG.warning("leases could not be released before the program ended: they end with their ttl")
+        finally:
+            hurry.cancel()
 
-    async def _until_the_loop_ends(self) -> None:
-        """`asyncio.run` cancels all tasks at its end, and waits for those. So this one waits for the others' clean-up."""
+    async def _settled(self) -> None:
+        await self.leaving.settled()
+        await self.cluster.releases.settled()
+
+    async def _at_the_end(self) -> AsyncGenerator[None, None]:
+        """The end of the loop. `asyncio.run` first cancels all tasks, as programs do that go on; then it closes async generators."""
         try:
-            await self.loop.create_future()
-        except asyncio.CancelledError:
-            if not self.is_closed:
+            yield
+        finally:
+            if not self._has_ended:
                 # What was dropped last is told in the next round.
                 await asyncio.sleep(0)
-                await self.settle(LAST_CHANCE)
-                self.cluster.disconnect()
+                await self._settle(LAST_CHANCE)
+                self.keeper.end()
+                self.leaving.end()
+                await self.cluster.close(0.0)
+                # Connections take a round to close.
                 await asyncio.sleep(0)
-            raise
 
     async def _call(self, work: Coroutine[Any, Any, Held], timeout: float | None) -> Held:
         """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released."""
@@ -234,32 +252,41 @@ class Engine:
         try:
             await asyncio.wait({task}, timeout=timeout)
         except asyncio.CancelledError:
-            task.cancel()
-            # It gives back what it has, for a second at most.
+            self._give_back(task)
+            # For a second at most. Whoever is cancelled once more does not wait.
             await asyncio.wait({task})
-            if not task.cancelled() and task.exception() is None:
-                self.drop(task.result())
             raise
         if not task.done():
-            task.cancel()
+            self._give_back(task)
             raise TimedOut(timeout or 0.0, "timeout")
         if task.cancelled():
             raise Closed("the client was closed")
         return task.result()
 
+    def _give_back(self, task: asyncio.Task[Held]) -> None:
+        """Nobody waits for it any more."""
+        if task.cancel():
+            # It may be granted all the same.
+            task.add_done_callback(self._give_back)
+        elif not task.cancelled() and task.exception() is None:
+            self.drop(task.result())
+
     async def _acquire(self, spec: _wire.Spec) -> Held:
-        acquire = Acquire(self.cluster, spec)
+        acquire = Acquire(self.cluster, spec, self.tell)
+        asked = time.monotonic()
         telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, acquire, spec)
         try:
             confirmation = await acquire.run()
         finally:
             telling.cancel()
-        held = self._hold(confirmation)
+        least = spec.hold_at_least_ms * MS
+        held = self._hold(confirmation, self.cluster.clock().after(least) if least > 0 else None)
         if spec.max_hold_ms is not None:
             held.give_up_at(confirmation.sent.after(spec.max_hold_ms * MS))
         if not spec.renews:
             held.stop_renewals()
         self.keeper.add(held)
+        self.tell("granted", held.view, time.monotonic() - asked)
         return held
 
     async def holders(self, key: str, timeout: float | None) -> list[Blocker]:
@@ -282,49 +309,8 @@ class Engine:
         self.keeper.add(held)
         return held
 
-    def _hold(self, confirmation: Confirmation) -> Held:
-        # The request may have waited for the grant for long.
-        return Held(confirmation, self.cluster.clock, self.cluster.clock())
-
-    async def _outlive(self, held: Held, until: Moment) -> None:
-        """Has the lease last until then, even if this process ends, and then has it released."""
-        try:
-            is_sure = await self._lasts(held, until)
-        except asyncio.CancelledError:
-            if not self.is_closed:
-                await bounded(self._lasts(held, until), LAST_CHANCE)
-            raise
-        if is_sure:
-            self.keeper.remove(held)
-        if held.loss() is not None:
-            self._outliving.discard(held)
-            self._check(held)
-        # If it is not sure, it is renewed as before, as long as this process lives.
-        self.cluster.spawn(self._release_at(held, until, is_sure))
-
-    async def _lasts(self, held: Held, until: Moment) -> bool:
-        """Renews it for what is left until then. Returns whether the cluster has confirmed that."""
-        left = until.since(self.cluster.clock())
-        # The allowance for clocks is part of what remains.
-        ttl_ms = min(max(100, left * 501 // 500 // MS + 10), 86_400_000)
-        try:
-            await self.cluster.renew(held.lease_id, ttl_ms)
-        except Lost as lost:
-            held.lose(lost.reason)
-        except Error:
-            return False
-        return True
-
-    async def _release_at(self, held: Held, until: Moment, is_sure: bool) -> None:
-        while (left := until.since(self.cluster.clock())) > 0:
-            if not is_sure and held.loss() is None and await self._lasts(held, until):
-                is_sure = True
-                self.keeper.remove(held)
-            await asyncio.sleep(min(left / 1e9, 1.0))
-        self._outliving.discard(held)
-        self.keeper.remove(held)
-        held.release()
-        self.cluster.releases.begin(held.lease_id)
+    def _hold(self, confirmation: Confirmation, least_until: Moment | None = None) -> Held:
+        return Held(confirmation, self.cluster.clock, self.process, least_until, self.tell)
 
     def _check(self, held: Held) -> None:
         lost = held.loss()

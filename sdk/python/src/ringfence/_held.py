@@ -17,9 +17,11 @@ import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from . import _clock, _fork
 from ._clock import Moment
+from ._hooks import LeaseView, Teller
 from ._lifetime import Confirmation, Lifetime, State
 from ._signal import Flag
 from .errors import LossReason
@@ -39,23 +41,33 @@ class _Seen:
 @dataclass(frozen=True)
 class _End:
     reason: LossReason
-    is_release: bool
-    """Whether its holder released it."""
+    released_by: Literal["holder", "client"] | None = None
 
 
 class Held:
     """A lease that was granted."""
 
-    def __init__(self, first: Confirmation, clock: _clock.Clock, granted_at: Moment) -> None:
+    def __init__(
+        self,
+        first: Confirmation,
+        clock: _clock.Clock,
+        process: tuple[int, int],
+        least_until: Moment | None = None,
+        hook: Teller | None = None,
+    ) -> None:
         self.lease_id = first.grant.lease_id
         self.token = first.grant.token
-        self.granted_at = granted_at
-        """When the request was sent that was granted."""
+        self.least_until = least_until
+        """Until when its keys stay held, whenever its holder releases it."""
         self.told = Flag()
         """Set once the loss was told, or the lease released. Time alone sets nothing: who waits has a timer, too."""
         self._seen = _Seen(Lifetime.of(first), first.grant.fences)
         self._clock = clock
-        self._process = _fork.process()
+        self._hook = hook
+        self.view = LeaseView(tuple(first.grant.fences), self.token)
+        """It, as hooks see it."""
+        # That which asked: another may have been forked since.
+        self._process = process
         self._ends: dict[str, _End] = {}
         self._stops: list[Callable[[], None]] = []
         self._callbacks: list[Callable[[], None]] = []
@@ -65,13 +77,20 @@ class Held:
         """Whether this process is a child of the holder."""
         return _fork.process() != self._process
 
+    @property
+    def is_taken(self) -> bool:
+        """Whether the client released it, under its holder."""
+        end = self._ends.get("end")
+        return end is not None and end.released_by == "client"
+
     def state(self) -> State:
         """How it stands now: it reads the clock, whatever timers did."""
         # A snapshot that is newer than the time says nothing wrong, and an older one could.
         now = self._clock()
         if self.loss() is not None:
             end = self._ends.get("end")
-            return State.RELEASED if end is not None and end.is_release and not self.is_forked else State.LOST
+            is_released = end is not None and end.released_by is not None and not self.is_forked
+            return State.RELEASED if is_released else State.LOST
         state = self._seen.lifetime.state(now)
         return State.UNSURE if state is State.LOST else state
 
@@ -122,6 +141,7 @@ class Held:
         copy = object.__new__(Held)
         copy.__dict__.update(self.__dict__)
         copy.told, copy._ends, copy._stops, copy._callbacks = Flag(), {}, [], []
+        copy._hook = None
         return copy
 
     # What follows is called on the loop.
@@ -142,22 +162,35 @@ class Held:
         is_latest = confirmation.until.has_reached(seen.lifetime.until)
         fences = confirmation.grant.fences if is_latest else seen.fences
         self._seen = _Seen(seen.lifetime.confirmed(confirmation), fences)
+        if self._hook is not None:
+            self._hook("renewed", self.view)
+
+    def failed(self, why: str) -> None:
+        """It could not be renewed for now."""
+        if self._hook is not None:
+            self._hook("failed", self.view, why)
 
     def lose(self, reason: LossReason) -> None:
         """It has ended."""
         if self.loss() is None:
             self._end(reason)
 
-    def release(self) -> LossReason | None:
-        """Ends it, as its holder wants. Returns why it was lost before, if it was."""
+    def release(self, by: Literal["holder", "client"] = "holder") -> LossReason | None:
+        """Ends it. Returns why it was lost before, if it was. What has to stop is told if it is not its holder who ends it."""
         if self.loss() is None:
-            self._end("released", is_release=True)
-        self.told.set()
+            self._ends.setdefault("end", _End("released", by))
         end = self._ends.get("end")
-        return None if end is None or end.is_release else end.reason
+        lost = None if end is None or end.released_by is not None else end.reason
+        self.tell()
+        return lost
+
+    def leave(self) -> None:
+        """Its holder leaves it to whoever has its id."""
+        self._hook = None
+        self.release()
 
     def on_loss(self, stop: Callable[[], None]) -> None:
-        """Calls it once, if the lease is lost before it is released: it stops what must not go on."""
+        """Calls it once, if the lease ends before its holder has released it: it stops what must not go on."""
         self._stops.append(stop)
 
     def on_told(self, callback: Callable[[], None]) -> None:
@@ -170,16 +203,21 @@ class Held:
             self._stops.remove(stop)
 
     def tell(self) -> None:
-        """Tells the loss."""
+        """Tells that it has ended."""
         self.told.set()
         stops, self._stops = self._stops, []
         callbacks, self._callbacks = self._callbacks, []
-        if self.state() is not State.RELEASED:
+        end = self._ends.get("end")
+        if end is None or end.released_by != "holder":
             for call in (*stops, *callbacks):
                 guarded(call)
+        hook, self._hook = self._hook, None
+        if hook is not None and end is not None:
+            is_release = end.released_by is not None
+            hook("released", self.view) if is_release else hook("lost", self.view, end.reason)
 
-    def _end(self, reason: LossReason, is_release: bool = False) -> _End:
-        return self._ends.setdefault("end", _End(reason, is_release))
+    def _end(self, reason: LossReason) -> _End:
+        return self._ends.setdefault("end", _End(reason))
 
 
 def guarded(call: Callable[[], object]) -> None:

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from ._clock import Moment
 
@@ -31,6 +31,18 @@ class Request:
     path: str
     body: Mapping[str, Any] | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+    text: bytes | None = None
+    """The body, if it is JSON already."""
+    operation: Mapping[str, Any] | None = None
+    """The same in a batch."""
+    wait_ms: int = 0
+    """How long it waits in the cluster's queue."""
+    apart: Literal["renewal", "wait"] | None = None
+    """Whether it has a connection that others do not have to share: that of the renewals, or one for a wait."""
+
+    def operation_text(self) -> bytes:
+        """It in a batch, as JSON."""
+        return _json(self.operation)
 
     def encode(self, authority: str, credential: str | None) -> bytes:
         """Its bytes. `authority` and `credential` were checked when they were set."""
@@ -38,10 +50,10 @@ class Request:
         head.extend(f"{name}: {value}" for name, value in self.headers.items())
         if credential is not None:
             head.append(f"authorization: Bearer {credential}")
-        body = b"" if self.body is None else json.dumps(self.body, separators=(",", ":")).encode()
-        if self.body is not None:
+        body = self.text or (b"" if self.body is None else _json(self.body))
+        if body:
             head.append("content-type: application/json")
-        if self.body is not None or self.method != "GET":
+        if body or self.method != "GET":
             head.append(f"content-length: {len(body)}")
         return "\r\n".join([*head, "", ""]).encode() + body
 
@@ -55,6 +67,22 @@ class Response:
     headers: Mapping[str, str]
     body: bytes
     keeps_alive: bool = field(default=True)
+    parsed: Any = None
+    """The body, if it was read already: that of one operation of a batch."""
+
+    def results(self, count: int) -> list[dict[str, Any]]:
+        """Reads the results of as many operations, each with its status and body. Raises `ValueError`."""
+        body = self.json()
+        found = body.get("results") if isinstance(body, dict) else None
+        if not isinstance(found, list) or len(found) != count:
+            raise ValueError("not as many results as operations")
+        if not all(isinstance(one, dict) and isinstance(one.get("status"), int) for one in found):
+            raise ValueError("a result without a status")
+        return found
+
+    def part(self, result: Mapping[str, Any]) -> Response:
+        """The response that one operation of a batch would have got alone."""
+        return Response(self.sent, result["status"], self.headers, b"", parsed=result.get("body"))
 
     @property
     def leader(self) -> str | None:
@@ -68,6 +96,8 @@ class Response:
 
     def json(self) -> Any:
         """Reads the body. Raises `ValueError`."""
+        if self.parsed is not None:
+            return self.parsed
         try:
             return json.loads(self.body)
         except RecursionError:
@@ -89,6 +119,10 @@ class Response:
         """How long to wait before a repeat, in seconds, if it says so. An hour at most."""
         text = self.headers.get("retry-after", "")
         return min(float(text), 3_600.0) if re.fullmatch("[0-9]{1,9}", text) else None
+
+
+def _json(body: object) -> bytes:
+    return json.dumps(body, separators=(",", ":")).encode()
 
 
 class ResponseReader:

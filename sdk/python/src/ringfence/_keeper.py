@@ -1,25 +1,28 @@
-"""One task per client renews all its leases, with one call for all that are due, and notices that one is lost.
+"""One timer per client looks after all its leases: it renews them, with one call for all that are due, and tells those that are lost.
 
      leases ──due after 1/3, or after 1/6 along with another──▶ POST /v1/renew, up to 1,000 ids ──▶ each confirmed, or lost
                                                                    │              ▲
                                                                    └─ ambiguous ──┘ at once at the next node, then with pauses
 
 An attempt takes at most a quarter of the shortest ttl in it, so that another node is asked in time. Calls run in parallel: one
-that hangs delays no other lease. Safety does not depend on this task: without it, leases become unsure, then lost, by their
-clocks alone.
+that hangs delays no other lease. Safety does not depend on this: without it, leases become unsure, then lost, by their clocks alone.
+
+It is a timer because programs cancel tasks that they do not know ("cancel all other tasks"). A call that is cancelled is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 from . import _outcome, _wire
 from ._clock import Moment
-from ._cluster import ATTEMPT_TIMEOUT, MAX_BATCH, Attempts, Cluster, results
+from ._cluster import ATTEMPT_TIMEOUT, Attempts, Cluster
 from ._held import Held
 from ._http import Request, Response
 from ._lifetime import MS, Confirmation
@@ -29,6 +32,7 @@ _LOG = logging.getLogger("ringfence")
 # Timers stand still while the machine sleeps.
 _MAX_NAP = 1_000 * MS
 _MIN_NAP = MS
+_MAX_BATCH = 1_000
 # Nodes answer with 8 MiB at most: what does not fit is not done.
 _MAX_ANSWER = 4 << 20
 
@@ -51,26 +55,20 @@ class Keeper:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
+        self._loop = asyncio.get_running_loop()
         self._kept: dict[str, _Kept] = {}
-        self._task: asyncio.Task[None] | None = None
-        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._looks_at = math.inf
         # Many clients that began together renew apart.
         self._jitter = random.random()  # noqa: S311
 
     def add(self, held: Held) -> None:
         """Keeps a lease from now on."""
-        self._kept[held.lease_id] = _Kept(held)
-        if self._task is None or self._task.done():
-            # Calls end with their task.
-            for kept in self._kept.values():
-                kept.is_in_flight = False
-            self._wake.clear()
-            self._task = self._cluster.spawn(self._run())
-        else:
-            self._wake.set()
+        kept = self._kept[held.lease_id] = _Kept(held)
+        self._look_in(self._next_look(kept, self._cluster.clock()))
 
     def remove(self, held: Held) -> None:
-        """Keeps it no longer. If it was the last, the task ends at its next look."""
+        """Keeps it no longer."""
         kept = self._kept.get(held.lease_id)
         if kept is not None and kept.held is held:
             del self._kept[held.lease_id]
@@ -86,41 +84,49 @@ class Keeper:
 
     def wake(self) -> None:
         """Looks at the clock now."""
-        self._wake.set()
+        self._look_in(0)
 
-    async def _run(self) -> None:
-        calls: set[asyncio.Task[None]] = set()
-        wake: asyncio.Task[bool] | None = None
-        try:
-            while (nap := self._look(calls)) is not None:
-                if wake is None or wake.done():
-                    self._wake.clear()
-                    wake = asyncio.ensure_future(self._wake.wait())
-                # A timer may be slower than the clock of leases, by a tenth.
-                nap = min(max(nap - nap // 8, _MIN_NAP), _MAX_NAP)
-                done, _ = await asyncio.wait(
-                    {wake, *calls}, timeout=nap / 1e9, return_when=asyncio.FIRST_COMPLETED
-                )
-                calls -= done
-        finally:
-            for task in calls | ({wake} if wake is not None else set()):
-                task.cancel()
+    def end(self) -> None:
+        """Keeps none any more: the loop ends."""
+        self._kept.clear()
+        self._stop_timer()
 
-    def _look(self, calls: set[asyncio.Task[None]]) -> int | None:
-        """Tells losses, and begins the calls that are due. Returns when to look again, or `None` if no lease is left."""
+    def _look_in(self, ns: int) -> None:
+        # A timer may be slower than the clock of leases, by a tenth.
+        looks_at = self._loop.time() + min(max(ns - ns // 8, _MIN_NAP), _MAX_NAP) / 1e9
+        if looks_at < self._looks_at:
+            self._stop_timer()
+            self._looks_at, self._timer = looks_at, self._loop.call_at(looks_at, self._look)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._looks_at, self._timer = math.inf, None
+
+    def _look(self) -> None:
+        """Tells losses, and begins the calls that are due."""
+        self._stop_timer()
         now = self._cluster.clock()
         for kept in list(self._kept.values()):
             if kept.held.loss() is not None:
-                del self._kept[kept.held.lease_id]
+                self.remove(kept.held)
                 kept.held.tell()
-        if not self._kept:
-            self._task = None
-            return None
         for chunk in _chunks(self._due(now)):
             for kept in chunk:
                 kept.is_in_flight = True
-            calls.add(self._cluster.spawn(self._renew([kept.held for kept in chunk])))
-        return min(self._next_look(kept, now) for kept in self._kept.values())
+            renewing = self._cluster.spawn(self._renew([kept.held for kept in chunk]))
+            renewing.add_done_callback(partial(self._renewed, chunk))
+        if self._kept:
+            self._look_in(min(self._next_look(kept, now) for kept in self._kept.values()))
+
+    def _renewed(self, chunk: Sequence[_Kept], _: asyncio.Task[None]) -> None:
+        """However the call has ended."""
+        now = self._cluster.clock()
+        for kept in chunk:
+            if kept.is_in_flight:
+                kept.is_in_flight, kept.not_before = False, now.after(_pause(kept.held))
+        if self._kept:
+            self.wake()
 
     def _due(self, now: Moment) -> list[_Kept]:
         """The leases to renew now: all that are half as old as one that is due. Those with the least time come first."""
@@ -159,10 +165,11 @@ class Keeper:
         attempts.longest_pause = seconds / 2
         while leases := [held for held in leases if self._is_kept(held)]:
             asked = leases
-            request = Request("POST", "/v1/renew", {"lease_ids": [held.lease_id for held in asked]})
+            ids = {"lease_ids": [held.lease_id for held in asked]}
+            request = Request("POST", "/v1/renew", ids, apart="renewal")
 
             def read(response: Response, count: int = len(asked)) -> tuple[Moment, list[dict[str, Any]]]:
-                return response.sent, results(response, count)
+                return response.sent, response.results(count)
 
             outcome = await attempts.attempt(request, seconds, read)
             if isinstance(outcome, Done):
@@ -170,6 +177,9 @@ class Keeper:
                 full = [held for held, one in zip(asked, found, strict=True) if _learn(held, sent, one)]
                 self._finish(asked, full)
                 return
+            why = outcome.problem.get("detail", "") if isinstance(outcome, Refused) else outcome.why
+            for held in asked:
+                held.failed(str(why))
             if isinstance(outcome, Refused):
                 _LOG.warning(
                     "a renewal of %d leases was refused: %s", len(asked), outcome.problem.get("detail")
@@ -186,8 +196,12 @@ class Keeper:
         for held in leases:
             kept = self._kept.get(held.lease_id)
             if kept is not None and kept.held is held:
-                pause = 0 if held in at_once else min(held.read().ttl // 12, _MAX_NAP)
+                pause = 0 if held in at_once else _pause(held)
                 kept.is_in_flight, kept.not_before = False, now.after(pause)
+
+
+def _pause(held: Held) -> int:
+    return min(held.read().ttl // 12, _MAX_NAP)
 
 
 def _chunks(due: list[_Kept]) -> Iterator[list[_Kept]]:
@@ -195,7 +209,7 @@ def _chunks(due: list[_Kept]) -> Iterator[list[_Kept]]:
     chunk: list[_Kept] = []
     size = 0
     for kept in due:
-        if chunk and (len(chunk) == MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
+        if chunk and (len(chunk) == _MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
             yield chunk
             chunk, size = [], 0
         chunk.append(kept)
@@ -216,4 +230,6 @@ def _learn(held: Held, sent: Moment, result: dict[str, Any]) -> bool:
         loss = Refused(body).loss if body["type"].startswith(_outcome.PROBLEM) else None
         if loss is not None:
             held.lose(loss)
+        else:
+            held.failed(str(body.get("detail", "")))
     return status == 413

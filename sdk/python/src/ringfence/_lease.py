@@ -5,14 +5,16 @@ from __future__ import annotations
 import inspect
 import logging
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypedDict
 from urllib.parse import quote
 
 from . import _wire
 from ._held import Held, guarded
 from ._lifetime import State
-from .errors import Invalid, LossReason, Lost, Stale
+from .errors import Error, Invalid, LossReason, Lost, Stale
 
 _LOG = logging.getLogger("ringfence")
 DEFAULT_TTL = 15.0
@@ -77,6 +79,11 @@ class BaseLease:
     def __repr__(self) -> str:
         return f"<{type(self).__qualname__} keys={self.keys!r} token={self.token} {self.state.value}>"
 
+    def _loss(self) -> LossReason | None:
+        """Why it ended before its holder released it."""
+        is_left = self.state is State.RELEASED and not self._held.is_taken
+        return None if is_left else self._held.loss()
+
     def _one_of(self, key: str | None) -> str:
         keys = self.keys
         if key is None and len(keys) == 1:
@@ -96,17 +103,71 @@ def report_leak(held: Held) -> None:
     )
 
 
-def is_after_loss(lease: BaseLease, error: Exception) -> bool:
-    """Whether work that leads has failed because it leads no longer. The guard's refusal is often the first to say so."""
-    return isinstance(error, Stale) or lease.state is State.LOST
+class TermOptions(TypedDict, total=False):
+    """Options of the leases of whoever leads, as `Client.lock` has them."""
+
+    ttl: float
+    holder: str | None
+    metadata: Mapping[str, str] | None
+    max_hold: float | None
 
 
-def report(on_error: Callable[[Exception], Any] | None, error: Exception) -> None:
-    """Reports what work has raised that led no longer."""
-    if on_error is None:
-        _LOG.warning("work failed after its lease was lost, and stands for election again", exc_info=error)
-    else:
-        guarded(lambda: on_error(error))
+OnError = Callable[[Exception], Any]
+
+
+class Outcome:
+    """What became of a term of work that leads, which ends with its lease. The end of the block may be the first to tell."""
+
+    def __init__(self, on_error: OnError | None) -> None:
+        self._on_error = on_error
+        self._failure: Exception | None = None
+        self._is_lost = False
+
+    @contextmanager
+    def until_lost(self) -> Iterator[None]:
+        """Around the block: it ends with `Lost` if the lease was lost, whoever said so first."""
+        try:
+            yield
+        except Lost:
+            self._is_lost = True
+        except Error:
+            if self._failure is None:
+                raise
+
+    @contextmanager
+    def of_work(self) -> Iterator[None]:
+        """Around the work in the block, which sees no error of it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 it is raised or reported
+            self._failure = error
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the work has raised something."""
+        return self._failure is not None
+
+    def is_last(self) -> bool:
+        """Whether the race is over. Raises what has ended it. Work that failed as it leads no longer is reported.
+
+        A guard's refusal is often the first to say so. A `Lost` may be of another lease.
+        """
+        failure = self._failure
+        if failure is None:
+            return not self._is_lost
+        if not self._is_lost and not isinstance(failure, Stale):
+            raise failure
+        if not isinstance(failure, Lost):
+            self._report(failure)
+        return False
+
+    def _report(self, failure: Exception) -> None:
+        if self._on_error is None:
+            _LOG.warning(
+                "work failed after its lease was lost, and stands for election again", exc_info=failure
+            )
+        else:
+            guarded(partial(self._on_error, failure))
 
 
 class Options:

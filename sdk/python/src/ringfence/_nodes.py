@@ -11,6 +11,7 @@ is used once it has *met* the client: it has answered a probe, and not for anoth
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,12 @@ class Url:
         is_https = url.scheme == "https"
         port = url.port or (443 if is_https else 80)
         return Url(is_https, host, port, url.netloc)
+
+
+@functools.lru_cache(64)
+def _parsed(text: str) -> Url:
+    """The same for each response."""
+    return Url.parse(text)
 
 
 @dataclass
@@ -176,7 +183,7 @@ class Nodes:
     def _learn(self, text: str | None) -> Entry | None:
         """The node at a URL that a response named, which may be new."""
         try:
-            url = Url.parse(text) if text is not None else None
+            url = _parsed(text) if text is not None else None
         except ValueError:
             return None
         known = self._find(url) if url is not None else None

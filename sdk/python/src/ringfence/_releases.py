@@ -6,8 +6,8 @@
                          the background, for 30 s in all
 
 A release is no part of whoever asks for it: who is cancelled, or gives up, leaves it alone. `asyncio.run` cancels all tasks at
-its end, some of them before their first step. A release that is cancelled, and was not by `close`, is therefore repeated for a
-second by another task, and the engine's guard waits for that.
+its end, some of them before their first step, and so do programs that go on. A release that is cancelled, and was not by `close`,
+is therefore repeated by another task, at first for a second: the end of the loop waits for as long.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ._tasks import bounded, quiet
+from ._tasks import quiet
 from .errors import Closed, Error, Lost, Unavailable, Unknown
 
 _LOG = logging.getLogger("ringfence")
@@ -37,18 +37,16 @@ class Releases:
         self._open: set[asyncio.Task[None]] = set()
         self._first: set[asyncio.Task[None]] = set()
         self._is_closed = False
-        self.batched: set[str] = set()
-        """Those that are asked for together."""
 
     def begin(self, lease_id: str) -> asyncio.Future[None]:
         """Releases a lease, or leaves the queue. What it returns tells what came of it, and may be left alone."""
         told: asyncio.Future[None] = self._loop.create_future()
         told.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._start(told, self._release(lease_id, told), lambda: self._at_last(lease_id, told))
+        self._start(lease_id, told, self._first_for)
         return told
 
     def __len__(self) -> int:
-        return len(self._open) + len(self.batched)
+        return len(self._open)
 
     async def settled(self) -> None:
         """Waits until none is left."""
@@ -68,27 +66,27 @@ class Releases:
             task.cancel()
         return ending
 
-    def _start(self, told: asyncio.Future[None], work: Any, again: Callable[[], Any] | None) -> None:
-        task = quiet(self._loop.create_task(work))
+    def _start(self, lease_id: str, told: asyncio.Future[None], first_for: float) -> None:
+        task = quiet(self._loop.create_task(self._release(lease_id, told, first_for)))
         # The loop may end without an end of its tasks. What is left was logged.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._open.add(task)
-        if again is not None:
+        if first_for > LAST_CHANCE:
             self._first.add(task)
 
         def done(task: asyncio.Task[None]) -> None:
             self._open.discard(task)
             self._first.discard(task)
-            if task.cancelled() and again is not None and not self._is_closed:
-                self._start(told, again(), None)
+            if task.cancelled() and not self._is_closed:
+                self._start(lease_id, told, LAST_CHANCE)
             else:
                 _tell(told, Closed("the client was closed"))
 
         task.add_done_callback(done)
 
-    async def _release(self, lease_id: str, told: asyncio.Future[None]) -> None:
+    async def _release(self, lease_id: str, told: asyncio.Future[None], first_for: float) -> None:
         try:
-            await self._send(lease_id, self._first_for)
+            await self._send(lease_id, first_for)
         except (Unknown, Unavailable) as error:
             _tell(told, error)
             await self._go_on(lease_id)
@@ -106,17 +104,6 @@ class Releases:
             pass
         except Error as error:
             _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
-
-    async def _at_last(self, lease_id: str, told: asyncio.Future[None]) -> None:
-        try:
-            await bounded(self._send(lease_id, LAST_CHANCE), LAST_CHANCE)
-        except Lost as lost:
-            _tell(told, lost)
-        except (Error, asyncio.TimeoutError):
-            _LOG.warning("a lease could not be released before the event loop ended: it ends with its ttl")
-            _tell(told, Unknown("the event loop ended before the release had an answer", lease_id))
-        else:
-            _tell(told, None)
 
 
 def _tell(told: asyncio.Future[None], error: Exception | None) -> None:

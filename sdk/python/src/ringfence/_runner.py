@@ -16,6 +16,7 @@ import _thread
 import asyncio
 import atexit
 import logging
+import os
 import sys
 import threading
 import time
@@ -26,6 +27,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from . import _fork
 from ._engine import Engine, Settings
+from ._hooks import Thread
 from ._signal import Flag, Result
 from ._tasks import quiet
 from .errors import Closed, TimedOut
@@ -59,8 +61,7 @@ class Runner:
         self._is_ready = Flag()
         self._is_over = Flag()
         self._engines: dict[str, Engine] = {}
-        self._calls: set[_Call[Any]] = set()
-        self._thread: int | None = None
+        self._results: set[Result[Any]] = set()
         self._is_stopped = False
 
     def run(
@@ -68,36 +69,52 @@ class Runner:
         work: Callable[[Engine], Coroutine[Any, Any, T]],
         timeout: float | None = None,
         stop: Stop | None = None,
+        undo: Callable[[T], None] | None = None,
     ) -> T:
-        """Runs `work` on the loop, and waits for it. If the caller is interrupted, so is the work.
+        """Runs `work` on the loop, and waits for it. If the caller is interrupted, so is the work, or its result undone.
 
         `timeout` is that of the work. Raises `Stopped` once `stop` is set.
         """
-        engine = self._started()
-        if _thread.get_ident() == self._thread:
-            raise RuntimeError("the client's own thread cannot wait for itself")
-        call = _Call(work, engine)
-        # If the loop ends before it begins this, it fails it.
-        self._calls.add(call)
+        if is_a_loop():
+            raise RuntimeError("a client's own thread cannot wait")
+        call = _Call(work, undo)
         try:
-            engine.loop.call_soon_threadsafe(call.begin)
-        except RuntimeError:
-            self._calls.discard(call)
-            raise Closed("the client is closed") from None
-        try:
-            self._wait(call.result.done, timeout, stop)
+            self.begin(call.begin, call.result)
+            bound = None if timeout is None else timeout + _LATER
+            self._wait(call.result.done, bound, stop)
+            return call.result.get()
         except BaseException:
-            with suppress(RuntimeError):
-                engine.loop.call_soon_threadsafe(call.cancel)
+            self.call_soon(call.cancel)
             raise
         finally:
-            self._calls.discard(call)
-        return call.result.get()
+            self._results.discard(call.result)
+
+    def begin(self, start: Callable[[Engine, Result[T]], None], result: Result[T] | None = None) -> Result[T]:
+        """Calls it on the loop. Whatever becomes of the loop, there will be a result."""
+        engine, result = self._started(), Result() if result is None else result
+        # If the loop ends before it begins this, it fails it.
+        self._results.add(result)
+        try:
+            engine.loop.call_soon_threadsafe(start, engine, result)
+        except RuntimeError:
+            self._results.discard(result)
+            raise Closed("the client is closed") from None
+        return result
+
+    def wait(self, result: Result[T], timeout: float | None) -> T | None:
+        """Waits for a result. On the thread of a client nobody waits: others have leases that it renews."""
+        try:
+            if is_a_loop():
+                return None
+            self._wait(result.done, timeout, None)
+            return result.get()
+        finally:
+            self._results.discard(result)
 
     def _wait(self, done: Flag, timeout: float | None, stop: Stop | None) -> None:
         begun = time.monotonic()
         while True:
-            left = None if timeout is None else timeout + _LATER - (time.monotonic() - begun)
+            left = None if timeout is None else timeout - (time.monotonic() - begun)
             nap = left if stop is None else min(_LOOK_INTERVAL, _LOOK_INTERVAL if left is None else left)
             if done.wait(nap):
                 return
@@ -126,19 +143,22 @@ class Runner:
             _LOG.warning("the client was closed while the program ended: its leases end with their ttl")
             return 0
         result: Result[int] = Result()
-        engine.loop.call_soon_threadsafe(_begin_close, engine, within, result)
-        self._is_over.wait(within + _LATER)
+        with suppress(RuntimeError):
+            engine.loop.call_soon_threadsafe(_begin_close, engine, within, result)
+            if not is_a_loop():
+                self._is_over.wait(within + _LATER)
         return result.get() if result.done.is_set() else 0
 
     def settle(self, within: float) -> None:
         """Ends what waits, and waits for releases."""
         engine = self.engine()
-        if engine is None or self._is_stopped:
+        if engine is None or self._is_over.is_set():
             return
-        call = _Call(lambda engine: engine.settle(within), engine)
+        result: Result[None] = Result()
         with suppress(RuntimeError):
-            engine.loop.call_soon_threadsafe(call.begin)
-            call.result.done.wait(within + _LATER)
+            engine.loop.call_soon_threadsafe(_begin_settling, engine, within, result)
+            # The thread ends by itself if the client was dropped. It releases until then.
+            (self._is_over if self._is_stopped else result.done).wait(within + _LATER)
 
     def abandon(self) -> None:
         """Ends the thread once all releases are done: nobody has the client any more."""
@@ -177,6 +197,7 @@ class Runner:
         finally:
             self._is_ready.set()
             loop.close()
+            _LOOPS.discard(_thread.get_ident())
             if stays:
                 self._end()
 
@@ -191,18 +212,18 @@ class Runner:
 
     def _end(self) -> None:
         """Fails the calls that the loop has not begun. From now on it takes none."""
-        for call in list(self._calls):
-            if not call.result.done.is_set():
-                call.result.fail(Closed("the client was closed"))
+        for result in list(self._results):
+            if not result.done.is_set():
+                result.fail(Closed("the client was closed"))
         self._is_over.set()
 
     async def _begin(self) -> bool:
         """Returns whether this is the thread that stays."""
-        engine = Engine(self._settings)
+        engine = Engine(self._settings, Thread())
         if self._engines.setdefault("engine", engine) is not engine:
             await engine.close(0.0)
             return False
-        self._thread = _thread.get_ident()
+        _LOOPS.add(_thread.get_ident())
         self._is_ready.set()
         return True
 
@@ -210,23 +231,30 @@ class Runner:
 class _Call(Generic[T]):
     """A call on the loop, whose result goes to another thread."""
 
-    def __init__(self, work: Callable[[Engine], Coroutine[Any, Any, T]], engine: Engine) -> None:
+    def __init__(
+        self, work: Callable[[Engine], Coroutine[Any, Any, T]], undo: Callable[[T], None] | None
+    ) -> None:
         self.result: Result[T] = Result()
-        self._work, self._engine = work, engine
+        self._work, self._undo = work, undo
         self._task: asyncio.Task[T] | None = None
 
-    def begin(self) -> None:
+    def begin(self, engine: Engine, result: Result[T]) -> None:
         """Begins it. On the loop."""
-        self._task = quiet(self._engine.loop.create_task(self._work(self._engine)))
+        self._task = quiet(engine.loop.create_task(self._work(engine)))
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
         """Nobody waits for it any more. On the loop."""
         if self._task is not None:
             self._task.cancel()
+        value = self.result.take()
+        if value is not None and self._undo is not None:
+            self._undo(value)
 
     def _end(self, task: asyncio.Task[T]) -> None:
         error = Closed("the client was closed") if task.cancelled() else task.exception()
+        # It is the only one that has it: the task may live as long as a traceback.
+        self._task = None
         if error is None:
             self.result.succeed(task.result())
         else:
@@ -234,6 +262,22 @@ class _Call(Generic[T]):
 
 
 _RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
+
+
+# The threads of all clients, by their ids. A child has none of them, and may use their ids again.
+_LOOPS: set[int] = set()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_LOOPS.clear)
+
+
+def is_a_loop() -> bool:
+    """Whether this is the thread of a client: the garbage collector, or a callback, may call anything there."""
+    return _thread.get_ident() in _LOOPS
+
+
+def _begin_settling(engine: Engine, within: float, result: Result[None]) -> None:
+    settling = quiet(engine.loop.create_task(engine.settle(within)))
+    settling.add_done_callback(lambda _: result.succeed(None))
 
 
 def _begin_close(engine: Engine, within: float, result: Result[int]) -> None:

@@ -10,17 +10,23 @@ that waits, be it for 30 s in the cluster's queue, has the node asked for a sign
                                             └─ not within 1.5 s ──▶ the request is broken, and repeated elsewhere
 
 Its answer says that all threads of the node run. A response to another request says nothing of the thread that has this one.
+
+Whoever has a place in the queue leaves only for another node: the cluster takes the place away soon after the connection is closed.
+So a wait asks once more, after a random pause, as a busy leader may be late with thousands of waiters; and when it goes on
+elsewhere, its connection stays open until that node has answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 import select
 import ssl
 import time
 from collections.abc import Callable
 
-from . import _clock
+from . import _clock, _fork
+from ._batch import Batcher
 from ._dial import Names
 from ._http import Malformed, Request, Response, ResponseReader
 from ._nodes import Url
@@ -34,6 +40,8 @@ _PROBE_INTERVAL = 1.0
 _ANSWERS_WITHIN = 1.5
 # A node of which a thread has not run for so long does not live: that thread may have the request that waits.
 _THREADS_RUN = {"ringfence-within-ms": "1000"}
+# How late a busy leader may be.
+_LATE = 0.5
 _BODY_TIMEOUT = 5.0
 _MAX_IDLE = 64
 # Nodes close idle connections after 75 s.
@@ -58,6 +66,12 @@ class _Connection:
         self.writer.transport.abort()
 
 
+class Left(Broken):
+    """A wait that goes on elsewhere. It keeps its connection `open` until it is cancelled."""
+
+    open: asyncio.Task[Response]
+
+
 class Server:
     """The connections to one node."""
 
@@ -69,7 +83,11 @@ class Server:
         # Over a plain connection anybody could read it.
         self._credential = credential if url.is_https else None
         self._idle: list[_Connection] = []
+        # Renewals never stand behind anything else.
+        self._idle_renewals: list[_Connection] = []
+        self.batcher = Batcher(self.send)
         self._is_closed = False
+        self._process = _fork.process()
         # When a probe was answered last.
         self._heard = 0.0
         self._probing: asyncio.Task[Response] | None = None
@@ -82,10 +100,14 @@ class Server:
         call = _Call()
         task = quiet(asyncio.ensure_future(self._carry(request, call)))
         try:
-            await self._watch(task, call, seconds, has_another)
+            await self._watch(task, call, seconds, has_another, waits=request.apart == "wait")
             return task.result()
+        except Left as left:
+            left.open = task
+            raise
         finally:
-            task.cancel()
+            if not call.is_left:
+                task.cancel()
 
     async def probe(self) -> Response:
         """Asks whether it lives, at most once at a time. Raises `NotSent`."""
@@ -93,16 +115,24 @@ class Server:
             self._probing = quiet(asyncio.ensure_future(self._probe()))
         probing = self._probing
         await asyncio.wait({probing})
+        if probing.cancelled():
+            raise NotSent(f"{self.url}: the probe was cancelled")
         return probing.result()
 
     def close(self) -> None:
         """Closes its idle connections, and others once they are idle."""
         self._is_closed = True
-        while self._idle:
-            self._idle.pop().close()
+        for idle in (self._idle, self._idle_renewals):
+            while idle:
+                idle.pop().close()
 
     async def _watch(
-        self, task: asyncio.Task[Response], call: _Call, seconds: float, has_another: Callable[[], bool]
+        self,
+        task: asyncio.Task[Response],
+        call: _Call,
+        seconds: float,
+        has_another: Callable[[], bool],
+        waits: bool,
     ) -> None:
         """Returns once the request has ended. Raises if it takes too long."""
         begun = time.monotonic()
@@ -125,15 +155,21 @@ class Server:
                 await asyncio.wait({task}, timeout=min(due, deadline) - now)
                 continue
             asked = now
-            if not await self._answers(task) and has_another():
+            if await self._answers(task) or not has_another():
+                continue
+            if not waits:
                 raise Broken(f"{self.url}: it does not answer")
+            await asyncio.wait({task}, timeout=random.uniform(0, _LATE))  # noqa: S311
+            if not task.done() and not await self._answers(task):
+                call.is_left = True
+                raise Left(f"{self.url}: it does not answer")
 
     async def _answers(self, task: asyncio.Task[Response]) -> bool:
         """Whether it gives a sign of life, or the response of `task`."""
         probing = quiet(asyncio.ensure_future(self.probe()))
         try:
             await asyncio.wait({task, probing}, return_when=asyncio.FIRST_COMPLETED)
-            return task.done() or not isinstance(probing.exception(), NotSent)
+            return task.done() or probing.cancelled() or not isinstance(probing.exception(), NotSent)
         finally:
             probing.cancel()
 
@@ -152,7 +188,8 @@ class Server:
 
     async def _carry(self, request: Request, call: _Call) -> Response:
         """Carries a request over a connection, which is closed unless the response was read in full."""
-        connection, is_reused = await self._connection()
+        idle = self._idle_renewals if request.apart == "renewal" else self._idle
+        connection, is_reused = await self._connection(idle)
         try:
             message = request.encode(self.url.authority, self._credential)
             sent, call.sent_at = self._clock(), time.monotonic()
@@ -166,7 +203,7 @@ class Server:
             if isinstance(error, OSError | Malformed):
                 raise Broken(f"{self.url}: {error or type(error).__name__}") from error
             raise
-        self._keep(connection, response)
+        self._keep(connection, response, idle)
         return response
 
     async def _read(self, connection: _Connection, sent: _clock.Moment, call: _Call) -> Response:
@@ -181,20 +218,22 @@ class Server:
             if is_complete:
                 return reader.response(sent)
 
-    def _keep(self, connection: _Connection, response: Response) -> None:
+    def _keep(self, connection: _Connection, response: Response, idle: list[_Connection]) -> None:
         connection.idle_since = time.monotonic()
-        if response.keeps_alive and len(self._idle) < _MAX_IDLE and not self._is_closed:
-            self._idle.append(connection)
+        if response.keeps_alive and len(idle) < _MAX_IDLE and not self._is_closed:
+            idle.append(connection)
         else:
             connection.close()
 
-    async def _connection(self) -> tuple[_Connection, bool]:
+    async def _connection(self, idle: list[_Connection]) -> tuple[_Connection, bool]:
         """A connection, and whether it has carried a request before. Raises `NotSent`."""
-        while self._idle:
-            idle = self._idle.pop()
-            if idle.is_usable():
-                return idle, True
-            idle.close()
+        if _fork.process() != self._process:
+            raise NotSent(f"{self.url}: this process was forked from the client's")
+        while idle:
+            found = idle.pop()
+            if found.is_usable():
+                return found, True
+            found.close()
         connected = await self._connect()
         return connected, False
 
@@ -223,6 +262,8 @@ class _Call:
     def __init__(self) -> None:
         self.sent_at: float | None = None
         self.head_at: float | None = None
+        self.is_left = False
+        """Whether it waits in the queue of a node that does not answer, until another does."""
 
     def deadline(self, seconds: float) -> float:
         """When it takes too long: the rest of a response that has begun may take a while longer."""

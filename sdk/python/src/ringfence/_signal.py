@@ -54,12 +54,12 @@ class Result(Generic[T]):
 
     def __init__(self) -> None:
         self.done = Flag()
-        self._value: T | None = None
+        self._values: list[T] = []
         self._error: BaseException | None = None
 
     def succeed(self, value: T) -> None:
         """It has come to this."""
-        self._value = value
+        self._values.append(value)
         self.done.set()
 
     def fail(self, error: BaseException) -> None:
@@ -68,11 +68,16 @@ class Result(Generic[T]):
         self.done.set()
 
     def get(self) -> T:
-        """Once it is done."""
-        try:
-            if self._error is not None:
+        """Once it is done, and only once."""
+        if self._error is not None:
+            try:
                 raise self._error
-            return self._value  # type: ignore[return-value]
-        finally:
-            # The error knows this frame.
-            self._error = None
+            finally:
+                # The error knows this frame.
+                self._error = None
+        return self.take()  # type: ignore[return-value]
+
+    def take(self) -> T | None:
+        """The value, for whoever comes first."""
+        # One step, which no other thread and no signal handler comes between.
+        return self._values.pop() if self._values else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import functools
 import logging
 import os
@@ -12,17 +13,23 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
 from ._blocks import Blocks, caller
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
+from ._hooks import Hooks
+from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptions, report_leak
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
-from .errors import Blocker, Error, LossReason, Lost, Unavailable, Unknown
+from ._signal import Result
+from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -35,6 +42,7 @@ class Client:
 
     `credential` shows who the client is, `ca` is a file with the authorities of the nodes' certificates (by default those that
     this system trusts), `cert` and `key` are files with the client's certificate and key. All of them are for https URLs.
+    `hooks` tell what becomes of leases, on a thread of their own.
 
     Threads may share a client. It has a thread that renews its leases: so a caller that hangs keeps its lease, unless `max_hold`
     limits that. After a fork, the child's first call makes connections and a thread of its own; leases stay with the parent.
@@ -49,8 +57,9 @@ class Client:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         clock: _clock.Clock = _clock.now,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._settings = Settings.check(urls, credential, ca, cert, key, clock)
+        self._settings = Settings.check(urls, credential, ca, cert, key, clock, hooks)
         # Those of parents are never touched again.
         self._runners: dict[tuple[int, int], Runner] = {}
         weakref.finalize(self, _abandon, self._runners).atexit = False
@@ -102,9 +111,9 @@ class Client:
         runner = self._runner()
 
         async def work(engine: Engine) -> Lease:
-            return Lease(self, runner, engine, await engine.adopt(checked, bound), 0, None)
+            return Lease(self, runner, engine, await engine.adopt(checked, bound), None)
 
-        return runner.run(work, bound)
+        return runner.run(work, bound, undo=Lease._give_back)
 
     def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
         """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
@@ -117,12 +126,9 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = ...,
-        holder: str | None = ...,
-        metadata: Mapping[str, str] | None = ...,
-        max_hold: float | None = ...,
-        on_error: Callable[[Exception], Any] | None = ...,
+        on_error: OnError | None = ...,
         stop: None = ...,
+        **term: Unpack[TermOptions],
     ) -> T: ...
 
     @overload
@@ -131,12 +137,9 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = ...,
-        holder: str | None = ...,
-        metadata: Mapping[str, str] | None = ...,
-        max_hold: float | None = ...,
-        on_error: Callable[[Exception], Any] | None = ...,
+        on_error: OnError | None = ...,
         stop: Stop,
+        **term: Unpack[TermOptions],
     ) -> T | None: ...
 
     def lead(
@@ -144,14 +147,11 @@ class Client:
         key: str,
         work: Callable[[Lease], T],
         *,
-        ttl: float = DEFAULT_TTL,
-        holder: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_hold: float | None = None,
-        on_error: Callable[[Exception], Any] | None = None,
+        on_error: OnError | None = None,
         stop: Stop | None = None,
+        **term: Unpack[TermOptions],
     ) -> T | None:
-        """Runs `work` as the leader, and returns its result.
+        """Runs `work` as the leader, and returns its result. `ttl`, `holder`, `metadata` and `max_hold` are those of its leases.
 
         `work` finds out that it leads no longer by `lease.check()`, whose `Lost` it lets through. Once it has ended, it stands for
         election again. What `work` raises after the loss, and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any
@@ -159,7 +159,7 @@ class Client:
 
         `stop`, such as a `threading.Event`, ends the race once it is set: then it returns `None`. Work that runs looks at it itself.
         """
-        lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
+        lock = self.lock(key, **term)
         while stop is None or not stop.is_set():
             try:
                 lease = lock._acquire(lock._options.spec, None, stop)
@@ -169,27 +169,20 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
                 continue
-            try:
-                with lease:
-                    try:
-                        return work(lease)
-                    except Lost:
-                        raise
-                    except Exception as error:
-                        if not is_after_loss(lease, error):
-                            raise
-                        report(on_error, error)
+            outcome = Outcome(on_error)
+            with outcome.until_lost(), lease, outcome.of_work():
+                result = work(lease)
+            if outcome.is_last():
+                return result
+            if outcome.has_failed:
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
-            except Lost:
-                # The caller sees the loss of another lease as an error of `work`.
-                if lease.state is State.RELEASED:
-                    raise
         return None
 
     def close(self, within: float = _CLOSE_WITHIN) -> int:
         """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
 
-        Returns how many leases it could not release: they end with their ttl.
+        Whoever works under a lease is told that it is lost (`released`). Returns how many leases it could not release, which end with
+        their ttl.
         """
         return self._runner().close(_wire.bound("within", within) or 0.0)
 
@@ -229,11 +222,11 @@ class Lock:
         runner = self._client._runner()
 
         async def work(engine: Engine) -> Lease:
-            # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
             held = await engine.acquire(spec, bound)
-            return Lease(self._client, runner, engine, held, spec.hold_at_least_ms, self._options.on_lost)
+            return Lease(self._client, runner, engine, held, self._options.on_lost)
 
-        return runner.run(work, bound, stop)
+        # If the caller is interrupted meanwhile, nobody has the lease, and it is released.
+        return runner.run(work, bound, stop, Lease._give_back)
 
     def __call__(self, work: Callable[P, T]) -> Callable[P, T]:
         """The same function, each call of which has a lease of its own."""
@@ -246,8 +239,9 @@ class Lock:
         return locked
 
     def __enter__(self) -> Lease:
+        place = caller()
         lease = self.acquire().__enter__()
-        self._blocks.enter(caller(), _thread.get_ident(), lease)
+        self._blocks.enter(place, _thread.get_ident(), lease)
         return lease
 
     def __exit__(
@@ -266,18 +260,18 @@ class Lease(BaseLease):
         runner: Runner,
         engine: Engine,
         held: Held,
-        hold_at_least_ms: int,
         on_lost: Callable[[Lease], Any] | None,
     ) -> None:
         super().__init__(held)
         # The client lives as long as its leases.
-        self._client, self._runner = client, runner
-        self._hold_at_least_ms = hold_at_least_ms
+        self._client, self._runner, self._engine = client, runner, engine
         self._is_entered = False
         self._dropped = weakref.finalize(self, _drop, runner, engine, held)
         self._dropped.atexit = False
+        # Its object may have the lease: nothing that outlives the handle refers to it.
+        self._on_lost = on_lost
         if on_lost is not None:
-            _tell(self, on_lost)
+            _tell(self)
 
     def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
         """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
@@ -306,13 +300,32 @@ class Lease(BaseLease):
             _LOG.warning("a lease was to be released while the program ended: it ends with its ttl")
             return
         try:
-            self._runner.run(
-                lambda engine: engine.release(self._held, self._hold_at_least_ms, timeout), timeout
-            )
-        finally:
-            # Interrupted before it began, it is done once the handle is dropped.
-            if self._held.loss() is not None:
-                self._dropped.detach()
+            result = self._runner.begin(self._begin_release)
+        except Closed:
+            lost = self._loss()
+            if lost is None:
+                raise
+            raise Lost(lost) from None
+        # From now on it is done, whatever interrupts the caller.
+        self._dropped.detach()
+        self._runner.wait(result, timeout)
+
+    def _begin_release(self, engine: Engine, result: Result[None]) -> None:
+        if self.state is State.RELEASED:
+            result.succeed(None)
+            return
+        told, lost = engine.begin_release(self._held)
+
+        def tell(told: asyncio.Future[None]) -> None:
+            error = told.exception() if lost is None else Lost(lost)
+            result.succeed(None) if error is None else result.fail(error)
+
+        told.add_done_callback(tell)
+
+    def _give_back(self) -> None:
+        """Nobody has got it. On the loop."""
+        self._dropped.detach()
+        self._engine.drop(self._held)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -335,16 +348,14 @@ class Lease(BaseLease):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        state = self.state
         if self._held.is_forked:
             if error is None:
                 raise Lost("forked")
             return
-        if state is State.RELEASED:
-            return
-        reason = self._held.loss()
+        reason = self._loss()
         try:
-            self._release(None)
+            if self.state is not State.RELEASED:
+                self._release(None)
         except (Unknown, Unavailable):
             # It goes on in the background.
             pass
@@ -366,17 +377,15 @@ def _drop(runner: Runner, engine: Engine, held: Held) -> None:
         report_leak(held)
 
 
-def _tell(lease: Lease, on_lost: Callable[[Lease], Any]) -> None:
+def _tell(lease: Lease) -> None:
     """Calls back on a thread of its own, which may take as long as it likes. Does not keep the lease alive."""
     weak = weakref.ref(lease)
 
     def call() -> None:
         alive = weak()
-        if alive is not None:
-            run = threading.Thread(
-                target=guarded, args=(lambda: on_lost(alive),), name="ringfence-lost", daemon=True
-            )
-            run.start()
+        if alive is not None and alive._on_lost is not None:
+            told = partial(alive._on_lost, alive)
+            threading.Thread(target=guarded, args=(told,), name="ringfence-lost", daemon=True).start()
 
     lease._held.on_told(call)
 

@@ -53,11 +53,10 @@ class Spec:
     renews: bool
 
     def body(self, wait_ms: int) -> dict[str, Any]:
-        """The body of a PUT that waits this long."""
+        """What an acquire is about, in a PUT that waits this long, and in a batch."""
         body: dict[str, Any] = {
             "keys": [_claim_body(claim) for claim in self.claims],
             "ttl_ms": self.ttl_ms,
-            "wait_ms": wait_ms,
             # A node that is cut off lets go those whose place is kept.
             "keep_place": wait_ms > 0,
         }

@@ -16,17 +16,22 @@ import os
 import random
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from . import _clock, _fork, _wire
-from ._blocks import Blocks, caller
+from ._blocks import Blocks, Place, caller
 from ._body import Body
 from ._engine import Engine, Settings
 from ._held import Held, guarded
-from ._lease import DEFAULT_TTL, BaseLease, Options, is_after_loss, report, report_leak
-from ._lifetime import State
-from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
+from ._hooks import Hooks
+from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptions, report_leak
+from ._releases import LAST_CHANCE
+from .errors import Blocker, Closed, Error, LossReason, Lost, TimedOut, Unavailable, Unknown
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Client", "Lease", "Lock"]
 
@@ -41,6 +46,7 @@ class Client:
 
     `credential` shows who the client is, `ca` is a file with the authorities of the nodes' certificates (by default those that
     this system trusts), `cert` and `key` are files with the client's certificate and key. All of them are for https URLs.
+    `hooks` tell what becomes of leases, on the loop.
 
     A client belongs to one event loop, and one process. Call `close` at the end, or use `async with`.
     """
@@ -54,8 +60,9 @@ class Client:
         cert: str | os.PathLike[str] | None = None,
         key: str | os.PathLike[str] | None = None,
         clock: _clock.Clock = _clock.now,
+        hooks: Hooks | None = None,
     ) -> None:
-        self._settings = Settings.check(urls, credential, ca, cert, key, clock)
+        self._settings = Settings.check(urls, credential, ca, cert, key, clock, hooks)
         self._engine: Engine | None = None
         self._is_closed = False
 
@@ -103,7 +110,7 @@ class Client:
         Nobody else may renew or release it. Raises `Lost` if it has ended.
         """
         engine, bound = self._on_loop(), _wire.bound("timeout", timeout)
-        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), 0, None)
+        return Lease(engine, await engine.adopt(_wire.lease_id(lease_id), bound), None)
 
     async def holders(self, key: str, *, timeout: float | None = None) -> list[Blocker]:
         """Who holds the key now, as the cluster says: none if it is free. It may be another by the time that you look."""
@@ -115,19 +122,16 @@ class Client:
         key: str,
         work: Callable[[Lease], Awaitable[T]],
         *,
-        ttl: float = DEFAULT_TTL,
-        holder: str | None = None,
-        metadata: Mapping[str, str] | None = None,
-        max_hold: float | None = None,
-        on_error: Callable[[Exception], Any] | None = None,
+        on_error: OnError | None = None,
+        **term: Unpack[TermOptions],
     ) -> T:
-        """Runs `work` as the leader, and returns its result.
+        """Runs `work` as the leader, and returns its result. `ttl`, `holder`, `metadata` and `max_hold` are those of its leases.
 
         If the lease is lost, `work` is cancelled, and once it has ended, it stands for election again. What `work` raises then,
         and a guard's `Stale` at any time, goes to `on_error`, or to the log. Any other error of `work` ends it, as does a
         cancellation.
         """
-        lock = self.lock(key, ttl=ttl, holder=holder, metadata=metadata, max_hold=max_hold)
+        lock = self.lock(key, **term)
         while True:
             try:
                 lease = await lock.acquire()
@@ -135,26 +139,21 @@ class Client:
                 _LOG.warning("cannot stand for election: %s", error)
                 await _pause()
                 continue
-            try:
+            outcome = Outcome(on_error)
+            with outcome.until_lost():
                 async with lease:
-                    try:
-                        return await work(lease)
-                    except Lost:
-                        raise
-                    except Exception as error:
-                        if not is_after_loss(lease, error):
-                            raise
-                        report(on_error, error)
+                    with outcome.of_work():
+                        result = await work(lease)
+            if outcome.is_last():
+                return result
+            if outcome.has_failed:
                 await _pause()
-            except Lost:
-                # The caller sees the loss of another lease as an error of `work`.
-                if lease.state is State.RELEASED:
-                    raise
 
     async def close(self, within: float = _CLOSE_WITHIN) -> int:
         """Releases all leases, ends what waits, and returns once releases have been answered, after this time at the latest.
 
-        Returns how many leases it could not release: they end with their ttl.
+        Whoever works under a lease is told that it is lost (`released`). Returns how many leases it could not release, which end with
+        their ttl.
         """
         bound = _wire.bound("within", within) or 0.0
         engine, self._is_closed = self._engine, True
@@ -172,9 +171,9 @@ class Client:
         """The engine on this loop."""
         engine, loop = self._engine, asyncio.get_running_loop()
         if engine is not None and engine.process == _fork.process():
-            if engine.loop is loop:
+            if engine.loop is loop and (self._is_closed or not engine.is_closed):
                 return engine
-            if not engine.loop.is_closed():
+            if engine.loop is not loop and not engine.loop.is_closed():
                 raise RuntimeError("this client belongs to another event loop: use one client per loop")
         if self._is_closed:
             raise Closed("the client is closed")
@@ -203,7 +202,7 @@ class Lock:
     async def _acquire(self, spec: _wire.Spec, timeout: float | None) -> Lease:
         engine, bound = self._client._on_loop(), _wire.bound("timeout", timeout)
         held = await engine.acquire(spec, bound)
-        return Lease(engine, held, spec.hold_at_least_ms, self._options.on_lost)
+        return Lease(engine, held, self._options.on_lost)
 
     def __call__(self, work: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T]]:
         """The same coroutine function, each call of which has a lease of its own, and is cancelled when that is lost."""
@@ -215,11 +214,14 @@ class Lock:
 
         return locked
 
-    async def __aenter__(self) -> Lease:
-        frame = caller()
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        # What awaits it may be a task of `wait_for`. The body is in the task that asks.
+        return self._enter(caller(), _task())
+
+    async def _enter(self, place: Place | None, task: asyncio.Task[Any]) -> Lease:
         lease = await self.acquire()
-        await lease.__aenter__()
-        self._blocks.enter(frame, id(asyncio.current_task()), lease)
+        lease._enter(task)
+        self._blocks.enter(place, id(task), lease)
         return lease
 
     async def __aexit__(
@@ -232,17 +234,16 @@ class Lock:
 class Lease(BaseLease):
     """A granted lease. Use it with `async with`, or call `release`. If it is dropped, it is released in the background."""
 
-    def __init__(
-        self, engine: Engine, held: Held, hold_at_least_ms: int, on_lost: Callable[[Lease], Any] | None
-    ) -> None:
+    def __init__(self, engine: Engine, held: Held, on_lost: Callable[[Lease], Any] | None) -> None:
         super().__init__(held)
         self._engine = engine
-        self._hold_at_least_ms = hold_at_least_ms
         self._body: Body | None = None
         self._dropped = weakref.finalize(self, _drop, engine, held)
         self._dropped.atexit = False
+        # Its object may have the lease: nothing that outlives the handle refers to it.
+        self._on_lost = on_lost
         if on_lost is not None:
-            _tell(self, engine.loop, on_lost)
+            _tell(self)
 
     async def renew(self, ttl: float | None = None, *, timeout: float | None = None) -> None:
         """Renews it now, perhaps with another ttl. There is no need to if it renews itself. `timeout` bounds the call."""
@@ -261,7 +262,7 @@ class Lease(BaseLease):
             raise Lost("forked")
         bound = _wire.bound("timeout", timeout)
         self._dropped.detach()
-        await self._engine.release(self._held, self._hold_at_least_ms, bound)
+        await self._engine.release(self._held, bound)
 
     def into_id(self) -> str:
         """Leaves the lease as it is, and returns its id: it ends with its ttl unless somebody adopts or releases it."""
@@ -274,18 +275,24 @@ class Lease(BaseLease):
         """Returns the reason once the lease is lost or released."""
         return await _wait_lost(self._held)
 
-    async def __aenter__(self) -> Lease:
+    def __aenter__(self) -> Coroutine[Any, Any, Lease]:
+        return self._entered(_task())
+
+    async def _entered(self, task: asyncio.Task[Any]) -> Lease:
+        self._enter(task)
+        return self
+
+    def _enter(self, task: asyncio.Task[Any]) -> None:
         if self._body is not None:
             raise RuntimeError("a lease is entered once")
         self.check()
-        self._body = Body(_task())
+        self._body = Body(task)
         self._held.on_loss(self._body.cancel)
-        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        body, reason = self._body, self._held.loss() if self.state is not State.RELEASED else None
+        body, reason = self._body, self._loss()
         is_ours = False
         try:
             if body is not None:
@@ -301,8 +308,10 @@ class Lease(BaseLease):
 
     async def _leave(self, error: BaseException | None, is_ours: bool) -> None:
         try:
-            await self._engine.release(self._held, self._hold_at_least_ms)
-        except (Unknown, Unavailable):
+            # Whoever was cancelled may have to end: it does not wait for as long as others.
+            is_cancelled = isinstance(error, asyncio.CancelledError) and not is_ours
+            await self._engine.release(self._held, LAST_CHANCE if is_cancelled else None)
+        except (Unknown, Unavailable, TimedOut):
             # It goes on in the background.
             return
         except Error as failure:
@@ -339,14 +348,14 @@ async def _wait_lost(held: Held) -> LossReason:
         held.forget(lost.set)
 
 
-def _tell(lease: Lease, loop: asyncio.AbstractEventLoop, on_lost: Callable[[Lease], Any]) -> None:
+def _tell(lease: Lease) -> None:
     """Calls back without keeping the lease alive, in the round after the body was cancelled: code that blocks delays nobody's end."""
     weak = weakref.ref(lease)
 
     def call() -> None:
         alive = weak()
-        if alive is not None:
-            loop.call_soon(guarded, lambda: on_lost(alive))
+        if alive is not None and alive._on_lost is not None:
+            alive._engine.loop.call_soon(guarded, partial(alive._on_lost, alive))
 
     lease._held.on_told(call)
 

@@ -140,17 +140,18 @@ class Locked(BaseCommand):  # type: ignore[misc]
     lock_options: dict[str, Any] = {}  # noqa: RUF012 Django's commands declare such things like this
     lease: _sync.Lease | None = None
 
-    def add_arguments(self, parser: Any) -> None:
-        """The options."""
-        super().add_arguments(parser)
+    def create_parser(self, prog_name: str, subcommand: str, **options: Any) -> Any:
+        """The options, whatever `add_arguments` of the command adds."""
+        parser = super().create_parser(prog_name, subcommand, **options)
         parser.add_argument("--lock", metavar="KEY", default=self.lock, help="runs under a lease on this key")
         parser.add_argument(
             "--lock-wait", metavar="SECONDS", type=float, default=0.0, help="how long it waits for the lease"
         )
+        return parser
 
     def execute(self, *args: Any, **options: Any) -> Any:
         """Runs the command, perhaps under a lease."""
-        key = options.get("lock")
+        key = options.get("lock", self.lock)
         if key is None:
             return super().execute(*args, **options)
         try:

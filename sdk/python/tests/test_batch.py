@@ -1,0 +1,190 @@
+"""Calls that begin together share requests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
+
+from cluster import SOON, Cluster
+from played import Asked, Background, Played, grant, problem
+from test_handles import run
+
+import ringfence
+from ringfence import aio
+
+Answer = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+def granted(operation: dict[str, Any]) -> dict[str, Any]:
+    [(kind, one)] = operation.items()
+    if kind == "release":
+        return {"status": 204, "body": None}
+    keys = [key["key"] for key in one.get("keys", [])] or ["a"]
+    return {"status": 201, "body": grant(one["lease_id"], 7, one.get("ttl_ms", 15_000), keys)}
+
+
+def answer(asked: Asked, how: Answer = granted) -> None:
+    asked.answer(200, {"results": [how(one) for one in asked.body["operations"]]})
+
+
+def begin(background: Background, node: Played, work: Callable[[aio.Client], Any]) -> Future[Any]:
+    return background(lambda: run(work, node.url))
+
+
+async def acquire(client: aio.Client, count: int) -> list[aio.Lease]:
+    return await asyncio.gather(*(client.lock(f"k/{one}", wait=0).acquire() for one in range(count)))
+
+
+def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
+    background: Background, node: Played
+) -> None:
+    async def work(client: aio.Client) -> None:
+        leases = await acquire(client, 3_000)
+        await asyncio.gather(*(lease.release() for lease in leases))
+
+    call = begin(background, node, work)
+    for kind in ("acquire", "release"):
+        seen = 0
+        while seen < 3_000:
+            asked = node.receive("POST", "/v1/batch")
+            operations = asked.body["operations"]
+            assert {name for one in operations for name in one} == {kind}
+            assert len(operations) == 1_000
+            seen += len(operations)
+            answer(asked)
+    call.result(SOON)
+    assert node.is_quiet()
+
+
+def test_a_call_that_is_alone_is_no_batch_and_renewals_have_their_own_connection(
+    background: Background, node: Played
+) -> None:
+    async def work(client: aio.Client) -> None:
+        lease = await client.lock("a", ttl=1, wait=5).acquire()
+        await asyncio.sleep(0.9)
+        await lease.release()
+
+    call = begin(background, node, work)
+    put = node.receive("PUT")
+    assert put.body["wait_ms"] == 100
+    put.grant()
+    renewal = node.receive("POST", "/v1/renew")
+    assert renewal.connection is not put.connection
+    renewal.renew_all(ttl_ms=1_000)
+    while (asked := node.receive()).method != "DELETE":
+        assert asked.connection is renewal.connection
+        asked.renew_all(ttl_ms=1_000)
+    assert asked.connection is put.connection
+    asked.answer(204)
+    call.result(SOON)
+
+
+def test_each_call_of_a_batch_has_its_own_outcome(background: Background, node: Played) -> None:
+    async def work(client: aio.Client) -> list[Any]:
+        calls = (client.lock(f"k/{one}", wait=0).acquire() for one in range(4))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+    def how(operation: dict[str, Any]) -> dict[str, Any]:
+        number = int(operation["acquire"]["keys"][0]["key"][2:])
+        if number == 0:
+            return {"status": 409, "body": problem(409, "held")}
+        if number == 1:
+            return {"status": 403, "body": problem(403, "forbidden")}
+        if number == 2:
+            # The others' results left no room for this one.
+            return {"status": 413, "body": problem(413, "too-large")}
+        return granted(operation)
+
+    call = begin(background, node, work)
+    answer(node.receive("POST", "/v1/batch"), how)
+    node.receive("PUT").grant(token=8)
+    while not call.done():
+        if not node.is_quiet():
+            asked = node.receive()
+            asked.answer(204) if asked.method == "DELETE" else answer(asked)
+    held, denied, alone, batched = call.result(SOON)
+    assert (type(held), type(denied)) == (ringfence.Held, ringfence.Unauthorized)
+    assert (alone.token, batched.token) == (8, 7)
+
+
+def test_a_batch_that_is_refused_is_sent_as_single_calls(background: Background, node: Played) -> None:
+    async def work(client: aio.Client) -> None:
+        leases = await acquire(client, 3)
+        assert [lease.token for lease in leases] == [7] * 3
+        for lease in leases:
+            lease.into_id()
+
+    call = begin(background, node, work)
+    node.receive("POST", "/v1/batch").problem(413, "too-large")
+    for _ in range(3):
+        node.receive("PUT").grant()
+    call.result(SOON)
+
+
+def test_a_batch_without_an_answer_leaves_each_call_in_doubt_and_is_repeated_elsewhere(
+    background: Background, node: Played, other: Played
+) -> None:
+    async def main() -> None:
+        async with aio.Client([node.url, other.url]) as client:
+            for lease in await acquire(client, 5):
+                lease.into_id()
+
+    call = background(lambda: asyncio.run(main()))
+    first = node.receive("POST", "/v1/batch")
+    first.drop()
+    second = other.receive("POST", "/v1/batch")
+    ids = [{one["acquire"]["lease_id"] for one in asked.body["operations"]} for asked in (first, second)]
+    assert ids[0] == ids[1]
+    answer(second)
+    call.result(SOON)
+
+
+def test_a_batch_is_given_up_only_once_all_its_calls_are(background: Background, node: Played) -> None:
+    async def work(client: aio.Client) -> None:
+        calls = [asyncio.create_task(client.lock(f"k/{one}", wait=0).acquire()) for one in range(3)]
+        asked = await asyncio.to_thread(node.receive, "POST", "/v1/batch")
+        calls[0].cancel()
+        [deleted] = [await asyncio.to_thread(node.receive, "DELETE")]
+        deleted.answer(204)
+        answer(asked)
+        leases = [await calls[1], await calls[2]]
+        await asyncio.wait(calls)
+        assert calls[0].cancelled()
+        for lease in leases:
+            lease.into_id()
+        calls = [asyncio.create_task(client.lock(f"k/{one}", wait=0).acquire()) for one in range(2)]
+        asked = await asyncio.to_thread(node.receive, "POST", "/v1/batch")
+        for one in calls:
+            one.cancel()
+        gone = await asyncio.to_thread(node.receive, "POST", "/v1/batch")
+        assert await asyncio.to_thread(asked.is_closed)
+        answer(gone)
+        await asyncio.wait(calls)
+
+    begin(background, node, work).result(SOON)
+
+
+def test_hundreds_that_wait_use_few_connections_and_all_get_their_turn(cluster: Cluster) -> None:
+    count = 200
+
+    def descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def work(client: aio.Client) -> int:
+        await (await client.lock("batch/first").acquire()).release()
+        before, most = descriptors(), 0
+
+        async def one(number: int) -> None:
+            nonlocal most
+            async with client.lock(f"batch/wait/{number % 4}", ttl=60, wait=SOON):
+                most = max(most, descriptors())
+                await asyncio.sleep(0.001)
+
+        await asyncio.gather(*(one(number) for number in range(count)))
+        return most - before
+
+    # With those of the renewals.
+    assert 16 < run(work, cluster.urls) <= 64 + 2
