@@ -15,8 +15,9 @@
  * The time of a grant counts from when *its* PUT was sent. After a wait, that is too long ago to begin work, so the client renews once.
  */
 import { randomUUID } from "node:crypto";
+import { ATTEMPT_MS, Attempts, RETRY_MS } from "./attempts.js";
 import { now } from "./clock.js";
-import { ATTEMPT_MS, Attempts, type Cluster, RETRY_MS } from "./cluster.js";
+import type { Cluster } from "./cluster.js";
 import { HeldError, LostError, TimedOutError } from "./errors.js";
 import { type Confirmation, Lifetime } from "./lifetime.js";
 import type { LockRequest } from "./options.js";
@@ -112,6 +113,7 @@ class Acquire {
       return confirmation;
     } finally {
       this.#turn?.end();
+      this.#attempts.end();
       clearTimeout(this.#timer);
       if (this.#hasPlace) {
         this.#told.waited(this.#keys, performance.now() - this.#begun);

@@ -14,6 +14,8 @@ export interface Clock {
   monotonic(): number;
   /** Runs while the machine sleeps. */
   uptime(): number;
+  /** Calls this function after each jump: what is due by then is not to wait for a timer. */
+  onJump?(look: () => void): void;
 }
 
 /** An instant, on both clocks. */

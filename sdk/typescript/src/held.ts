@@ -13,6 +13,8 @@ export class Held {
   readonly #clock: Clock;
   /** Made once somebody asks for the signal: most leases are released before. */
   #ended: AbortController | undefined;
+  /** The same once it has aborted: whoever listens to it may have the handle, which is to be collected then. */
+  #aborted: WeakRef<AbortSignal> | undefined;
   #isTold = false;
   #grant: Grant;
   #tell: (reason: LossReason) => void = () => {};
@@ -63,15 +65,23 @@ export class Held {
   /** Aborts once it is lost. */
   get signal(): AbortSignal {
     const loss = this.look();
-    if (this.#ended === undefined) {
-      this.#ended = new AbortController();
-      // However much work listens.
-      setMaxListeners(0, this.#ended.signal);
-      if (loss !== undefined) {
-        this.#ended.abort(new LostError(loss));
-      }
+    const aborted = this.#aborted?.deref();
+    if (aborted !== undefined) {
+      return aborted;
     }
-    return this.#ended.signal;
+    if (this.#ended !== undefined) {
+      return this.#ended.signal;
+    }
+    const ended = new AbortController();
+    // However much work listens.
+    setMaxListeners(0, ended.signal);
+    if (loss === undefined) {
+      this.#ended = ended;
+    } else {
+      ended.abort(new LostError(loss));
+      this.#aborted = new WeakRef(ended.signal);
+    }
+    return ended.signal;
   }
 
   get state(): State {
@@ -90,6 +100,8 @@ export class Held {
     if (loss !== undefined && !this.#isTold) {
       this.#isTold = true;
       this.#ended?.abort(new LostError(loss));
+      this.#aborted = this.#ended === undefined ? undefined : new WeakRef(this.#ended.signal);
+      this.#ended = undefined;
       this.#tell(loss);
       if (loss === "released") {
         this.#hook?.("released", this.#view);

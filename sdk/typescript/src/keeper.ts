@@ -12,9 +12,12 @@
  * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
  * a holder that hangs loses its leases. It keeps the process alive while it has a lease to renew, but for those that are not to.
  */
+
+import { ATTEMPT_MS, Attempts } from "./attempts.js";
 import { type Moment, now } from "./clock.js";
-import { ATTEMPT_MS, Attempts, type Cluster, lossOf } from "./cluster.js";
+import type { Cluster } from "./cluster.js";
 import type { Held } from "./held.js";
+import { lossOf } from "./outcome.js";
 import type { Request } from "./server.js";
 import type { Warn } from "./warn.js";
 import { type Problem, type RenewalResult, readRenewals } from "./wire.js";
@@ -48,6 +51,7 @@ export class Keeper {
   constructor(cluster: Cluster, warn: Warn) {
     this.#cluster = cluster;
     this.#warn = warn;
+    cluster.clock.onJump?.(() => this.#look());
   }
 
   /** Looks after this lease from now on, until it is lost or removed. */

@@ -9,8 +9,9 @@
  * learned, which may lead nowhere, is used once it has *met* the client: it has answered a probe, and not for another cluster.
  */
 import type { Clock } from "./clock.js";
+import { type Encryption, Places } from "./connections.js";
 import { InvalidError } from "./errors.js";
-import { addressOf, type Encryption, Failure, Server } from "./server.js";
+import { addressOf, Failure, Server } from "./server.js";
 import { Turns } from "./turns.js";
 
 /** How long a node that failed is avoided. Others may name it as the leader for about a second after its death. */
@@ -70,9 +71,10 @@ export class Nodes {
   #named: readonly [string, Node] | undefined;
   /** The id of the client's cluster. */
   #cluster: string | undefined;
-  /** Calls that are sent alone, and waits in the queue: with two requests of a batch and a probe these are the 64 connections at most. */
-  readonly alone = new Turns(29);
+  /** Calls that are sent alone, and waits in the queue: with two requests of a batch at each of four nodes, they find a place for a connection. */
+  readonly alone = new Turns(24);
   readonly waits = new Turns(32);
+  readonly #places = new Places();
 
   constructor(urls: readonly string[], encryption: Encryption | undefined, clock: Clock) {
     this.#encryption = encryption;
@@ -81,7 +83,7 @@ export class Nodes {
     urls.forEach((url, index) => {
       const parsed = parseUrl(url, `urls[${index}]`, encryption !== undefined);
       if (this.#find(addressOf(parsed)) === undefined) {
-        this.#nodes.push(new Node(new Server(parsed, encryption, clock), true));
+        this.#nodes.push(new Node(new Server(parsed, encryption, clock, this.#places), true));
       }
     });
     const [first] = this.#nodes;
@@ -239,7 +241,7 @@ export class Nodes {
     if (known !== undefined || !mayLearn || this.#nodes.length >= this.#configured + MAX_LEARNED) {
       return known;
     }
-    const node = new Node(new Server(url, this.#encryption, this.#clock), false);
+    const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), false);
     this.#nodes.push(node);
     return node;
   }

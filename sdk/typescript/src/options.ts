@@ -1,9 +1,9 @@
 /** What callers say, checked before anything is sent. */
 import type { Clock } from "./clock.js";
+import type { Encryption } from "./connections.js";
 import { InvalidError } from "./errors.js";
 import { Files } from "./files.js";
 import { type Hooks, type Tell, teller } from "./hooks.js";
-import type { Encryption } from "./server.js";
 import { type Warn, type WarningCode, warner } from "./warn.js";
 
 /** How to reach a cluster. All URLs are https, or none is. */

@@ -9,6 +9,7 @@
  *     504; a 3xx; a 4xx or 5xx that no node wrote;   ambiguous   repeat elsewhere
  *     an unreadable 2xx; no complete response
  */
+import type { LossReason } from "./errors.js";
 import type { Failure, Response } from "./server.js";
 import { type Problem, readProblem } from "./wire.js";
 
@@ -58,4 +59,24 @@ export function outcomeWithout<T>(failure: Failure): Outcome<T> {
 /** Whether a problem says that something was not allowed, whatever it was. */
 export function isDenial(problem: Problem): boolean {
   return problem.name === "unauthenticated" || problem.name === "forbidden";
+}
+
+/** The loss that a refusal reports, if it reports one. */
+export function lossOf(problem: Problem): LossReason | undefined {
+  switch (problem.name) {
+    case "unknown-lease":
+      return "forgotten";
+    case "lease-gone":
+      switch (problem.reason) {
+        case "released":
+        case "expired":
+        case "revoked":
+        case "abandoned":
+          return problem.reason;
+        default:
+          return "forgotten";
+      }
+    default:
+      return undefined;
+  }
 }

@@ -89,7 +89,16 @@ async function show(client: Queryable, name: "touch" | "claim", lease: Lease, ke
 }
 
 function stale(error: unknown): unknown {
-  return (error as { code?: unknown } | undefined)?.code === STALE
-    ? new StaleError((error as Error).message, { cause: error })
-    : error;
+  return isStale(error) ? new StaleError((error as Error).message, { cause: error }) : error;
+}
+
+/** Whether it is the guard's refusal, perhaps within an error of a library that uses `pg`, as Drizzle or Prisma. */
+function isStale(error: unknown, depth = 0): boolean {
+  if (typeof error !== "object" || error === null || depth > 4) {
+    return false;
+  }
+  const { code, originalCode, cause, meta, driverAdapterError } = error as Record<string, unknown>;
+  return (
+    [code, originalCode].includes(STALE) || [cause, meta, driverAdapterError].some((inner) => isStale(inner, depth + 1))
+  );
 }

@@ -9,12 +9,19 @@
  *
  * Only the answer to a probe says that all threads of the server run: a response to another request says nothing of the thread that
  * has this one. All requests that wait for a server share its probes.
+ *
+ * A busy server may be late for a moment, with thousands of waiters. If all of them asked elsewhere at once, that would make it later still. So
+ * those who can wait pause for a random time, and look once more.
  */
+import { sleep } from "./timers.js";
 
 /** How long a request waits before the server is asked. Most responses take less. */
 const PROBE_AFTER_MS = 300;
 /** How long after a sign of life it is asked for another. */
 const PROBE_INTERVAL_MS = 1_000;
+/** The longest pause before another look at a server that was silent, and how long that look may take. */
+const LOOK_AFTER_MS = 500;
+const LOOK_WITHIN_MS = 300;
 
 /** A request that waits. */
 interface Waits {
@@ -29,6 +36,8 @@ export class Pulse {
   #lived = Number.NEGATIVE_INFINITY;
   #asked = Number.NEGATIVE_INFINITY;
   #isProbing = false;
+  /** The look of all that look once more. */
+  #another: Promise<boolean> | undefined;
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
@@ -48,6 +57,29 @@ export class Pulse {
         this.#stopTimer();
       }
     };
+  }
+
+  /** Whether a server that was just found silent still is, after a pause in which many others decide the same. */
+  async staysSilent(): Promise<boolean> {
+    const since = performance.now();
+    await sleep(LOOK_AFTER_MS * Math.random(), undefined, false);
+    if (this.#lived > since) {
+      return false;
+    }
+    this.#another ??= this.#answers().finally(() => {
+      this.#another = undefined;
+    });
+    return !(await Promise.race([this.#another, sleep(LOOK_WITHIN_MS, undefined, false).then(() => false)]));
+  }
+
+  async #answers(): Promise<boolean> {
+    try {
+      await this.#probe();
+      this.#lived = performance.now();
+      return true;
+    } catch {
+      return false;
+    }
   }
 
   #dueAt({ begun }: Waits): number {
@@ -88,10 +120,7 @@ export class Pulse {
     const asked = performance.now();
     this.#asked = asked;
     this.#isProbing = true;
-    try {
-      await this.#probe();
-      this.#lived = performance.now();
-    } catch {
+    if (!(await this.#answers())) {
       this.#silence(asked);
     }
     this.#isProbing = false;

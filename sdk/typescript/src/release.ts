@@ -66,10 +66,11 @@ export class Release {
     DROPPED.register(handle, this, this);
   }
 
-  /** Somebody waits for the loss, perhaps with nothing but the lease's signal. */
+  /** Somebody waits for the loss, perhaps with nothing but the lease's signal. Afterwards nobody does. */
   pin(handle: object): void {
-    if (this.#end === undefined) {
+    if (this.#end === undefined && this.held.look() === undefined && !PINNED.has(this)) {
       PINNED.set(this, handle);
+      void this.held.lost.then(() => PINNED.delete(this));
     }
   }
 

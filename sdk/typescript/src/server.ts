@@ -5,25 +5,21 @@
  * request resets its connection, which also takes back what the kernel has not delivered yet: so an abandoned PUT does not arrive
  * minutes later. (Node cannot set TCP_USER_TIMEOUT.) A connection is used again only if its last response was read in full.
  */
-import { Agent, type ClientRequest, type ClientRequestArgs, type IncomingMessage, request as send } from "node:http";
-import { isIP, type Socket } from "node:net";
-import { connect as connectTls, type PeerCertificate, type SecureContext, type TLSSocket } from "node:tls";
+import { type ClientRequest, type IncomingMessage, request as send } from "node:http";
 import { Batcher } from "./batch.js";
 import { type Clock, type Moment, now } from "./clock.js";
+import { CONNECT_MS, Connections, type Encryption, isRefused, type Places, reset } from "./connections.js";
 import { Target } from "./dial.js";
 import { Pulse } from "./pulse.js";
 import type { Stop } from "./stop.js";
 import { limit } from "./timers.js";
 
-/** How long connecting may take. */
-const CONNECT_MS = 1_000;
 /** How long a sign of life may take. */
 const ANSWERS_WITHIN_MS = 1_500;
 /** A node of which a thread has not run for so long does not live: that thread may have the request that waits. */
 const THREADS_RUN = { "ringfence-within-ms": "1000" };
 /** The longest body that is read: the results of 1,000 renewals take 8 MiB at most. */
 const MAX_BODY = 16 * 2 ** 20;
-const MAX_IDLE = 64;
 
 /** A request that any node can take. */
 export interface Request {
@@ -36,8 +32,8 @@ export interface Request {
   readonly operation?: object;
   /** How long it waits in the cluster's queue. */
   readonly waitMs?: number;
-  /** Whether it has a connection that others do not have to share: that of the renewals, or one for a wait. */
-  readonly isApart?: "renewal" | "wait";
+  /** Whether it has a connection that others do not have to share: that of the renewals, that of the probes, or one for a wait. */
+  readonly isApart?: "renewal" | "probe" | "wait";
   readonly headers?: Readonly<Record<string, string>>;
 }
 
@@ -72,15 +68,6 @@ export class Distrust extends Failure {
   }
 }
 
-/** How to encrypt connections. */
-export interface Encryption {
-  /** Makes it anew once its files have changed. */
-  readonly context: () => SecureContext;
-  /** Whether the client was given the authority that signs the nodes' certificates. */
-  readonly hasOwnAuthority: boolean;
-  readonly credential: string | undefined;
-}
-
 /** The host and the port of a node. */
 export function addressOf(url: URL): string {
   return `${url.hostname}:${url.port || (url.protocol === "https:" ? 443 : 80)}`;
@@ -94,20 +81,22 @@ export class Server {
   readonly #encryption: Encryption | undefined;
   readonly #clock: Clock;
   readonly #agent: Connections;
-  /** Renewals never stand behind anything else. */
+  /** Renewals and probes never stand behind anything else, nor behind each other. */
   readonly #renewals: Connections;
+  readonly #probes: Connections;
   readonly pulse: Pulse;
   readonly batcher: Batcher;
 
-  constructor(url: URL, encryption: Encryption | undefined, clock: Clock) {
+  constructor(url: URL, encryption: Encryption | undefined, clock: Clock, places?: Places) {
     this.address = addressOf(url);
     this.#authority = url.host;
     const host = url.hostname.replace(/^\[(.*)\]$/, "$1");
     this.target = new Target(host, Number(url.port || (encryption === undefined ? 80 : 443)));
     this.#encryption = encryption;
     this.#clock = clock;
-    this.#agent = new Connections(this.target, encryption);
+    this.#agent = new Connections(this.target, encryption, places);
     this.#renewals = new Connections(this.target, encryption);
+    this.#probes = new Connections(this.target, encryption);
     this.pulse = new Pulse(() => this.probe());
     this.batcher = new Batcher(this);
   }
@@ -125,7 +114,7 @@ export class Server {
   /** Asks whether it lives. Fails unless it answers that it does, or that it has no room; nothing that matters was sent. */
   async probe(): Promise<Response> {
     const failure = (why: string) => new Failure(false, `${this}: ${why}`);
-    const probe: Request = { method: "GET", path: "/livez", headers: THREADS_RUN };
+    const probe: Request = { method: "GET", path: "/livez", headers: THREADS_RUN, isApart: "probe" };
     const response = await this.#exchange(probe, ANSWERS_WITHIN_MS).catch((error) => {
       throw error instanceof Distrust ? error : failure("it does not answer");
     });
@@ -139,11 +128,15 @@ export class Server {
 
   /** Closes connections that are not in use. */
   closeIdle(): void {
-    for (const { freeSockets } of [this.#agent, this.#renewals]) {
+    for (const { freeSockets } of [this.#agent, this.#renewals, this.#probes]) {
       for (const socket of Object.values(freeSockets).flat()) {
         socket?.destroy();
       }
     }
+  }
+
+  #connections({ isApart }: Request): Connections {
+    return isApart === "renewal" ? this.#renewals : isApart === "probe" ? this.#probes : this.#agent;
   }
 
   #exchange(request: Request, timeMs: number, stop?: Stop): Promise<Response> {
@@ -155,7 +148,7 @@ export class Server {
       const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
       let sent: Moment | undefined;
       const outgoing = send({
-        agent: request.isApart === "renewal" ? this.#renewals : this.#agent,
+        agent: this.#connections(request),
         method: request.method,
         path: request.path,
         headers: {
@@ -194,8 +187,7 @@ export class Server {
       });
       // After an end that was told already, errors of the connection tell nothing new.
       outgoing.on("error", (error) => {
-        const isRefused = error instanceof Refused || (!outgoing.reusedSocket && refusesCertificate(error));
-        if (isRefused) {
+        if (isRefused(error) || (!outgoing.reusedSocket && refusesCertificate(error))) {
           fail(new Distrust(`${this}: ${error.message}`));
         } else {
           broken(error.message);
@@ -215,116 +207,6 @@ export class Server {
   }
 }
 
-/** Connections to one node. A request gets one only once it is established, and the node's certificate verified. */
-class Connections extends Agent {
-  readonly #target: Target;
-  readonly #encryption: Encryption | undefined;
-
-  constructor(target: Target, encryption: Encryption | undefined) {
-    super({ keepAlive: true, maxFreeSockets: MAX_IDLE, scheduling: "lifo" });
-    this.#target = target;
-    this.#encryption = encryption;
-  }
-
-  override createConnection(
-    _: ClientRequestArgs,
-    connected?: (error: Error | null, socket: Socket) => void,
-  ): undefined {
-    // Node always gives the callback. After an error it does not look at the socket.
-    const fail = connected as ((error: Error) => void) | undefined;
-    this.#connect().then((socket) => connected?.(null, socket), fail);
-  }
-
-  async #connect(): Promise<Socket> {
-    const raw = await this.#target.connect(CONNECT_MS);
-    return this.#encryption === undefined ? raw : await shakeHands(raw, this.#target.host, this.#encryption);
-  }
-
-  // Node asks whether it returns true; its type says that it returns nothing.
-  override keepSocketAlive(socket: Socket): boolean {
-    const isKept = super.keepSocketAlive(socket) as unknown as boolean;
-    if (isKept) {
-      // A response that nobody asked for must not become that to the next request.
-      socket.on("data", destroy);
-    }
-    return isKept;
-  }
-
-  override reuseSocket(socket: Socket, request: ClientRequest): void {
-    socket.off("data", destroy);
-    super.reuseSocket(socket, request);
-  }
-}
-
-/** The TCP connection below each TLS connection: only that can be reset. */
-const BELOW = new WeakMap<Socket, Socket>();
-
-function shakeHands(raw: Socket, host: string, encryption: Encryption): Promise<Socket> {
-  return new Promise((resolve, reject) => {
-    let clear = () => {};
-    const fail = (error: Error) => {
-      clear();
-      raw.destroy();
-      reject(error);
-    };
-    raw.on("error", fail);
-    let secured: TLSSocket;
-    let shown: PeerCertificate | undefined;
-    try {
-      secured = connectTls({
-        socket: raw,
-        host,
-        secureContext: encryption.context(),
-        // Whatever the environment says.
-        rejectUnauthorized: true,
-        ALPNProtocols: ["http/1.1"],
-        ...(isIP(host) === 0 ? { servername: host } : {}),
-      });
-    } catch (error) {
-      fail(error as Error);
-      return;
-    }
-    clear = limit(CONNECT_MS, () => {
-      secured.destroy();
-      fail(new Error(`no handshake of TLS within ${CONNECT_MS} ms`));
-    });
-    // Node verifies when it is told so, too, and then the certificate is gone.
-    secured.prependOnceListener("secure", () => {
-      shown = secured.getPeerCertificate();
-    });
-    secured.on("error", (error: NodeJS.ErrnoException) => {
-      fail(isOfCertificate(error) ? new Refused(error, shown) : error);
-    });
-    secured.once("secureConnect", () => {
-      clear();
-      BELOW.set(secured, raw);
-      resolve(secured);
-    });
-  });
-}
-
-function destroy(this: Socket): void {
-  this.destroy();
-}
-
-/** Why the node's certificate is not trusted. */
-class Refused extends Error {
-  constructor({ code, message }: NodeJS.ErrnoException, shown: PeerCertificate | undefined) {
-    const one = (name: string | string[] | undefined) => [name ?? "?"].flat().join();
-    const which =
-      shown?.subject === undefined
-        ? ""
-        : ` (of ${one(shown.subject.CN ?? shown.subject.O)}, signed by ${one(shown.issuer.CN ?? shown.issuer.O)}, valid from ${shown.valid_from} to ${shown.valid_to})`;
-    const hint = /SELF_SIGNED|ISSUER|VERIFY_LEAF/.test(code ?? "") ? ". `ca` names the file of its authority" : "";
-    super(`the node's certificate${which} is refused: ${message}${hint}`);
-  }
-}
-
-/** Whether a handshake failed because the node's certificate is not trusted, as OpenSSL or Node name that. */
-function isOfCertificate({ code = "" }: NodeJS.ErrnoException): boolean {
-  return /^(CERT_|UNABLE_TO_|SELF_SIGNED_|DEPTH_ZERO_|HOSTNAME_MISMATCH|INVALID_(CA|PURPOSE)|ERR_TLS_CERT_)/.test(code);
-}
-
 /**
  * Whether the node refused this client's certificate, or wanted one. It says so after the handshake, when a request may have been sent,
  * but has not read that.
@@ -337,7 +219,7 @@ function refusesCertificate(error: NodeJS.ErrnoException): boolean {
 function abandon(outgoing: ClientRequest): void {
   const { socket } = outgoing;
   if (socket !== null && socket !== undefined && !socket.destroyed) {
-    (BELOW.get(socket) ?? socket).resetAndDestroy();
+    reset(socket);
   }
   outgoing.destroy();
 }

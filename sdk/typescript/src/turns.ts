@@ -6,15 +6,17 @@ export class Turn {
   #isOver = false;
   readonly #over: () => void;
   #tell: (() => void) | undefined;
+  #tellFailed: ((error: Error) => void) | undefined;
 
   /** @internal */
   constructor(over: () => void) {
     this.#over = over;
   }
 
-  /** Calls it once the turn is ready, and nothing that was given before. */
-  whenReady(tell: () => void): void {
+  /** Calls it once the turn is ready, and nothing that was given before. `failed`: what those whose turn it was before came to. */
+  whenReady(tell: () => void, failed?: (error: Error) => void): void {
     this.#tell = tell;
+    this.#tellFailed = failed;
     if (this.isReady) {
       tell();
     }
@@ -24,6 +26,11 @@ export class Turn {
   begin(): void {
     this.isReady = true;
     this.#tell?.();
+  }
+
+  /** @internal */
+  fail(error: Error): void {
+    this.#tellFailed?.(error);
   }
 
   /** Gives it to the next, or no longer waits for it. */
@@ -55,6 +62,13 @@ export class Turns {
     this.#queue.add(turn);
     this.#next();
     return turn;
+  }
+
+  /** Tells all that wait that it is of no use now. */
+  fail(error: Error): void {
+    for (const turn of [...this.#queue]) {
+      turn.fail(error);
+    }
   }
 
   /** How many wait. */

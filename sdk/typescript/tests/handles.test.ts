@@ -57,9 +57,9 @@ describe("handles", { concurrency: 4 }, () => {
   test("a lease is not dropped while somebody may wait for its loss, nor under work", async () => {
     await using played = await Played.start(() => undefined);
     const { warnings, it } = warned(played);
-    const { signal } = await it.acquire("a", { ttl: 600 });
-    const lost = (await it.acquire("b", { ttl: 600 })).lost;
-    const works = it.using("c", { ttl: 600 }, async () => {
+    const { signal } = await it.acquire("a", { ttl: 3_000 });
+    const lost = (await it.acquire("b", { ttl: 3_000 })).lost;
+    const works = it.using("c", { ttl: 3_000 }, async () => {
       await until("all are renewed", () => {
         collect();
         return played.received.filter(isRenewal).length >= 5;
@@ -166,10 +166,11 @@ describe("handles", { concurrency: 4 }, () => {
 
     isDown = true;
     const { warnings, it: other } = warned(played);
-    await other.acquire(["x", "y"]);
+    const kept = await other.acquire(["x", "y"]);
     await using third = client(played);
     const gone = await third.acquire("z");
     assert.deepEqual(await other.close({ within: 300 }), { left: [["x", "y"]] });
+    assert.equal(kept.state, "released");
     assert.deepEqual(warnings, ['RINGFENCE_CLOSE not released when the client was closed: "x", "y"']);
     assert.equal(await other.close(), await other.close(), "a repeat is the same");
     await until(

@@ -15,7 +15,7 @@ mutants! {
         r#"return { is: "not-done", why: problem.detail };"#
         => r#"return { is: "refused", problem };"#
         fails ["503-then-grant-elsewhere"];
-    "doubt-is-forgotten" "cluster.ts"
+    "doubt-is-forgotten" "attempts.ts"
         r#"this.maybeDone ||= outcome.is === "ambiguous" && !this.onlyReads;"#
         => "this.maybeDone = false;"
         fails ["504-then-503s-is-unknown-and-deleted" "refusal-after-doubt-still-deletes"];
@@ -76,8 +76,8 @@ mutants! {
         => "this.#preferred = node;"
         fails ["leader-hint-followed"];
     "leader-is-believed" "nodes.ts"
-        "new Node(new Server(url, this.#encryption, this.#clock), false)"
-        => "new Node(new Server(url, this.#encryption, this.#clock), true)"
+        "new Node(new Server(url, this.#encryption, this.#clock, this.#places), false)"
+        => "new Node(new Server(url, this.#encryption, this.#clock, this.#places), true)"
         fails ["failed-hint-passed-over"];
     "waits-for-the-vanished" "server.ts"
         "const ANSWERS_WITHIN_MS = 1_500;"
@@ -179,7 +179,7 @@ mutants! {
         "    if (given !== undefined) {\n"
         => "    if (false) {\n"
         fails ["credential-only-over-verified-https"];
-    "verifies-nobody" "server.ts"
+    "verifies-nobody" "connections.ts"
         "rejectUnauthorized: true,"
         => "rejectUnauthorized: false,"
         fails ["wrong-authority-is-unavailable-and-says-why"];

@@ -12,12 +12,16 @@ const LIBRARY = "/usr/lib/postgresql";
 
 export class Postgres implements AsyncDisposable {
   readonly pool: pg.Pool;
+  /** Where it is, for programs. */
+  readonly environment: Record<string, string>;
   readonly #dir: string;
   readonly #program: Program;
 
   private constructor(host: string, dir: string, program: Program) {
     this.pool = new pg.Pool({ host, port: 5432, user: "postgres", database: "postgres" });
     this.pool.on("error", () => {});
+    const url = `postgresql://postgres@${host}:5432/postgres`;
+    this.environment = { PGHOST: host, PGPORT: "5432", PGUSER: "postgres", PGDATABASE: "postgres", DATABASE_URL: url };
     this.#dir = dir;
     this.#program = program;
   }
