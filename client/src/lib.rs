@@ -70,6 +70,7 @@
 //! one client can deadlock each other; one lease on several keys cannot.
 
 mod acquire;
+mod attempts;
 mod backoff;
 mod client;
 mod clock;
@@ -77,6 +78,8 @@ mod cluster;
 mod consistency;
 mod error;
 mod held;
+mod last;
+mod lead;
 mod lease;
 mod lifetime;
 mod list;
@@ -85,6 +88,8 @@ mod outcome;
 mod outlive;
 mod release;
 mod renewal;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod transport;
 mod watch;
 

@@ -111,8 +111,8 @@ impl Lock {
     }
 
     /// Keeps others out for at least this time, at most 24 h: a lease that is released or dropped earlier lasts until then, also if this
-    /// process ends, and is then released. If it is dropped, [settle](crate::Client::settle) before the process ends. So a job that takes a second runs once, on whichever of ten machines with clocks that
-    /// differ starts it first. A lease that is lost is not kept. Counts from the grant.
+    /// process ends, and is then released. So a job that takes a second runs once, on whichever of ten machines with
+    /// clocks that differ starts it first. A lease that is lost is not kept. Counts from the grant.
     pub fn hold_at_least(self, hold_at_least: Duration) -> Self {
         Self { hold_at_least: Some(hold_at_least), ..self }
     }
@@ -121,9 +121,13 @@ impl Lock {
     /// place in the queue, or the grant, is released in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
         let request = self.request()?;
+        let cluster = &self.renewals.cluster;
+        cluster.check_open()?;
+        // Whoever closes the client waits until this has given back what it may have been granted.
+        let _counted = cluster.releases.count();
         // A lookup is not part of the wait.
-        self.renewals.cluster.nodes.resolve().await;
-        let acquire = Acquire::new(&self.renewals.cluster, &request, self.wait);
+        cluster.nodes.resolve().await;
+        let acquire = Acquire::new(cluster, &request, self.wait);
         let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
         // The request may have waited for the grant for long.
         release.least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
@@ -135,9 +139,7 @@ impl Lock {
             lifetime = lifetime.without_renewals();
         }
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
-        if self.renews {
-            self.renewals.add(&held, &release.runtime);
-        }
+        self.renewals.add(&held, release.least, &release.runtime)?;
         Ok(Lease { held, renewals: self.renewals, release, mirrored })
     }
 

@@ -20,8 +20,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use self::sse::{Frame, Parser};
 use crate::Error;
+use crate::attempts::{ATTEMPT_TIMEOUT, RETRY_FOR};
 use crate::backoff::Backoff;
-use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
+use crate::cluster::Cluster;
 use crate::outcome::Outcome;
 use crate::transport::{Distrust, Failure, Node, Request, Streaming, encode};
 
@@ -205,6 +206,7 @@ impl Watch {
 
     /// Connects to a node. Returns why it could not for now, or an error that is final.
     async fn connect(&mut self) -> Result<Option<String>, Error> {
+        self.cluster.check_open()?;
         let nodes = &self.cluster.nodes;
         let node = nodes.for_watch();
         let asked = Instant::now();
