@@ -41,7 +41,8 @@ pub enum LeaseView {
 
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.
 ///
-/// It works on any tokio runtime with I/O and time enabled. A dropped lease is released on the runtime where it was acquired.
+/// It works on any tokio runtime with I/O and time enabled. A dropped lease is released on the runtime where it was acquired, or
+/// by a thread if that has ended.
 /// One task renews all leases, on the runtime of the first of them. If that runtime ends, or is not driven, no lease is
 /// renewed until the next one is acquired. Calls that share a request go on the runtime of one of them. So use a client per
 /// runtime if runtimes come and go.
@@ -88,7 +89,7 @@ impl Client {
     /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
         // Whoever closes the client waits until this has given back what it may not keep.
-        let _counted = self.cluster.releases.count();
+        let _acquiring = self.cluster.releases.acquiring();
         let confirmation = self.cluster.renew(lease_id, None).await?;
         let lifetime = Lifetime::new(&confirmation);
         let held = Arc::new(Held::new(confirmation.grant, lifetime));

@@ -25,15 +25,17 @@ impl Lock {
     /// While the cluster cannot be reached, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
     /// queue, is then released in the background.
     ///
+    /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term.
+    ///
     /// ```
     /// use std::time::Duration;
     /// use ringfence_client::{Client, Error};
     ///
     /// # async fn schedule(_: [(&str, String); 3]) -> Result<(), Error> { Ok(()) }
-    /// async fn scheduler(client: Client) -> Result<(), Error> {
+    /// async fn scheduler(client: &Client) -> Result<(), Error> {
     ///     let candidate = client.lock("scheduler").ttl(Duration::from_secs(10)).holder("machine-7");
     ///     candidate
-    ///         .lead(async |lease| {
+    ///         .lead(|lease| async move {
     ///             loop {
     ///                 // Others see the token with each write, and refuse a former leader's.
     ///                 schedule(lease.headers("scheduler")?).await?;
@@ -43,17 +45,18 @@ impl Lock {
     ///         .await
     /// }
     /// # fn spawns(client: Client) {
-    /// # tokio::spawn(scheduler(client));
+    /// # tokio::spawn(async move { scheduler(&client).await });
     /// # }
     /// ```
     ///
     /// # Errors
     /// That of `work` if it fails while it leads, which ends its term and the campaign; and that of an acquire that no repeat mends, or
     /// [`Error::TimedOut`] if there is a limit to the [wait](Lock::wait).
-    pub async fn lead<T, E: From<Error> + Display>(
-        self,
-        work: impl AsyncFnMut(&Lease) -> Result<T, E>,
-    ) -> Result<T, E> {
+    pub async fn lead<T, E, W>(self, work: impl FnMut(Lease) -> W) -> Result<T, E>
+    where
+        E: From<Error> + Display,
+        W: Future<Output = Result<T, E>>,
+    {
         let warn = |error: E| tracing::warn!(%error, "no longer the leader: the candidate stands again");
         self.lead_reporting(work, warn).await
     }
@@ -62,32 +65,35 @@ impl Lock {
     /// error of `work` if it had failed by then, and otherwise with [`Error::Lost`].
     ///
     /// ```
-    /// # use ringfence_client::{Client, Error};
-    /// # async fn rule(_: ringfence_client::Token) {}
+    /// # use ringfence_client::{Client, Error, Lease};
+    /// # async fn rule(_: Lease) -> Result<(), Error> { Ok(()) }
     /// # async fn example(client: Client) -> Result<(), Error> {
-    /// let mut terms = 0;
-    /// let work = async |lease: &ringfence_client::Lease| {
-    ///     rule(lease.token()).await;
-    ///     Ok(())
-    /// };
-    /// client.lock("scheduler").lead_reporting(work, |_error: Error| terms += 1).await
+    /// let mut terms = 1;
+    /// client.lock("scheduler").lead_reporting(rule, |_error| terms += 1).await
     /// # }
     /// ```
     ///
     /// # Errors
     /// As [`lead`](Self::lead).
-    pub async fn lead_reporting<T, E: From<Error>>(
+    pub async fn lead_reporting<T, E, W>(
         self,
-        mut work: impl AsyncFnMut(&Lease) -> Result<T, E>,
+        mut work: impl FnMut(Lease) -> W,
         mut on_error: impl FnMut(E),
-    ) -> Result<T, E> {
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+        W: Future<Output = Result<T, E>>,
+    {
         loop {
             match self.clone().acquire().await {
-                Ok(lease) => match term(lease, &mut work).await {
-                    Term::Over(result) => return result,
-                    // By now the lease is being released.
-                    Term::Lost(error) => on_error(error),
-                },
+                Ok(lease) => {
+                    let works = work(lease.copy());
+                    match term(lease, works).await {
+                        Term::Over(result) => return result,
+                        // By now the lease is being released.
+                        Term::Lost(error) => on_error(error),
+                    }
+                }
                 Err(error @ (Error::Unavailable { .. } | Error::Unknown { .. } | Error::Lost(_))) => {
                     tracing::warn!(%error, "cannot stand for election: the candidate tries again");
                 }
@@ -105,12 +111,9 @@ enum Term<T, E> {
     Lost(E),
 }
 
-async fn term<T, E: From<Error>>(
-    lease: Lease,
-    work: &mut impl AsyncFnMut(&Lease) -> Result<T, E>,
-) -> Term<T, E> {
+async fn term<T, E: From<Error>>(lease: Lease, works: impl Future<Output = Result<T, E>>) -> Term<T, E> {
     let mut returned = None;
-    let ran = lease.run(async { returned = Some(work(&lease).await) }).await;
+    let ran = lease.run(async { returned = Some(works.await) }).await;
     let lost = match ran {
         // Whether it led to the end, the cluster knows.
         Ok(()) => lease.release().await,

@@ -17,8 +17,9 @@ use crate::{Error, Loss, State};
 
 /// A granted lease. It is renewed in the background until it is [released](Self::release) or dropped.
 ///
-/// Dropping it releases it in the background, best effort: if the process exits at once, the lease ends with its
-/// time-to-live. With [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed.
+/// Dropping it releases it in the background, best effort. If its runtime has ended, or ends before that is done, it is released by
+/// another thread, for which the drop, or the end of the runtime, waits: for a second in all. With
+/// [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed.
 #[derive(Debug)]
 #[must_use = "dropping a lease releases it"]
 pub struct Lease {
@@ -210,6 +211,12 @@ impl Lease {
     pub fn stale(&self) -> Error {
         self.held.lose(Loss::Stale);
         self.check().err().unwrap_or(Error::Lost(Loss::Stale))
+    }
+
+    /// Another handle, which releases nothing when it is dropped.
+    pub(crate) fn copy(&self) -> Self {
+        let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
+        Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
     }
 
     fn lacks(&self, key: &str) -> Error {

@@ -60,6 +60,8 @@
 //! - If more than eight acquires and releases are in flight, further ones share requests (`POST /v1/batch`): a program
 //!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for
 //!   the mirror, nothing is batched.
+//! - A program that ends leaves nothing behind: [`Client::close`] releases what is held, and when a runtime ends, a thread of its own
+//!   does, for a second at most. Not so if the process is killed, or calls `std::process::exit`.
 //! - It splits a wait into PUTs of 30 s that keep the place. After a wait, or a repeated PUT, it renews the lease once before
 //!   handing it out.
 //!

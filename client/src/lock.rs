@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::outlive::Least;
+use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
 use crate::{Error, Lease};
 
@@ -120,11 +121,17 @@ impl Lock {
     /// Acquires: waits its turn, first come first served, through changes of the leader. If this future is dropped, the
     /// place in the queue, or the grant, is released in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
+        let (held, release, mirrored) = self.hold().await?;
+        Ok(Lease { held, renewals: self.renewals, release, mirrored })
+    }
+
+    /// The lease, which the client now holds.
+    async fn hold(&self) -> Result<(Arc<Held>, ReleaseGuard, Option<bool>), Error> {
         let request = self.request()?;
         let cluster = &self.renewals.cluster;
-        cluster.check_open()?;
         // Whoever closes the client waits until this has given back what it may have been granted.
-        let _counted = cluster.releases.count();
+        let _acquiring = cluster.releases.acquiring();
+        cluster.check_open()?;
         // A lookup is not part of the wait.
         cluster.nodes.resolve().await;
         let acquire = Acquire::new(cluster, &request, self.wait);
@@ -140,7 +147,7 @@ impl Lock {
         }
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
         self.renewals.add(&held, release.least, &release.runtime)?;
-        Ok(Lease { held, renewals: self.renewals, release, mirrored })
+        Ok((held, release, mirrored))
     }
 
     /// Tries once: [`Error::Held`] if a key is not free.

@@ -3,15 +3,17 @@
 //! ```text
 //!  a lease, or an acquire that may be granted, is dropped ──▶ a task on its runtime releases it, for up to 30 s
 //!  the client is closed ────────────────────────────────────▶ the same, for as long as `close` waits
-//!  the runtime has ended, or ends before that is done ──────▶ [the last chance](crate::last), on another thread
+//!  the runtime has ended, or ends before that is done ──────▶ the runtime where it is dropped, or the last chance: a thread
 //! ```
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringfence_wire::LeaseId;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 
 use crate::Error;
@@ -26,8 +28,13 @@ const RELEASE_FOR: Duration = Duration::from_secs(30);
 /// The releases in the background of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// What is under way has a receiver: releases, and acquires, which may become some. Counts those that have failed.
+    /// What is under way has a receiver. Counts those that have failed.
     under_way: watch::Sender<usize>,
+    /// How many acquires are under way, which may end with a release.
+    acquiring: AtomicUsize,
+    /// Whether somebody waits for their end, and is told once there are none.
+    is_settling: AtomicBool,
+    none_acquires: Notify,
     /// Whether what is left is left: the client is closed.
     are_over: watch::Sender<bool>,
     pub(crate) last_chance: LastChance,
@@ -39,15 +46,34 @@ impl Releases {
         self.under_way.subscribe()
     }
 
+    /// Counts an acquire until this is dropped.
+    pub(crate) fn acquiring(&self) -> Acquiring<'_> {
+        self.acquiring.fetch_add(1, Ordering::SeqCst);
+        Acquiring(self)
+    }
+
     /// How many have failed so far.
     pub(crate) fn failed(&self) -> usize {
         *self.under_way.borrow()
     }
 
-    /// Waits until none is under way, for at most this time. Returns how many still are.
+    /// Waits until none is under way, for at most this time. Returns how many still are. The client is closed: no acquire begins.
     pub(crate) async fn settle(&self, within: Duration) -> usize {
-        let settled = timeout(within, self.under_way.closed()).await;
-        settled.map_or_else(|_| self.under_way.receiver_count(), |()| 0)
+        self.is_settling.store(true, Ordering::SeqCst);
+        let settles = async {
+            loop {
+                let mut none_acquires = pin!(self.none_acquires.notified());
+                none_acquires.as_mut().enable();
+                if self.acquiring.load(Ordering::SeqCst) == 0 {
+                    break;
+                }
+                none_acquires.await;
+            }
+            self.under_way.closed().await;
+        };
+        let settled = timeout(within, settles).await;
+        let under_way = || self.acquiring.load(Ordering::SeqCst) + self.under_way.receiver_count();
+        settled.map_or_else(|_| under_way(), |()| 0)
     }
 
     /// Ends all, also those to come.
@@ -60,6 +86,18 @@ impl Releases {
     }
 }
 
+/// An acquire that is under way.
+pub(crate) struct Acquiring<'a>(&'a Releases);
+
+impl Drop for Acquiring<'_> {
+    fn drop(&mut self) {
+        let was_last = self.0.acquiring.fetch_sub(1, Ordering::SeqCst) == 1;
+        if was_last && self.0.is_settling.load(Ordering::SeqCst) {
+            self.0.none_acquires.notify_waiters();
+        }
+    }
+}
+
 impl Cluster {
     /// Releases on `runtime`, best effort; what has a least time, when that has passed.
     pub(crate) fn release_in_background(
@@ -69,8 +107,8 @@ impl Cluster {
         runtime: &Handle,
     ) {
         let counted = least.is_none_or(|least| !least.is_sure()).then(|| self.releases.count());
-        let release = Release { cluster: Arc::clone(self), lease_id, least, counted, is_done: false };
-        drop(runtime.spawn(release.run()));
+        let (cluster, runtime) = (Arc::clone(self), runtime.clone());
+        Release { cluster, lease_id, least, counted, runtime, is_done: false }.spawn();
     }
 }
 
@@ -81,10 +119,15 @@ struct Release {
     least: Option<Least>,
     /// Unless all that is left is to wait: the lease ends by itself, too.
     counted: Option<watch::Receiver<usize>>,
+    runtime: Handle,
     is_done: bool,
 }
 
 impl Release {
+    fn spawn(self) {
+        drop(self.runtime.clone().spawn(self.run()));
+    }
+
     async fn run(mut self) {
         let mut are_over = self.cluster.releases.are_over.subscribe();
         tokio::select! {
@@ -124,8 +167,15 @@ impl Drop for Release {
             return;
         }
         let least = self.least.filter(|least| !least.is_over());
-        if least.is_none_or(|least| !least.is_sure()) {
-            LastChance::take(&self.cluster, self.lease_id, least);
+        if least.is_some_and(|least| least.is_sure()) {
+            return;
+        }
+        match Handle::try_current() {
+            // Whoever drops a lease of a runtime that has ended must not block another one.
+            Ok(other) if other.id() != self.runtime.id() => {
+                self.cluster.release_in_background(self.lease_id, least, &other);
+            }
+            _ => LastChance::take(&self.cluster, self.lease_id, least),
         }
     }
 }
@@ -150,6 +200,14 @@ impl ReleaseGuard {
             least: None,
             runtime: Handle::current(),
         }
+    }
+}
+
+impl ReleaseGuard {
+    /// One for the same lease that does nothing.
+    pub(crate) fn disarmed(&self) -> Self {
+        let (cluster, runtime) = (Arc::clone(&self.cluster), self.runtime.clone());
+        Self { cluster, lease_id: self.lease_id, is_armed: false, least: self.least, runtime }
     }
 }
 

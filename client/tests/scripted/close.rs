@@ -1,5 +1,6 @@
 //! How a client is closed, and what becomes of leases when their runtime ends.
 
+use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
@@ -12,7 +13,7 @@ use crate::scripted::node::{Received, SOON, ScriptedNode};
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
 
 fn id(put: &Received) -> String {
-    put.path.rsplit('/').next().unwrap().to_owned()
+    put.path.split('/').nth(3).unwrap().to_owned()
 }
 
 async fn grant(put: Received) {
@@ -208,6 +209,56 @@ fn a_release_that_is_under_way_when_its_runtime_ends_is_done_all_the_same() {
         is_delete(&hangs, &id);
         ends_with_a_release(&outer, &node, runtime, &id);
     }
+}
+
+/// What is to be held is: the program may be started again elsewhere.
+#[test]
+fn a_runtime_that_ends_keeps_what_is_to_be_held_at_least_for_a_time() {
+    let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outer.block_on(ScriptedNode::new());
+    for runtime in runtimes() {
+        let client = Client::connect([node.url()]).unwrap();
+        let lock = client.lock("a").ttl(Duration::from_secs(1)).no_renew();
+        let lock = lock.hold_at_least(Duration::from_secs(600));
+        let lease = runtime.block_on(async {
+            let (lease, ()) = tokio::join!(lock.acquire(), async { grant(node.receive().await).await });
+            lease.unwrap()
+        });
+        let id = lease.lease_id().to_string();
+        drop(runtime);
+        let dropping = std::thread::spawn(move || drop(lease));
+        let request = outer.block_on(node.receive());
+        assert_eq!(
+            (request.method.as_str(), request.path.clone()),
+            ("POST", format!("/v1/leases/{id}/renew"))
+        );
+        assert!(String::from_utf8_lossy(&request.body).contains("ttl_ms"));
+        outer.block_on(grant(request));
+        dropping.join().unwrap();
+    }
+}
+
+/// A drop that waits would hold up all that runs there.
+#[test]
+fn a_lease_of_a_runtime_that_has_ended_is_released_by_the_one_that_drops_it() {
+    let [second, first] = runtimes();
+    let node = second.block_on(ScriptedNode::new());
+    let client = Client::connect([node.url()]).unwrap();
+    // The runtime of many threads goes on by itself.
+    let acquiring = first.spawn(client.lock("a").ttl(Duration::from_secs(600)).acquire());
+    let lease = second.block_on(async {
+        grant(node.receive().await).await;
+        acquiring.await.unwrap().unwrap()
+    });
+    let id = lease.lease_id().to_string();
+    drop(first);
+    second.block_on(async {
+        drop(lease);
+        let mut closed = pin!(client.close(SOON));
+        assert!(closed.as_mut().now_or_never().is_none(), "it is under way");
+        let (left, ()) = tokio::join!(closed, deleted(&node, &id));
+        assert_eq!(left, 0);
+    });
 }
 
 /// It is bounded, however many leases there are.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ringfence_client::wire::EndReason;
-use ringfence_client::{Client, Error, Lease, Loss, Token};
+use ringfence_client::{Client, Error, Lease, Loss, State, Token};
 use tokio::sync::mpsc;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
@@ -56,7 +56,7 @@ async fn work_that_ends_while_it_leads_ends_the_campaign_whether_it_succeeds_or_
             Err(_) => Err(Failure::Work),
         };
         let mut result = Some(result);
-        let leads = client.lock("a").lead(async |_: &Lease| result.take().unwrap());
+        let leads = client.lock("a").lead(|_| std::future::ready(result.take().unwrap()));
         let (led, ()) = tokio::join!(leads, async {
             let id = elect(&node, 1).await;
             released(&node, &id, "204 No Content", "").await;
@@ -72,9 +72,9 @@ async fn a_candidate_stands_again_after_a_loss_whatever_its_work_returned() {
     for (first, reported) in [(Ok(1), revoked()), (Err(Failure::Work), Failure::Work)] {
         let (node, client) = candidate().await;
         let (mut results, mut tokens, mut errors) = (vec![Ok(2), first], Vec::new(), Vec::new());
-        let work = async |lease: &Lease| {
+        let work = |lease: Lease| {
             tokens.push(lease.token());
-            results.pop().unwrap()
+            std::future::ready(results.pop().unwrap())
         };
         let leads = client.lock("a").lead_reporting(work, |error| errors.push(error));
         let (led, ()) = tokio::join!(leads, async {
@@ -93,12 +93,15 @@ async fn a_candidate_stands_again_after_a_loss_whatever_its_work_returned() {
 async fn the_work_of_a_leader_is_dropped_when_its_lease_is_lost() {
     let (node, client) = candidate().await;
     let (mut terms, mut errors) = (0, Vec::new());
-    let work = async |_: &Lease| {
+    let work = |_| {
         terms += 1;
-        if terms == 1 {
-            return std::future::pending().await;
+        let is_first = terms == 1;
+        async move {
+            if is_first {
+                return std::future::pending().await;
+            }
+            Ok::<_, Failure>(())
         }
-        Ok::<_, Failure>(())
     };
     let lock = client.lock("a").max_hold(Duration::from_secs(3));
     let leads = lock.lead_reporting(work, |error| errors.push(error));
@@ -117,13 +120,15 @@ async fn a_token_that_a_guard_found_stale_is_a_loss() {
     let (node, client) = candidate().await;
     let (told, mut losses) = mpsc::unbounded_channel();
     let mut errors = Vec::new();
-    let work = async |lease: &Lease| {
-        if lease.token() == Token(1) {
-            let (lost, told) = (lease.lost(), told.clone());
-            tokio::spawn(async move { told.send(lost.await) });
-            return Err(lease.stale());
+    let work = |lease: Lease| {
+        let (lost, told) = (lease.lost(), told.clone());
+        async move {
+            if lease.token() == Token(1) {
+                tokio::spawn(async move { told.send(lost.await) });
+                return Err(lease.stale());
+            }
+            Ok(())
         }
-        Ok(())
     };
     let leads = client.lock("a").lead_reporting(work, |error| errors.push(error));
     let (led, ()) = tokio::join!(leads, async {
@@ -139,7 +144,7 @@ async fn a_token_that_a_guard_found_stale_is_a_loss() {
 #[tokio::test]
 async fn a_candidate_that_is_dropped_releases_what_it_leads_with() {
     let (node, client) = candidate().await;
-    let leads = client.lock("a").lead(async |_: &Lease| std::future::pending::<Result<(), Error>>().await);
+    let leads = client.lock("a").lead(|_| std::future::pending::<Result<(), Error>>());
     let leads = tokio::spawn(leads);
     let id = elect(&node, 1).await;
     leads.abort();
@@ -148,10 +153,27 @@ async fn a_candidate_that_is_dropped_releases_what_it_leads_with() {
     assert_eq!(client.close(SOON).await, 0);
 }
 
+/// Tasks that the work has spawned may have a copy of its handle.
+#[tokio::test]
+async fn the_lease_of_a_term_ends_with_it_wherever_the_work_has_left_its_handle() {
+    let (node, client) = candidate().await;
+    let mut kept = None;
+    let leads = client.lock("a").lead(|lease| {
+        kept = Some(lease);
+        std::future::ready(Ok::<_, Error>(()))
+    });
+    let (led, ()) = tokio::join!(leads, async {
+        let id = elect(&node, 1).await;
+        released(&node, &id, "204 No Content", "").await;
+    });
+    assert_eq!((led, kept.unwrap().state()), (Ok(()), State::Lost(Loss::Ended(EndReason::Released))));
+    assert_eq!(client.close(SOON).await, 0);
+}
+
 #[tokio::test]
 async fn a_candidate_ends_with_an_error_that_no_repeat_mends() {
     let (_node, client) = candidate().await;
-    let work = async |_: &Lease| Ok::<_, Error>(());
+    let work = async |_| Ok::<_, Error>(());
     let refused = client.lock("").lead(work).await;
     assert!(matches!(refused, Err(Error::Invalid(_))), "{refused:?}");
     client.close(SOON).await;

@@ -198,8 +198,7 @@ impl Adapter {
                 Ok(json!({}))
             }
             "close" => {
-                let client = locked(&self.clients).remove(text(fields, "client")?);
-                let client = client.ok_or_else(|| internal("there is no such client"))?;
+                let client = self.client(fields)?;
                 let left = client.close(duration(fields, "within_ms").unwrap_or(CLOSES_WITHIN)).await;
                 Ok(json!({"left": left}))
             }

@@ -50,18 +50,20 @@ impl Adapter {
         let lock = self.client(fields)?.lock(text(fields, "key")?);
         let lock = lock.ttl(duration(fields, "ttl_ms").unwrap_or_default());
         let (mut terms, mut reported) = (0, 0);
-        let work = async |lease: &Lease| {
+        let work = |lease: Lease| {
             terms += 1;
             say(&json!({"event": "leads", "lease": name, "token": lease.token().0}));
-            match body {
-                _ if terms > 1 => Ok(()),
-                "return" => Ok(()),
-                "raise" => Err(Failure::Body),
-                "raise_stale" => Err(lease.stale().into()),
-                // It is dropped by then.
-                _ => {
-                    lease.lost().await;
-                    Err(Failure::Body)
+            let body = if terms == 1 { body } else { "return" };
+            async move {
+                match body {
+                    "return" => Ok(()),
+                    "raise" => Err(Failure::Body),
+                    "raise_stale" => Err(lease.stale().into()),
+                    // It is dropped by then.
+                    _ => {
+                        lease.lost().await;
+                        Err(Failure::Body)
+                    }
                 }
             }
         };
@@ -77,23 +79,27 @@ pub(crate) fn call_back(lease: &Lease, on_lost: Option<&str>) {
         Some("raise") => {
             tokio::spawn(async move {
                 lost.await;
-                // A panic, which the hook says nothing of.
-                resume_unwind(Box::new("the callback failed"));
+                fails();
             });
         }
         Some(_) => {
             let runtime = Handle::current();
             // A thread may block, and keeps no program from its end.
-            let blocks = move || {
+            let started = ringfence_aside::start("on_lost", move || {
                 runtime.block_on(lost);
                 loop {
                     std::thread::park();
                 }
-            };
-            if let Err(error) = ringfence_aside::start("on_lost", blocks) {
+            });
+            if let Err(error) = started {
                 eprintln!("there is no thread: {error}");
             }
         }
         None => {}
     }
+}
+
+/// A panic, which the hook says nothing of.
+fn fails() {
+    resume_unwind(Box::new("the callback failed"));
 }
