@@ -118,20 +118,11 @@ impl<'a> Acquire<'a> {
         // Since when there was no definite outcome, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
-            if let Err(closed) = self.cluster.check_open() {
-                release.is_armed = attempts.have_begun();
-                return Err(End::Failed(closed));
-            }
-            let is_probe = unanswered_since.is_some() || !self.cluster.nodes.is_proven();
-            let wait = slice(self.left(), is_probe);
+            self.check_open(&attempts, &mut release)?;
+            let wait = slice(self.left(), unanswered_since.is_some() || !self.cluster.nodes.is_proven());
             let put_at = Instant::now();
             let put = self.put(lease_id, wait, !has_place);
-            let time = wait + ATTEMPT_TIMEOUT;
-            let outcome = match wait.is_zero() {
-                true => attempts.attempt(&put, time, read_put).await,
-                false => attempts.attempt_to_wait(put, time, read_put).await,
-            };
-            match outcome {
+            match attempt(&mut attempts, put, wait).await {
                 Outcome::Done(Put::Granted(confirmation, mirrored)) => {
                     if mirrored.is_some() {
                         self.cluster.nodes.grants_wait_for_mirror();
@@ -229,6 +220,14 @@ impl<'a> Acquire<'a> {
         Ok(())
     }
 
+    /// Ends it if the client is closed. Then there may be something to release unless nothing was sent.
+    fn check_open(&self, attempts: &Attempts<'_>, release: &mut ReleaseGuard) -> Result<(), End> {
+        self.cluster.check_open().map_err(|closed| {
+            release.is_armed = attempts.have_begun();
+            End::Failed(closed)
+        })
+    }
+
     fn is_over(&self) -> bool {
         self.left() == Some(Duration::ZERO)
     }
@@ -268,6 +267,14 @@ impl<'a> Acquire<'a> {
             (ProblemKind::LeaseGone, Some(EndReason::Expired | EndReason::Abandoned)) => End::Unused,
             _ => End::Failed(Error::refused(Box::new(problem))),
         }
+    }
+}
+
+async fn attempt(attempts: &mut Attempts<'_>, put: Request, wait: Duration) -> Outcome<Put> {
+    let time = wait + ATTEMPT_TIMEOUT;
+    match wait.is_zero() {
+        true => attempts.attempt(&put, time, read_put).await,
+        false => attempts.attempt_to_wait(put, time, read_put).await,
     }
 }
 

@@ -10,7 +10,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use crate::Error;
 use crate::attempts::{Attempts, RETRY_FOR, Repeat};
 use crate::lifetime::Confirmation;
-use crate::release::Releases;
+use crate::releases::Releases;
 use crate::transport::{Nodes, Request, Response};
 
 /// The cluster, as the client and its leases share it.

@@ -6,13 +6,13 @@
 //!
 //! Only tasks of a runtime that ends are dropped before they are done, so nothing that runs is blocked.
 
-use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ringfence_wire::LeaseId;
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -21,6 +21,7 @@ use crate::cluster::{Cluster, deletion, no_content, renewal};
 use crate::lifetime::Confirmation;
 use crate::outcome::Outcome;
 use crate::outlive::Least;
+use crate::releases::{Job, Worker};
 use crate::transport::{Request, Response};
 
 /// How long the end of a runtime waits for all that it leaves behind.
@@ -32,67 +33,41 @@ const ATTEMPTS: usize = 3;
 /// How long the thread waits for more.
 const LINGERS: Duration = Duration::from_secs(1);
 
-/// The thread, while there is one.
-#[derive(Debug, Default)]
-pub(crate) struct LastChance(Mutex<Option<Worker>>);
-
-#[derive(Debug)]
-struct Worker {
-    jobs: UnboundedSender<Job>,
-    /// Nobody waits for longer.
-    until: Instant,
+/// Releases, and waits for that.
+pub(crate) fn take(cluster: &Arc<Cluster>, lease_id: LeaseId, least: Option<Least>) {
+    let (done, waits) = channel();
+    let until = begin(cluster, Job { lease_id, least, _done: done });
+    // The thread says nothing: it drops the other end.
+    let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
 }
 
-/// A lease that is to be released, or to last for a time.
-#[derive(Debug)]
-struct Job {
-    lease_id: LeaseId,
-    least: Option<Least>,
-    /// Dropped once that is done.
-    _done: Sender<()>,
-}
-
-impl LastChance {
-    /// Releases, and waits for that.
-    pub(crate) fn take(cluster: &Arc<Cluster>, lease_id: LeaseId, least: Option<Least>) {
-        let (done, waits) = channel();
-        let until = Self::begin(cluster, Job { lease_id, least, _done: done });
-        // The thread says nothing: it drops the other end.
-        let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
-    }
-
-    /// Returns until when to wait.
-    fn begin(cluster: &Arc<Cluster>, job: Job) -> Instant {
-        let mut worker = cluster.releases.last_chance.worker();
-        let job = match &*worker {
-            Some(Worker { jobs, until }) => match jobs.send(job) {
-                Ok(()) => return *until,
-                Err(unsent) => unsent.0,
-            },
-            None => job,
-        };
-        // Their tasks are those of a runtime that has ended.
-        cluster.nodes.forget_connections();
-        let (jobs, received) = unbounded_channel();
-        // The thread is not running yet.
-        let _ = jobs.send(job);
-        let of_thread = Arc::clone(cluster);
-        let now = Instant::now();
-        match ringfence_aside::start("ringfence-last", move || run(&of_thread, received)) {
-            Ok(()) => {
-                let until = now + WITHIN;
-                *worker = Some(Worker { jobs, until });
-                until
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a lease is not released, and ends with its time-to-live");
-                now
-            }
+/// Returns until when to wait.
+fn begin(cluster: &Arc<Cluster>, job: Job) -> Instant {
+    let mut worker = cluster.releases.last.lock().expect("no code panics while it holds this lock");
+    let job = match &*worker {
+        Some(Worker { jobs, until }) => match jobs.send(job) {
+            Ok(()) => return *until,
+            Err(unsent) => unsent.0,
+        },
+        None => job,
+    };
+    // Their tasks are those of a runtime that has ended.
+    cluster.nodes.forget_connections();
+    let (jobs, received) = unbounded_channel();
+    // The thread is not running yet.
+    let _ = jobs.send(job);
+    let of_thread = Arc::clone(cluster);
+    let now = Instant::now();
+    match ringfence_aside::start("ringfence-last", move || run(&of_thread, received)) {
+        Ok(()) => {
+            let until = now + WITHIN;
+            *worker = Some(Worker { jobs, until });
+            until
         }
-    }
-
-    fn worker(&self) -> MutexGuard<'_, Option<Worker>> {
-        self.0.lock().expect("no code panics while it holds this lock")
+        Err(error) => {
+            tracing::warn!(%error, "a lease is not released, and ends with its time-to-live");
+            now
+        }
     }
 }
 

@@ -89,6 +89,7 @@ mod lock;
 mod outcome;
 mod outlive;
 mod release;
+mod releases;
 mod renewal;
 #[cfg(feature = "test-util")]
 pub mod test_util;

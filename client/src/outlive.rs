@@ -11,11 +11,9 @@
 
 use std::time::Duration;
 
-use ringfence_wire::{LeaseId, MAX_TTL_MS, MIN_TTL_MS, Ttl};
+use ringfence_wire::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
-use crate::Error;
 use crate::clock::Moment;
-use crate::cluster::Cluster;
 
 /// The allowance for clocks that differ, as a fraction of the time.
 const DRIFT: u32 = 500;
@@ -44,6 +42,11 @@ impl Least {
         self.is_sure
     }
 
+    /// The cluster has confirmed it.
+    pub(crate) fn confirm(&mut self) {
+        self.is_sure = true;
+    }
+
     pub(crate) fn is_over(&self) -> bool {
         self.left().is_zero()
     }
@@ -53,22 +56,6 @@ impl Least {
         let left = self.left();
         let ms = u32::try_from((left + left / DRIFT).as_millis() + 1).unwrap_or(u32::MAX);
         Ttl::from_ms(ms.clamp(MIN_TTL_MS, MAX_TTL_MS)).expect("it is within the bounds")
-    }
-}
-
-impl Cluster {
-    /// Has the lease last for so long, even if this process ends.
-    pub(crate) async fn keep(
-        &self,
-        lease_id: LeaseId,
-        least: &mut Least,
-        retry_for: Duration,
-    ) -> Result<(), Error> {
-        if !least.is_sure {
-            self.renew_within(lease_id, Some(least.ttl()), retry_for).await?;
-            least.is_sure = true;
-        }
-        Ok(())
     }
 }
 

@@ -6,99 +6,38 @@
 //!  the runtime has ended, or ends before that is done ──────▶ the runtime where it is dropped, or the last chance: a thread
 //! ```
 
-use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringfence_wire::LeaseId;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, watch};
-use tokio::time::{sleep, timeout};
+use tokio::sync::watch;
+use tokio::time::sleep;
 
 use crate::Error;
 use crate::cluster::Cluster;
 use crate::held::nap;
-use crate::last::LastChance;
+use crate::last;
 use crate::outlive::Least;
 
 /// How long a release is repeated in the background.
 const RELEASE_FOR: Duration = Duration::from_secs(30);
 
-/// The releases in the background of one client.
-#[derive(Debug, Default)]
-pub(crate) struct Releases {
-    /// What is under way has a receiver. Counts those that have failed.
-    under_way: watch::Sender<usize>,
-    /// How many acquires are under way, which may end with a release.
-    acquiring: AtomicUsize,
-    /// Whether somebody waits for their end, and is told once there are none.
-    is_settling: AtomicBool,
-    none_acquires: Notify,
-    /// Whether what is left is left: the client is closed.
-    are_over: watch::Sender<bool>,
-    pub(crate) last_chance: LastChance,
-}
-
-impl Releases {
-    /// Counts as under way until this is dropped. A runtime that has ended drops it with the task.
-    pub(crate) fn count(&self) -> watch::Receiver<usize> {
-        self.under_way.subscribe()
-    }
-
-    /// Counts an acquire until this is dropped.
-    pub(crate) fn acquiring(&self) -> Acquiring<'_> {
-        self.acquiring.fetch_add(1, Ordering::SeqCst);
-        Acquiring(self)
-    }
-
-    /// How many have failed so far.
-    pub(crate) fn failed(&self) -> usize {
-        *self.under_way.borrow()
-    }
-
-    /// Waits until none is under way, for at most this time. Returns how many still are. The client is closed: no acquire begins.
-    pub(crate) async fn settle(&self, within: Duration) -> usize {
-        self.is_settling.store(true, Ordering::SeqCst);
-        let settles = async {
-            loop {
-                let mut none_acquires = pin!(self.none_acquires.notified());
-                none_acquires.as_mut().enable();
-                if self.acquiring.load(Ordering::SeqCst) == 0 {
-                    break;
-                }
-                none_acquires.await;
-            }
-            self.under_way.closed().await;
-        };
-        let settled = timeout(within, settles).await;
-        let under_way = || self.acquiring.load(Ordering::SeqCst) + self.under_way.receiver_count();
-        settled.map_or_else(|_| under_way(), |()| 0)
-    }
-
-    /// Ends all, also those to come.
-    pub(crate) fn end(&self) {
-        self.are_over.send_replace(true);
-    }
-
-    fn note_failure(&self) {
-        self.under_way.send_modify(|failed| *failed += 1);
-    }
-}
-
-/// An acquire that is under way.
-pub(crate) struct Acquiring<'a>(&'a Releases);
-
-impl Drop for Acquiring<'_> {
-    fn drop(&mut self) {
-        let was_last = self.0.acquiring.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.0.is_settling.load(Ordering::SeqCst) {
-            self.0.none_acquires.notify_waiters();
-        }
-    }
-}
-
 impl Cluster {
+    /// Has the lease last for so long, even if this process ends.
+    pub(crate) async fn keep(
+        &self,
+        lease_id: LeaseId,
+        least: &mut Least,
+        retry_for: Duration,
+    ) -> Result<(), Error> {
+        if !least.is_sure() {
+            self.renew_within(lease_id, Some(least.ttl()), retry_for).await?;
+            least.confirm();
+        }
+        Ok(())
+    }
+
     /// Releases on `runtime`, best effort; what has a least time, when that has passed.
     pub(crate) fn release_in_background(
         self: &Arc<Self>,
@@ -129,7 +68,7 @@ impl Release {
     }
 
     async fn run(mut self) {
-        let mut are_over = self.cluster.releases.are_over.subscribe();
+        let mut are_over = self.cluster.releases.ends();
         tokio::select! {
             biased;
             // The sender cannot be gone: this has the cluster.
@@ -163,7 +102,7 @@ impl Release {
 /// Its runtime has ended, unless it is done.
 impl Drop for Release {
     fn drop(&mut self) {
-        if self.is_done || *self.cluster.releases.are_over.borrow() {
+        if self.is_done || self.cluster.releases.are_over() {
             return;
         }
         let least = self.least.filter(|least| !least.is_over());
@@ -175,7 +114,7 @@ impl Drop for Release {
             Ok(other) if other.id() != self.runtime.id() => {
                 self.cluster.release_in_background(self.lease_id, least, &other);
             }
-            _ => LastChance::take(&self.cluster, self.lease_id, least),
+            _ => last::take(&self.cluster, self.lease_id, least),
         }
     }
 }
