@@ -48,6 +48,9 @@ pub enum Error {
     /// The cluster rejected the request. Nothing was done.
     #[error("{}", .0.detail)]
     Rejected(Box<Problem>),
+    /// The client was [closed](crate::Client::close). Nothing was sent.
+    #[error("the client is closed")]
+    Closed,
     /// A watch cannot go on: the cluster no longer keeps events that old, or never had that revision. List the keys, and
     /// watch from the revision of the list.
     #[error("the changes after revision {after} are not available: {detail}")]
@@ -72,6 +75,9 @@ pub enum Loss {
     /// The time in which it certainly lived passed without a renewal. The cluster may still have it.
     #[error("no renewal was confirmed in time")]
     Unconfirmed,
+    /// A guard refused its token: a later one was there, and somebody else may work. [`Lease::stale`](crate::Lease::stale) says so.
+    #[error("a guard refused its token")]
+    Stale,
     /// It reached its [`max_hold`](crate::Lock::max_hold).
     #[error("it reached its maximum hold time")]
     MaxHold,

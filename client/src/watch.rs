@@ -21,8 +21,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use self::sse::{Frame, Parser};
 use crate::Error;
+use crate::attempts::{ATTEMPT_TIMEOUT, RETRY_FOR};
 use crate::backoff::Backoff;
-use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
+use crate::cluster::Cluster;
 use crate::outcome::Outcome;
 use crate::transport::{Cause, Distrust, Failure, Node, Request, Streaming, encode};
 
@@ -220,6 +221,7 @@ impl Watch {
 
     /// Connects to a node. Returns why it could not for now, or an error that is final.
     async fn connect(&mut self) -> Result<Option<Why>, Error> {
+        self.cluster.check_open()?;
         let nodes = &self.cluster.nodes;
         let (node, asked) = (nodes.for_watch(), Instant::now());
         let opened = async {

@@ -99,8 +99,15 @@ pub(crate) struct Server {
     base: String,
     /// `None`: connections are plain.
     encryption: Option<Arc<Encryption>>,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Idle>,
     pulse: Pulse,
+}
+
+/// The connections that carry no request.
+#[derive(Debug)]
+struct Idle {
+    connections: Vec<Connection>,
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -169,7 +176,8 @@ impl Server {
         let authority =
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
         let target = Target::new(&host, port);
-        let (encryption, idle, pulse) = (encryption.cloned(), Mutex::default(), Pulse::default());
+        let idle = Mutex::new(Idle { connections: Vec::new(), most: MAX_IDLE });
+        let (encryption, pulse) = (encryption.cloned(), Pulse::default());
         Ok(Self { host, target, authority, base, encryption, idle, pulse })
     }
 
@@ -224,9 +232,33 @@ impl Server {
         Ok(response)
     }
 
-    /// Completes once it is [silent](super::pulse).
-    pub(super) async fn falls_silent(&self) {
-        self.pulse.stops(|| self.answers()).await;
+    /// Completes once it is [silent](super::pulse), and for a request that waits in the queue also once it is interrupted.
+    pub(super) async fn falls_silent(&self, can_wait: bool) {
+        match can_wait {
+            true => self.pulse.stops_or_is_interrupted(|| self.answers()).await,
+            false => self.pulse.stops(|| self.answers()).await,
+        }
+    }
+
+    /// Ends what waits in the cluster's queue, also what is to come.
+    pub(super) fn interrupt(&self) {
+        self.pulse.interrupt();
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.pulse.is_interrupted()
+    }
+
+    /// Closes idle connections.
+    pub(super) fn forget_connections(&self) {
+        self.idle().connections.clear();
+    }
+
+    /// Closes idle connections, and from now on each once it is idle.
+    pub(super) fn disconnect(&self) {
+        let mut idle = self.idle();
+        idle.most = 0;
+        idle.connections.clear();
     }
 
     /// Whether it is still silent a moment after `since`.
@@ -294,8 +326,8 @@ impl Server {
         match timeout(time, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => {
                 let mut idle = self.idle();
-                if idle.len() < MAX_IDLE {
-                    idle.push(connection);
+                if idle.connections.len() < idle.most {
+                    idle.connections.push(connection);
                 }
                 let [leader, cluster, retry_after] = [LEADER_HEADER, CLUSTER_HEADER, RETRY_AFTER.as_str()]
                     .map(|name| head.headers.get(name).cloned());
@@ -312,7 +344,7 @@ impl Server {
         if let Some(encryption) = &self.encryption {
             encryption.warn_of_ends();
         }
-        while let Some(connection) = self.idle().pop() {
+        while let Some(connection) = self.idle().connections.pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
                 return Ok((connection, true));
             }
@@ -336,7 +368,7 @@ impl Server {
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().expect("no code panics while it holds this lock")
     }
 }

@@ -80,13 +80,16 @@ impl Node {
         })
     }
 
-    /// Sends a request and reads the whole response; in a batch if the request may go in one and no permit is free.
-    pub(crate) async fn send_or_batch(
+    /// Sends a request and reads the whole response; in a batch if it `may_batch`, and no permit is free.
+    pub(crate) async fn ask(
         self: &Arc<Self>,
         request: &Request,
         time: Duration,
+        may_batch: bool,
     ) -> Result<Response, Failure> {
-        let Some(batched) = &request.batched else { return self.server.send(request, time).await };
+        let Some(batched) = request.batched.as_ref().filter(|_| may_batch) else {
+            return self.server.send(request, time).await;
+        };
         if let Some(_permit) = self.permit(!batched.wait.is_zero()) {
             return self.server.send(request, time).await;
         }
