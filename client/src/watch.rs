@@ -224,19 +224,7 @@ impl Watch {
         self.cluster.check_open()?;
         let nodes = &self.cluster.nodes;
         let (node, asked) = (nodes.for_watch(), Instant::now());
-        let opened = async {
-            if !nodes.is_met(&node) {
-                nodes.meet(&node).await?;
-            }
-            let streaming = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await?;
-            let (cluster, is_done) = (
-                streaming.response.headers().get(CLUSTER_HEADER),
-                streaming.response.status() == StatusCode::OK,
-            );
-            let is_own = nodes.check_cluster(&node, cluster, is_done);
-            is_own.map(|()| streaming).map_err(Failure::NotSent)
-        };
-        let opened = opened.await;
+        let opened = self.open(&node).await;
         self.distrust.note(&node, &opened);
         let response = match opened {
             Ok(streaming) if streaming.response.status() == StatusCode::OK => {
@@ -281,6 +269,19 @@ impl Watch {
             }
             Outcome::Done(()) => said("a success that is no stream".to_owned()),
         }
+    }
+
+    /// Opens the stream at `node`, of which it is known then to which cluster it belongs.
+    async fn open(&self, node: &Arc<Node>) -> Result<Streaming, Failure> {
+        let nodes = &self.cluster.nodes;
+        if !nodes.is_met(node) {
+            nodes.meet(node).await?;
+        }
+        let streaming = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await?;
+        let cluster = streaming.response.headers().get(CLUSTER_HEADER);
+        let is_done = streaming.response.status() == StatusCode::OK;
+        let is_own = nodes.check_cluster(node, cluster, is_done);
+        is_own.map(|()| streaming).map_err(Failure::NotSent)
     }
 
     /// The position is in the query: unlike a browser, this client writes a new URL each time.
