@@ -141,11 +141,11 @@ class _Attempt:
             self._attempts.leave()
             if self._turn is not None:
                 self._turn.end()
+            if self._is_armed:
+                self._cluster.releases.begin(self._lease_id)
             if self._has_place:
                 keys = tuple(claim.key for claim in self._acquire._spec.claims)
                 self._acquire._tell("waited", keys, time.monotonic() - self._begun)
-            if self._is_armed:
-                self._cluster.releases.begin(self._lease_id)
 
     async def _put(self) -> Confirmation | None:
         """One PUT. Returns the grant, or `None` to go on."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from . import _clock, _fork, _wire
@@ -24,12 +23,12 @@ from ._lifetime import MS, Confirmation, State
 from ._nodes import Nodes
 from ._releases import LAST_CHANCE
 from ._tasks import bounded, quiet
+from ._threads import LOG
 from ._tls import Tls
 from ._waiting import read_holders, tell_of_wait
 from .errors import Blocker, Closed, Invalid, LossReason, Lost, TimedOut
 
 T = TypeVar("T")
-_LOG = logging.getLogger("ringfence")
 _TELLS_AFTER = 5.0
 _HURRIES_AFTER = 0.3
 
@@ -127,10 +126,14 @@ class Engine:
         self.keeper.wake()
         self._check(held)
 
-    def begin_release(self, held: Held) -> tuple[asyncio.Future[None], LossReason | None]:
+    def begin_release(
+        self, held: Held, by: Literal["holder", "client"] = "holder"
+    ) -> tuple[asyncio.Future[None], LossReason | None]:
         """Releases a lease, whatever becomes of the caller. Returns what tells of it, and why it was lost before, if it was."""
-        lost = held.release()
-        return self.leaving.begin(held, lost), lost
+        lost = held.release(by)
+        told = self.leaving.begin(held, lost)
+        held.tell_hooks()
+        return told, lost
 
     async def release(self, held: Held, timeout: float | None = None) -> None:
         """Releases a lease, and waits for that. Raises `Lost` if it was lost before.
@@ -185,7 +188,7 @@ class Engine:
         """Ends all leases. Who works under one is told before another can have it."""
         for held in self.keeper.leases():
             if not self.leaving.is_left(held):
-                self.leaving.begin(held, held.release(by="client"))
+                self.begin_release(held, by="client")
 
     async def _close(self, within: float) -> int:
         until = time.monotonic() + within
@@ -195,7 +198,7 @@ class Engine:
         self.keeper.end()
         self._has_ended = True
         if left:
-            _LOG.warning("%d leases could not be released in time: they end with their ttl", left)
+            LOG.warning("%d leases could not be released in time: they end with their ttl", left)
         self.tell.end()
         with suppress(RuntimeError):
             # The loop may be closing it.
@@ -218,7 +221,7 @@ class Engine:
         try:
             await bounded(self._settled(), within)
         except asyncio.TimeoutError:
-            _LOG.warning("leases could not be released before the program ended: they end with their ttl")
+            LOG.warning("leases could not be released before the program ended: they end with their ttl")
         finally:
             hurry.cancel()
 
