@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
@@ -94,6 +95,7 @@ class Engine:
         # It is needed as long as a release goes on.
         self.cluster.owner = self
         self._pending: set[asyncio.Task[Held]] = set()
+        self._is_settling = False
         self._has_ended = False
         self._end = self._at_the_end()
         # Its first step is what tells the loop of it.
@@ -107,11 +109,11 @@ class Engine:
 
     async def acquire(self, spec: _wire.Spec, timeout: float | None = None) -> Held:
         """Acquires a lease, and keeps it."""
-        return await self._call(self._acquire(spec), timeout)
+        return await self._call(partial(self._acquire, spec), timeout)
 
     async def adopt(self, lease_id: str, timeout: float | None = None) -> Held:
         """Takes over a lease: renews it once, and keeps it."""
-        return await self._call(self._adopt(lease_id), timeout)
+        return await self._call(partial(self._adopt, lease_id), timeout)
 
     async def renew(self, held: Held, ttl_ms: int | None, timeout: float | None = None) -> None:
         """Renews a lease now."""
@@ -208,6 +210,7 @@ class Engine:
     async def settle(self, within: float) -> None:
         """Ends what waits, and waits for releases, within this time: the program ends."""
         until = time.monotonic() + within
+        self._is_settling = True
         pending = set(self._pending)
         for task in pending:
             task.cancel()
@@ -244,16 +247,27 @@ class Engine:
                 # Connections take a round to close.
                 await asyncio.sleep(0)
 
-    async def _call(self, work: Coroutine[Any, Any, Held], timeout: float | None) -> Held:
-        """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released."""
-        if self.is_closed:
-            work.close()
-            raise Closed("the client is closed")
-        task = quiet(self.loop.create_task(work))
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, Held]], timeout: float | None) -> Held:
+        """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released.
+
+        If somebody has cancelled that task who did not know it ("cancel all other tasks"), it is begun again.
+        """
+        begun = time.monotonic()
+        while not (self.is_closed or self._is_settling):
+            left = None if timeout is None else begun + timeout - time.monotonic()
+            task = await self._run(work, timeout, left)
+            if not task.cancelled():
+                return task.result()
+        raise Closed("the client is closed")
+
+    async def _run(
+        self, work: Callable[[], Coroutine[Any, Any, Held]], timeout: float | None, left: float | None
+    ) -> asyncio.Task[Held]:
+        task = quiet(self.loop.create_task(work()))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
         try:
-            await asyncio.wait({task}, timeout=timeout)
+            await asyncio.wait({task}, timeout=None if left is None else max(left, 0.0))
         except asyncio.CancelledError:
             self._give_back(task)
             # For a second at most. Whoever is cancelled once more does not wait.
@@ -262,9 +276,7 @@ class Engine:
         if not task.done():
             self._give_back(task)
             raise TimedOut(timeout or 0.0, "timeout")
-        if task.cancelled():
-            raise Closed("the client was closed")
-        return task.result()
+        return task
 
     def _give_back(self, task: asyncio.Task[Held]) -> None:
         """Nobody waits for it any more."""
