@@ -62,8 +62,10 @@ class Line:
         self.is_used = True
         self._calls.put(call)
         if not self._is_begun:
-            # Two may begin at once. Then both call.
-            self._is_begun = begin(self._main, self._name)
+            # Two may begin at once. Then both call. It may have ended before `begin` returns.
+            self._is_begun = True
+            if not begin(self._main, self._name):
+                self._is_begun = False
 
     def end(self) -> None:
         """Ends it once all is called."""
@@ -75,6 +77,20 @@ class Line:
             # Nothing that a call raises ends those that follow.
             with suppress(BaseException):
                 call()
+
+
+class _Burst(Line):
+    """The same, but its thread ends when there is nothing to call, and another begins later."""
+
+    def _main(self) -> None:
+        while self._is_begun:
+            with suppress(queue.Empty):
+                while (call := self._calls.get_nowait()) is not None:
+                    with suppress(BaseException):
+                        call()
+            self._is_begun = False
+            # Whoever came before that step has begun no thread.
+            self._is_begun = not self._calls.empty()
 
 
 class Log:
@@ -106,7 +122,7 @@ class Log:
 
 
 LOG = Log()
-_WRITERS = [Line("ringfence-log")]
+_WRITERS = [_Burst("ringfence-log")]
 
 
 def written(within: float) -> None:
@@ -119,7 +135,7 @@ def written(within: float) -> None:
 
 def _after_fork() -> None:
     LOOPS.clear()
-    _WRITERS[0] = Line("ringfence-log")
+    _WRITERS[0] = _Burst("ringfence-log")
 
 
 if hasattr(os, "register_at_fork"):
