@@ -110,7 +110,7 @@ def test_a_hook_that_fails_or_blocks_stops_nothing(
     for _ in range(6):
         node.receive("POST", "/v1/renew").renew_all(ttl_ms=1_000)
     assert lease.state is ringfence.State.HELD
-    assert "the hook `granted` has failed" in caplog.text
+    until(lambda: "the hook `granted` has failed" in caplog.text, "it is told")
     until(lambda: "2 events wait for a hook that blocks" in caplog.text, "some are not told")
     lease.into_id()
     client.close()

@@ -310,6 +310,8 @@ def test_a_client_belongs_to_the_cluster_that_answers_first() -> None:
         ("ttl", {"ttl": 1.7e308}),
         ("max_hold", {"max_hold": 10**400}),
         ("holder", {"holder": "x" * 257}),
+        ("holder", {"holder": "x\ud800"}),
+        ("metadata", {"metadata": {"x": "\udfff"}}),
         ("metadata", {"metadata": {"a": 1}}),
         ("metadata", {"metadata": {"a": "x" * 5_000}}),
         ("max_hold", {"max_hold": 0}),

@@ -32,8 +32,8 @@ mutants! {
         => "return NotDone(f\"unreadable {status}: {error}\")"
         fails ["html-200-is-unknown"];
     "follows-redirects" "_cluster.py"
-        "            if response is not None:\n                return response\n"
-        => "            if response is not None and response.status == 307:\n                there = Entry(Url.parse(response.headers[\"location\"].split(\"/v1\")[0]), is_met=True)\n                response = await self._cluster.server(there).send(request, seconds, has_another)\n            if response is not None:\n                return response\n"
+        "            if response is not None:\n                self._odd +="
+        => "            if response is not None and response.status == 307:\n                there = Entry(Url.parse(response.headers[\"location\"].split(\"/v1\")[0]), is_met=True)\n                response = await self._cluster.server(there).send(request, seconds, has_another)\n            if response is not None:\n                self._odd +="
         fails ["redirect-not-followed"];
     "held-names-nobody" "_acquire.py"
         "raise Held(*_wire.blockers(refused.problem))"
@@ -140,8 +140,8 @@ mutants! {
         => "        if True or until is None or"
         fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release" "hold-at-least-by-close-and-drop"];
     "lost-is-not-released" "_engine.py"
-        "        return self.leaving.begin(held, lost), lost"
-        => "        if lost is not None:\n            raise Lost(lost)\n        return self.leaving.begin(held, lost), lost"
+        "        told = self.leaving.begin(held, lost)"
+        => "        if lost is not None:\n            raise Lost(lost)\n        told = self.leaving.begin(held, lost)"
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "_engine.py"
         "        if held.state() is State.RELEASED:\n            return\n        told"
@@ -252,7 +252,7 @@ mutants! {
         => "            raise"
         fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "_engine.py"
-        "            await asyncio.wait({task}, timeout=timeout)"
+        "            await asyncio.wait({task}, timeout=None if left is None else max(left, 0.0))"
         => "            await asyncio.wait({task})"
         fails ["deadline-bounds-acquire-and-gives-back"];
     "wait-and-timeout-are-one" "errors.py"
@@ -268,7 +268,7 @@ mutants! {
         => "        except Error:\n            self.is_sure = True\n            self._keeper.remove(self.held)"
         fails ["hold-at-least-in-an-outage"];
     "close-releases-nothing" "_engine.py"
-        "                self.leaving.begin(held, held.release(by=\"client\"))"
+        "                self.begin_release(held, by=\"client\")"
         => "                self.keeper.remove(held)"
         fails ["close-releases-what-is-held"];
     "close-in-silence" "_held.py"

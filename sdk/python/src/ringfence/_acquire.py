@@ -15,7 +15,8 @@ acquire is cancelled, before it ends, for a second at most. The time of a grant 
 that is too long ago to begin work, so the client renews once.
 
 The first PUT waits only briefly, and may share its request with others. Whoever is in the queue has a connection for its wait, or,
-if too many wait, asks for its place every second.
+if too many wait, asks for its place every second, and four times within its ttl: a grant ends that nobody has seen by then. Who
+has had a connection for a while gives it to the next.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ from .errors import Held, Lost, TimedOut
 # Proxies often close connections that are silent for a minute.
 _SLICE_MS = 30_000
 _PROBE_MS = 100
+# While others want its connection.
+_TURN_MS = 2_000
 # A place is kept for 5 s.
 _POLL = 1.0
 
@@ -141,11 +144,11 @@ class _Attempt:
             self._attempts.leave()
             if self._turn is not None:
                 self._turn.end()
+            if self._is_armed:
+                self._cluster.releases.begin(self._lease_id)
             if self._has_place:
                 keys = tuple(claim.key for claim in self._acquire._spec.claims)
                 self._acquire._tell("waited", keys, time.monotonic() - self._begun)
-            if self._is_armed:
-                self._cluster.releases.begin(self._lease_id)
 
     async def _put(self) -> Confirmation | None:
         """One PUT. Returns the grant, or `None` to go on."""
@@ -153,12 +156,13 @@ class _Attempt:
         is_brief = not self._has_place or self._unanswered_since is not None or not node.is_proven
         may_wait = not is_brief and await self._has_turn()
         left_ms = self._acquire.left_ms()
-        wait_ms = slice_ms(left_ms, not may_wait)
+        wait_ms = slice_ms(left_ms, not may_wait, self._cluster.waits.is_wanted)
         if left_ms is not None and not self._acquire.is_try:
             self._attempts.longest_pause = max(left_ms / 1_000, _PROBE_MS / 1_000)
         put_at, idle = time.monotonic(), self._attempts.idle
         request = self._request(wait_ms, may_wait)
         outcome = await self._attempts.attempt(request, wait_ms / 1_000 + ATTEMPT_TIMEOUT, self._read)
+        self._take_turns()
         put_at += self._attempts.idle - idle
         if isinstance(outcome, Refused):
             self._refused(outcome)
@@ -199,8 +203,14 @@ class _Attempt:
         if self._turn is None:
             self._turn = self._cluster.waits.ask()
         left_ms = self._acquire.left_ms()
-        poll = _POLL * random.uniform(0.75, 1.0)  # noqa: S311
+        poll = min(_POLL, self._acquire._spec.ttl_ms / 4_000) * random.uniform(0.75, 1.0)  # noqa: S311
         return await self._turn.wait(poll if left_ms is None else min(poll, left_ms / 1_000))
+
+    def _take_turns(self) -> None:
+        """Gives its connection to the next that wants it, and asks for another."""
+        if self._turn is not None and self._turn.is_ready and self._cluster.waits.is_wanted:
+            self._turn.end()
+            self._turn = None
 
     def _read(self, response: Response) -> Confirmation | None:
         body: Any = response.json()
@@ -264,7 +274,7 @@ class _Attempt:
             raise
 
 
-def slice_ms(left_ms: int | None, is_probe: bool) -> int:
-    """How long one PUT waits."""
-    most = _PROBE_MS if is_probe else _SLICE_MS
+def slice_ms(left_ms: int | None, is_probe: bool, is_wanted: bool = False) -> int:
+    """How long one PUT waits, perhaps on a connection that others want."""
+    most = _PROBE_MS if is_probe else _TURN_MS if is_wanted else _SLICE_MS
     return most if left_ms is None else min(left_ms, most)

@@ -9,9 +9,9 @@ sends ever larger batches instead of more of them. Nothing waits in a batch. An 
 cluster's queue, where it waits with a request of its own; one that is alone may wait briefly in its own request, but never with
 the last permit.
 
-Each call gets the response that it would have got alone. If a batch gets none, none of its calls does. If it is refused as a whole,
-for example by a proxy's limit or by a node that does not know a field, each call is sent alone. A call that is given up leaves the
-others alone; only when all are given up, the request is.
+Each call gets the response that it would have got alone. If a batch gets none, none of its calls does. If a node refuses it as a
+whole, for example as it does not know a field, each call is sent alone. What a proxy answers is in doubt for each call, which is
+repeated. A call that is given up leaves the others alone; only when all are given up, the request is.
 """
 
 from __future__ import annotations

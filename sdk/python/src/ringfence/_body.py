@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from typing import Any
 
 from ._tasks import cancellations, take_back_cancellation
+from ._threads import LOG
 
-_LOG = logging.getLogger("ringfence")
 _LOST = "ringfence: the lease is lost"
 
 
@@ -25,7 +24,7 @@ class Body:
         """Cancels it, unless it is what has just found out."""
         task = self.task()
         if task is None or task.done():
-            _LOG.warning(
+            LOG.warning(
                 "a lease is lost, and nobody could be cancelled: the task that entered its block has ended"
             )
         elif task is not asyncio.current_task():

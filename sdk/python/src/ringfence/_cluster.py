@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Sequence
@@ -23,11 +22,10 @@ from ._releases import Releases
 from ._server import Left, Server
 from ._tasks import bounded, quiet
 from ._tls import Tls
-from ._turns import Turns
+from ._turns import Turn, Turns
 from .errors import Error, Lost, Rejected, Unauthorized, Unavailable, Unknown
 
 T = TypeVar("T")
-_LOG = logging.getLogger("ringfence")
 
 RETRY_FOR = 5.0
 """How long a call is repeated without a definite outcome."""
@@ -35,7 +33,8 @@ ATTEMPT_TIMEOUT = 2.0
 """How long one node may take if another can be asked."""
 _LOOKUP_TIMEOUT = 15.0
 _LONGEST_PAUSE = 1.0
-# With two requests of a batch and a probe these are 64 connections at most; renewals have their own.
+# With two requests of a batch and a probe these are 64 connections to a node at most; renewals have their own. When calls go on at
+# another node, connections to the first are idle, or left until there is an answer: for a while there are twice as many.
 _MOST_ALONE = 29
 _MOST_WAITS = 32
 
@@ -70,6 +69,8 @@ class Cluster:
         self._background: set[asyncio.Task[Any]] = set()
         self.releases = Releases(self._release, RETRY_FOR)
         self.alone, self.waits = Turns(_MOST_ALONE), Turns(_MOST_WAITS)
+        self.answered_at = 0.0
+        """When a call last had a definite outcome."""
         self.is_closed = False
         self.owner: object = None
         """Lives as long as what goes on here."""
@@ -154,10 +155,15 @@ class Cluster:
             server.close()
 
 
+class _NoTurn(Exception):
+    """Other calls have all connections, and none gets an answer."""
+
+
 class Attempts(Generic[T]):
     """The attempts of one call, each at the node that is best at the time. When all nodes have had their turn, a pause follows.
 
-    Until then attempts may share requests with others; later they are alone, since something in between may not let a batch pass.
+    Attempts may share requests with others. If that has brought an odd answer from each node, they are alone: something in between
+    may not let a batch pass.
     """
 
     def __init__(self, cluster: Cluster, lease_id: str | None, is_of_a_lease: bool = True) -> None:
@@ -174,7 +180,9 @@ class Attempts(Generic[T]):
         self.maybe_done = False
         """Whether an attempt may have been done."""
         self.idle = 0.0
-        """How long it has waited for a turn. The cluster is not to blame for that."""
+        """How long it has waited for a turn while others got answers. The cluster is not to blame for that."""
+        # How many answers to a shared request say nothing.
+        self._odd = 0
         # Waits that go on elsewhere.
         self._left: dict[Url, asyncio.Task[Response]] = {}
 
@@ -190,6 +198,10 @@ class Attempts(Generic[T]):
         try:
             response = await self._send(node, request, seconds)
             outcome, leader = self._judge(node, response, read), response.leader
+        except _NoTurn:
+            outcome = NotDone("no call gets an answer")
+            self._record(outcome)
+            return outcome
         except NotSent as error:
             outcome, silent_since = NotDone(str(error)), asked
             is_untrusted = isinstance(error, Untrusted)
@@ -200,6 +212,7 @@ class Attempts(Generic[T]):
                 self._left[node.url] = error.open
         now = time.monotonic()
         if isinstance(outcome, Done | Refused):
+            self._cluster.answered_at = now
             self.leave()
             stranger = self._nodes.responded(node, leader, now)
             if stranger is not None:
@@ -284,25 +297,40 @@ class Attempts(Generic[T]):
             return self._nodes.has_usable_besides(node, time.monotonic())
 
         server = self._cluster.server(node)
-        if request.operation is not None and self._failed < self._nodes.configured:
-            response = await server.batcher.send(request, seconds, has_another)
+        if request.operation is not None and self._odd < self._nodes.configured:
+            try:
+                response = await server.batcher.send(request, seconds, has_another)
+            except Broken:
+                self._odd += 1
+                raise
             if response is not None:
+                self._odd += response.status >= 300 and response.problem() is None
                 return response
         if request.apart is not None:
             return await server.send(request, seconds, has_another)
         turn = self._cluster.alone.ask()
         try:
-            asked = time.monotonic()
-            await turn.wait()
-            self.idle += time.monotonic() - asked
+            await self._wait(turn, seconds)
             return await server.send(request, seconds, has_another)
         finally:
             turn.end()
 
+    async def _wait(self, turn: Turn, seconds: float) -> None:
+        """Waits for a turn, for so long at most while no call gets an answer. Raises `_NoTurn`."""
+        begun = time.monotonic()
+        last = begun
+        while not await turn.wait(last + seconds - time.monotonic()):
+            if self._cluster.answered_at <= last:
+                break
+            last = self._cluster.answered_at
+        self.idle += max(self._cluster.answered_at - begun, 0.0)
+        if not turn.is_ready:
+            raise _NoTurn
+
     def _record(self, outcome: Outcome[T]) -> None:
         self._ask_after = None
         if isinstance(outcome, Done | Refused):
-            self._failed, self._backoff = 0, Backoff()
+            self._failed, self._odd, self._backoff = 0, 0, Backoff()
             return
         self._failed += 1
         self._last_failure = outcome.why

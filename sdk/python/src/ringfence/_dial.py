@@ -13,12 +13,12 @@ import functools
 import ipaddress
 import os
 import socket
-import threading
 import time
 from contextlib import suppress
 
 from ._outcome import NotSent
 from ._tasks import bounded
+from ._threads import begin
 
 _STAGGER = 0.25
 _LOOKUP_INTERVAL = 1.0
@@ -147,7 +147,8 @@ class _Name:
             return
         self._began, self._is_pending = now, True
         # A daemon, because a lookup may never end, and nothing may wait for it then.
-        threading.Thread(target=self._ask, name="ringfence-lookup", daemon=True).start()
+        if not begin(self._ask, "ringfence-lookup"):
+            self._is_pending, self._failure = False, "there is no room for another thread"
 
     def _ask(self) -> None:
         found: list[_Address] = []

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import time
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any, Literal, TypeVar
 from urllib.parse import urlsplit
 
 from . import _clock, _fork, _wire
@@ -24,12 +24,12 @@ from ._lifetime import MS, Confirmation, State
 from ._nodes import Nodes
 from ._releases import LAST_CHANCE
 from ._tasks import bounded, quiet
+from ._threads import LOG
 from ._tls import Tls
 from ._waiting import read_holders, tell_of_wait
 from .errors import Blocker, Closed, Invalid, LossReason, Lost, TimedOut
 
 T = TypeVar("T")
-_LOG = logging.getLogger("ringfence")
 _TELLS_AFTER = 5.0
 _HURRIES_AFTER = 0.3
 
@@ -95,6 +95,7 @@ class Engine:
         # It is needed as long as a release goes on.
         self.cluster.owner = self
         self._pending: set[asyncio.Task[Held]] = set()
+        self._is_settling = False
         self._has_ended = False
         self._end = self._at_the_end()
         # Its first step is what tells the loop of it.
@@ -108,11 +109,11 @@ class Engine:
 
     async def acquire(self, spec: _wire.Spec, timeout: float | None = None) -> Held:
         """Acquires a lease, and keeps it."""
-        return await self._call(self._acquire(spec), timeout)
+        return await self._call(partial(self._acquire, spec), timeout)
 
     async def adopt(self, lease_id: str, timeout: float | None = None) -> Held:
         """Takes over a lease: renews it once, and keeps it."""
-        return await self._call(self._adopt(lease_id), timeout)
+        return await self._call(partial(self._adopt, lease_id), timeout)
 
     async def renew(self, held: Held, ttl_ms: int | None, timeout: float | None = None) -> None:
         """Renews a lease now."""
@@ -127,10 +128,14 @@ class Engine:
         self.keeper.wake()
         self._check(held)
 
-    def begin_release(self, held: Held) -> tuple[asyncio.Future[None], LossReason | None]:
+    def begin_release(
+        self, held: Held, by: Literal["holder", "client"] = "holder"
+    ) -> tuple[asyncio.Future[None], LossReason | None]:
         """Releases a lease, whatever becomes of the caller. Returns what tells of it, and why it was lost before, if it was."""
-        lost = held.release()
-        return self.leaving.begin(held, lost), lost
+        lost = held.release(by)
+        told = self.leaving.begin(held, lost)
+        held.tell_hooks()
+        return told, lost
 
     async def release(self, held: Held, timeout: float | None = None) -> None:
         """Releases a lease, and waits for that. Raises `Lost` if it was lost before.
@@ -185,7 +190,7 @@ class Engine:
         """Ends all leases. Who works under one is told before another can have it."""
         for held in self.keeper.leases():
             if not self.leaving.is_left(held):
-                self.leaving.begin(held, held.release(by="client"))
+                self.begin_release(held, by="client")
 
     async def _close(self, within: float) -> int:
         until = time.monotonic() + within
@@ -195,7 +200,7 @@ class Engine:
         self.keeper.end()
         self._has_ended = True
         if left:
-            _LOG.warning("%d leases could not be released in time: they end with their ttl", left)
+            LOG.warning("%d leases could not be released in time: they end with their ttl", left)
         self.tell.end()
         with suppress(RuntimeError):
             # The loop may be closing it.
@@ -205,6 +210,7 @@ class Engine:
     async def settle(self, within: float) -> None:
         """Ends what waits, and waits for releases, within this time: the program ends."""
         until = time.monotonic() + within
+        self._is_settling = True
         pending = set(self._pending)
         for task in pending:
             task.cancel()
@@ -218,7 +224,7 @@ class Engine:
         try:
             await bounded(self._settled(), within)
         except asyncio.TimeoutError:
-            _LOG.warning("leases could not be released before the program ended: they end with their ttl")
+            LOG.warning("leases could not be released before the program ended: they end with their ttl")
         finally:
             hurry.cancel()
 
@@ -241,16 +247,27 @@ class Engine:
                 # Connections take a round to close.
                 await asyncio.sleep(0)
 
-    async def _call(self, work: Coroutine[Any, Any, Held], timeout: float | None) -> Held:
-        """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released."""
-        if self.is_closed:
-            work.close()
-            raise Closed("the client is closed")
-        task = quiet(self.loop.create_task(work))
+    async def _call(self, work: Callable[[], Coroutine[Any, Any, Held]], timeout: float | None) -> Held:
+        """Runs it as a task of its own, which `close` ends. A result that the caller does not get is released.
+
+        If somebody has cancelled that task who did not know it ("cancel all other tasks"), it is begun again.
+        """
+        begun = time.monotonic()
+        while not (self.is_closed or self._is_settling):
+            left = None if timeout is None else begun + timeout - time.monotonic()
+            task = await self._run(work, timeout, left)
+            if not task.cancelled():
+                return task.result()
+        raise Closed("the client is closed")
+
+    async def _run(
+        self, work: Callable[[], Coroutine[Any, Any, Held]], timeout: float | None, left: float | None
+    ) -> asyncio.Task[Held]:
+        task = quiet(self.loop.create_task(work()))
         self._pending.add(task)
         task.add_done_callback(self._pending.discard)
         try:
-            await asyncio.wait({task}, timeout=timeout)
+            await asyncio.wait({task}, timeout=None if left is None else max(left, 0.0))
         except asyncio.CancelledError:
             self._give_back(task)
             # For a second at most. Whoever is cancelled once more does not wait.
@@ -259,9 +276,7 @@ class Engine:
         if not task.done():
             self._give_back(task)
             raise TimedOut(timeout or 0.0, "timeout")
-        if task.cancelled():
-            raise Closed("the client was closed")
-        return task.result()
+        return task
 
     def _give_back(self, task: asyncio.Task[Held]) -> None:
         """Nobody waits for it any more."""

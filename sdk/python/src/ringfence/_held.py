@@ -13,7 +13,6 @@ step. A confirmation that arrives later finds it there.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -24,9 +23,8 @@ from ._clock import Moment
 from ._hooks import LeaseView, Teller
 from ._lifetime import Confirmation, Lifetime, State
 from ._signal import Flag
+from ._threads import LOG
 from .errors import LossReason
-
-_LOG = logging.getLogger("ringfence")
 
 
 @dataclass(frozen=True)
@@ -176,12 +174,15 @@ class Held:
             self._end(reason)
 
     def release(self, by: Literal["holder", "client"] = "holder") -> LossReason | None:
-        """Ends it. Returns why it was lost before, if it was. What has to stop is told if it is not its holder who ends it."""
+        """Ends it. Returns why it was lost before, if it was. What has to stop is told if it is not its holder who ends it.
+
+        Whoever calls this lets the hooks know, once the release has begun.
+        """
         if self.loss() is None:
             self._ends.setdefault("end", _End("released", by))
         end = self._ends.get("end")
         lost = None if end is None or end.released_by is not None else end.reason
-        self.tell()
+        self._stop()
         return lost
 
     def leave(self) -> None:
@@ -204,6 +205,18 @@ class Held:
 
     def tell(self) -> None:
         """Tells that it has ended."""
+        self._stop()
+        self.tell_hooks()
+
+    def tell_hooks(self) -> None:
+        """Tells the hooks that it has ended."""
+        hook, self._hook = self._hook, None
+        end = self._ends.get("end")
+        if hook is not None and end is not None:
+            is_release = end.released_by is not None
+            hook("released", self.view) if is_release else hook("lost", self.view, end.reason)
+
+    def _stop(self) -> None:
         self.told.set()
         stops, self._stops = self._stops, []
         callbacks, self._callbacks = self._callbacks, []
@@ -211,10 +224,6 @@ class Held:
         if end is None or end.released_by != "holder":
             for call in (*stops, *callbacks):
                 guarded(call)
-        hook, self._hook = self._hook, None
-        if hook is not None and end is not None:
-            is_release = end.released_by is not None
-            hook("released", self.view) if is_release else hook("lost", self.view, end.reason)
 
     def _end(self, reason: LossReason) -> _End:
         return self._ends.setdefault("end", _End(reason))
@@ -224,5 +233,5 @@ def guarded(call: Callable[[], object]) -> None:
     """Calls what the user may have written."""
     try:
         call()
-    except Exception:  # noqa: BLE001 it must not keep others from being called
-        _LOG.exception("a callback for the loss of a lease failed")
+    except Exception as error:  # noqa: BLE001 it must not keep others from being called
+        LOG.error("a callback for the loss of a lease failed", error=error)

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
-import queue
-import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
+from ._threads import LOG, Line
 from .errors import Invalid, LossReason
 
-_LOG = logging.getLogger("ringfence")
 _MOST = 10_000
 _NAMES = ("waited", "granted", "renewed", "failed", "lost", "released")
+_MAY_BE_DROPPED = ("failed", "renewed")
 
 
 @dataclass(frozen=True)
@@ -54,12 +53,15 @@ class Hooks:
         """A lease was released: by its holder, by `close`, or since its handle was dropped."""
 
 
-Deliver = Callable[[Callable[[], None]], object]
-"""Calls something soon, in order."""
+class Deliver(Protocol):
+    """Calls something soon, in order."""
+
+    def __call__(self, call: Callable[[], None], *, may_drop: bool) -> None:
+        """`may_drop`: nobody counts on it."""
 
 
 class Teller:
-    """Calls hooks. It raises nothing, and waits for nothing."""
+    """Calls hooks. It raises nothing, and waits for nothing: leases are renewed and released whatever becomes of hooks."""
 
     def __init__(self, hooks: Hooks | None, deliver: Deliver) -> None:
         self._hooks, self._deliver = hooks, deliver
@@ -67,7 +69,9 @@ class Teller:
     def __call__(self, name: str, *subject: Any) -> None:
         """Calls one."""
         if self._hooks is not None:
-            self._deliver(partial(self._call, name, subject))
+            # The loop may be closed.
+            with suppress(Exception):
+                self._deliver(partial(self._call, name, subject), may_drop=name in _MAY_BE_DROPPED)
 
     def end(self) -> None:
         """There is nothing more to tell."""
@@ -79,42 +83,40 @@ class Teller:
             hook = getattr(self._hooks, name, None)
             if hook is not None:
                 hook(*subject)
-        except Exception:  # noqa: BLE001 it is the user's
-            _LOG.exception("the hook `%s` has failed for %s", name, subject[0])
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # noqa: BLE001 it is the user's, who may call `sys.exit`
+            LOG.error("the hook `%s` has failed for %s", name, subject[0], error=error)
 
 
 class Thread:
-    """A thread that calls one after the other, from the first on. What a hook that blocks leaves behind is bounded."""
+    """A thread that calls one after the other, from the first on. What a hook that blocks leaves behind has no renewals."""
 
     def __init__(self) -> None:
-        self._calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._is_begun = False
+        self._line = Line("ringfence-hooks")
         self._is_full = False
 
-    def __call__(self, call: Callable[[], None]) -> None:
+    def __call__(self, call: Callable[[], None], *, may_drop: bool) -> None:
         """Calls it there. Only the loop calls this."""
-        if not self._is_begun:
-            self._is_begun = True
-            threading.Thread(target=self._main, name="ringfence-hooks", daemon=True).start()
-        is_full, self._is_full = self._is_full, self._calls.qsize() >= _MOST
-        if not self._is_full:
-            self._calls.put(call)
-        elif not is_full:
-            _LOG.warning("%d events wait for a hook that blocks: some are not told", _MOST)
+        was_full, self._is_full = self._is_full, len(self._line) >= _MOST
+        if not (self._is_full and may_drop):
+            self._line(call)
+        if self._is_full and not was_full:
+            LOG.warning("%d events wait for a hook that blocks: renewals are not told", _MOST)
 
     def end(self) -> None:
         """Ends it once all is called."""
-        if self._is_begun:
-            self._calls.put(None)
-
-    def _main(self) -> None:
-        while (call := self._calls.get()) is not None:
-            call()
+        self._line.end()
 
 
 def on_the_loop() -> Deliver:
     """Calls on this loop, once whatever is going on is done."""
-    return asyncio.get_running_loop().call_soon
+    loop = asyncio.get_running_loop()
+
+    def deliver(call: Callable[[], None], *, may_drop: bool) -> None:
+        loop.call_soon(call)
+
+    return deliver
 
 
 def check(hooks: Hooks | None) -> Hooks | None:

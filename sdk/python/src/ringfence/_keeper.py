@@ -13,7 +13,6 @@ It is a timer because programs cancel tasks that they do not know ("cancel all o
 from __future__ import annotations
 
 import asyncio
-import logging
 import math
 import random
 from collections.abc import Iterator, Sequence
@@ -27,8 +26,8 @@ from ._held import Held
 from ._http import Request, Response
 from ._lifetime import MS, Confirmation
 from ._outcome import Done, Refused
+from ._threads import LOG
 
-_LOG = logging.getLogger("ringfence")
 # Timers stand still while the machine sleeps.
 _MAX_NAP = 1_000 * MS
 _MIN_NAP = MS
@@ -107,6 +106,13 @@ class Keeper:
         """Tells losses, and begins the calls that are due."""
         self._stop_timer()
         now = self._cluster.clock()
+        try:
+            self._look_at(now)
+        finally:
+            if self._kept:
+                self._look_in(min(self._next_look(kept, now) for kept in self._kept.values()))
+
+    def _look_at(self, now: Moment) -> None:
         for kept in list(self._kept.values()):
             if kept.held.loss() is not None:
                 self.remove(kept.held)
@@ -116,8 +122,6 @@ class Keeper:
                 kept.is_in_flight = True
             renewing = self._cluster.spawn(self._renew([kept.held for kept in chunk]))
             renewing.add_done_callback(partial(self._renewed, chunk))
-        if self._kept:
-            self._look_in(min(self._next_look(kept, now) for kept in self._kept.values()))
 
     def _renewed(self, chunk: Sequence[_Kept], _: asyncio.Task[None]) -> None:
         """However the call has ended."""
@@ -181,7 +185,7 @@ class Keeper:
             for held in asked:
                 held.failed(str(why))
             if isinstance(outcome, Refused):
-                _LOG.warning(
+                LOG.warning(
                     "a renewal of %d leases was refused: %s", len(asked), outcome.problem.get("detail")
                 )
                 self._finish(asked, [])
@@ -225,7 +229,7 @@ def _learn(held: Held, sent: Moment, result: dict[str, Any]) -> bool:
         try:
             held.confirm(Confirmation(sent, _wire.grant(body, held.lease_id)))
         except ValueError as error:
-            _LOG.warning("the renewal of a lease was unreadable: %s", error)
+            LOG.warning("the renewal of a lease was unreadable: %s", error)
     elif isinstance(body, dict) and isinstance(body.get("type"), str):
         loss = Refused(body).loss if body["type"].startswith(_outcome.PROBLEM) else None
         if loss is not None:

@@ -13,14 +13,13 @@ is therefore repeated by another task, at first for a second: the end of the loo
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
 from ._tasks import quiet
+from ._threads import LOG
 from .errors import Closed, Error, Lost, Unavailable, Unknown
 
-_LOG = logging.getLogger("ringfence")
 RELEASE_FOR = 30.0
 LAST_CHANCE = 1.0
 """How long clean-up takes that somebody's cancellation or end waits for."""
@@ -91,9 +90,9 @@ class Releases:
             _tell(told, error)
             await self._go_on(lease_id)
         except Error as error:
-            if not isinstance(error, Lost):
-                _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
             _tell(told, error)
+            if not isinstance(error, Lost):
+                LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
         else:
             _tell(told, None)
 
@@ -103,7 +102,7 @@ class Releases:
         except Lost:
             pass
         except Error as error:
-            _LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
+            LOG.warning("a lease could not be released, and ends with its ttl: %s", error)
 
 
 def _tell(told: asyncio.Future[None], error: Exception | None) -> None:

@@ -16,13 +16,12 @@ import _thread
 import asyncio
 import atexit
 import logging
-import os
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
 from . import _fork
@@ -30,6 +29,7 @@ from ._engine import Engine, Settings
 from ._hooks import Thread
 from ._signal import Flag, Result
 from ._tasks import quiet
+from ._threads import LOOPS, begin, is_a_loop, written
 from .errors import Closed, TimedOut
 
 T = TypeVar("T")
@@ -58,7 +58,6 @@ class Runner:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self.process = _fork.process()
-        self._is_ready = Flag()
         self._is_over = Flag()
         self._engines: dict[str, Engine] = {}
         self._results: set[Result[Any]] = set()
@@ -95,7 +94,7 @@ class Runner:
         # If the loop ends before it begins this, it fails it.
         self._results.add(result)
         try:
-            engine.loop.call_soon_threadsafe(start, engine, result)
+            engine.loop.call_soon_threadsafe(_call, start, engine, result)
         except RuntimeError:
             self._results.discard(result)
             raise Closed("the client is closed") from None
@@ -136,7 +135,9 @@ class Runner:
 
     def close(self, within: float) -> int:
         """Closes the client, and ends the thread. Returns how many leases are left."""
-        engine, was_stopped, self._is_stopped = self.engine(), self._is_stopped, True
+        # In this order: a thread that begins meanwhile looks in the other one.
+        was_stopped, self._is_stopped = self._is_stopped, True
+        engine = self.engine()
         if engine is None or was_stopped:
             return 0
         if sys.is_finalizing():
@@ -169,35 +170,35 @@ class Runner:
                 engine.loop.call_soon_threadsafe(_begin_close, engine, 30.0, Result())
 
     def _started(self) -> Engine:
-        if self._is_stopped:
-            raise Closed("the client is closed")
         if sys.is_finalizing():
             raise Closed("the program ends")
         engine = self.engine()
         if engine is None:
+            # What was closed beside its first call has an engine all the same, which releases.
+            if self._is_stopped:
+                raise Closed("the client is closed")
             _RUNNERS.add(self)
-            _thread.start_new_thread(self._start, ())
-            self._is_ready.wait(_STARTS_WITHIN)
+            is_ready = Flag()
+            if begin(partial(self._main, is_ready), "ringfence"):
+                is_ready.wait(_STARTS_WITHIN)
             engine = self.engine()
         if engine is None:
             raise RuntimeError("the client's thread does not run: does this server allow threads?")
         return engine
 
-    def _start(self) -> None:
-        """Starts the thread from another one, which no signal handler interrupts: that takes locks."""
-        threading.Thread(target=self._main, name="ringfence", daemon=True).start()
-
-    def _main(self) -> None:
-        loop = asyncio.new_event_loop()
+    def _main(self, is_ready: Flag) -> None:
         stays = False
         try:
-            stays = loop.run_until_complete(self._begin())
-            if stays:
-                self._run(loop)
+            loop = asyncio.new_event_loop()
+            try:
+                stays = loop.run_until_complete(self._begin(is_ready))
+                if stays:
+                    self._run(loop)
+            finally:
+                loop.close()
         finally:
-            self._is_ready.set()
-            loop.close()
-            _LOOPS.discard(_thread.get_ident())
+            is_ready.set()
+            LOOPS.discard(_thread.get_ident())
             if stays:
                 self._end()
 
@@ -217,14 +218,16 @@ class Runner:
                 result.fail(Closed("the client was closed"))
         self._is_over.set()
 
-    async def _begin(self) -> bool:
+    async def _begin(self, is_ready: Flag) -> bool:
         """Returns whether this is the thread that stays."""
         engine = Engine(self._settings, Thread())
         if self._engines.setdefault("engine", engine) is not engine:
             await engine.close(0.0)
             return False
-        _LOOPS.add(_thread.get_ident())
-        self._is_ready.set()
+        LOOPS.add(_thread.get_ident())
+        if self._is_stopped:
+            _begin_close(engine, 0.0, Result())
+        is_ready.set()
         return True
 
 
@@ -264,15 +267,12 @@ class _Call(Generic[T]):
 _RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
 
 
-# The threads of all clients, by their ids. A child has none of them, and may use their ids again.
-_LOOPS: set[int] = set()
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_LOOPS.clear)
-
-
-def is_a_loop() -> bool:
-    """Whether this is the thread of a client: the garbage collector, or a callback, may call anything there."""
-    return _thread.get_ident() in _LOOPS
+def _call(start: Callable[[Engine, Result[T]], None], engine: Engine, result: Result[T]) -> None:
+    """Whatever becomes of it, there is a result."""
+    try:
+        start(engine, result)
+    except BaseException as error:  # noqa: BLE001 whoever waits for it gets it
+        result.fail(error)
 
 
 def _begin_settling(engine: Engine, within: float, result: Result[None]) -> None:
@@ -299,3 +299,4 @@ def _at_exit() -> None:
     for runner in list(_RUNNERS):
         if runner.process == _fork.process():
             runner.settle(_AT_EXIT)
+    written(_AT_EXIT)

@@ -9,7 +9,6 @@ import logging
 import os
 import random
 import sys
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptio
 from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
 from ._signal import Result
+from ._threads import begin
 from .errors import Blocker, Closed, Error, LossReason, Lost, Unavailable, Unknown
 
 if TYPE_CHECKING:
@@ -385,7 +385,9 @@ def _tell(lease: Lease) -> None:
         alive = weak()
         if alive is not None and alive._on_lost is not None:
             told = partial(alive._on_lost, alive)
-            threading.Thread(target=guarded, args=(told,), name="ringfence-lost", daemon=True).start()
+            if not begin(partial(guarded, told), "ringfence-lost"):
+                # There may be room for a thread later.
+                alive._engine.loop.call_later(1.0, call)
 
     lease._held.on_told(call)
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import ssl
 import time
 
+from ._threads import LOG
 from .errors import Invalid
 
-_LOG = logging.getLogger("ringfence")
 _LOOK_INTERVAL = 1.0
 # A server tells in one of these ways that it refuses the client's certificate, or wants one.
 _REFUSALS = ("CERTIFICATE", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")
@@ -37,7 +36,7 @@ class Tls:
                 try:
                     self._context = self._load()
                 except Invalid as error:
-                    _LOG.warning("TLS files that changed cannot be used, the old ones stay in use: %s", error)
+                    LOG.warning("TLS files that changed cannot be used, the old ones stay in use: %s", error)
         return self._context
 
     def _load(self) -> ssl.SSLContext:

@@ -21,7 +21,7 @@ class Turn:
     async def wait(self, seconds: float | None = None) -> bool:
         """Waits until it is ready, for so long at most. Returns whether it is."""
         if not self.ready.done():
-            await asyncio.wait({self.ready}, timeout=seconds)
+            await asyncio.wait({self.ready}, timeout=None if seconds is None else max(seconds, 0.0))
         return self.ready.done()
 
     def end(self) -> None:
@@ -38,6 +38,11 @@ class Turns:
         self._free = most
         # Those that wait, in order.
         self._queue: dict[Turn, None] = {}
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether somebody waits for a turn."""
+        return len(self._queue) > 0
 
     def ask(self) -> Turn:
         """Asks for a turn."""

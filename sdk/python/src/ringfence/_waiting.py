@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection
 from functools import partial
 from urllib.parse import quote
@@ -10,9 +9,8 @@ from urllib.parse import quote
 from . import _wire
 from ._cluster import RETRY_FOR, Attempts, Cluster
 from ._http import Request, Response
+from ._threads import LOG
 from .errors import Blocker, Error
-
-_LOG = logging.getLogger("ringfence")
 
 
 async def tell_of_wait(cluster: Cluster, spec: _wire.Spec, own_tokens: Collection[int]) -> None:
@@ -21,12 +19,12 @@ async def tell_of_wait(cluster: Cluster, spec: _wire.Spec, own_tokens: Collectio
         try:
             holders = await read_holders(cluster, claim.key)
         except Error as error:
-            _LOG.info("waits for %r, and cannot see who holds it: %s", claim.key, error)
+            LOG.info("waits for %r, and cannot see who holds it: %s", claim.key, error)
             return
         for one in holders:
             by = "" if one.holder is None else f" by {one.holder.encode('unicode_escape').decode()}"
             own = ", which this client itself holds" if one.token in own_tokens else ""
-            _LOG.warning("waits for %r, which is held%s with token %d%s", claim.key, by, one.token, own)
+            LOG.warning("waits for %r, which is held%s with token %d%s", claim.key, by, one.token, own)
 
 
 async def read_holders(cluster: Cluster, key: str) -> list[Blocker]:

@@ -240,7 +240,7 @@ def _claims(keys: Keys, shared: bool, limit: int | None) -> tuple[Claim, ...]:
 
 
 def _holder(holder: str | None) -> str | None:
-    if holder is not None and (not isinstance(holder, str) or len(holder.encode(errors="replace")) > 256):
+    if holder is not None and (not isinstance(holder, str) or _size("holder", holder) > 256):
         raise Invalid("holder", "a holder is a text of at most 256 bytes")
     return holder
 
@@ -249,9 +249,16 @@ def _metadata(metadata: Mapping[str, str] | None) -> dict[str, str]:
     entries = dict(metadata or {})
     if not all(isinstance(text, str) for entry in entries.items() for text in entry):
         raise Invalid("metadata", "names and values are texts")
-    if sum(len(text.encode(errors="replace")) for entry in entries.items() for text in entry) > 4_096:
+    if sum(_size("metadata", text) for entry in entries.items() for text in entry) > 4_096:
         raise Invalid("metadata", "metadata has at most 4,096 bytes in total")
     return entries
+
+
+def _size(field: str, text: str) -> int:
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        raise Invalid(field, "must be expressible in UTF-8") from None
 
 
 def _ms(field: str, seconds: float) -> int:

@@ -1,0 +1,231 @@
+"""What the threads of a client survive: no room for another, hooks that end or block, and a log that somebody has locked."""
+
+from __future__ import annotations
+
+import _thread
+import logging
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cluster import SOON, until
+from played import Background, Played, granted
+
+import ringfence
+from ringfence._runner import Runner
+
+FIRST = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e11"
+
+
+def serve(node: Played, deleted: list[str], status: int = 204) -> None:
+    """Has the node grant, renew and release."""
+
+    def main() -> None:
+        while True:
+            asked = node._asked.get()
+            if asked.path == "/v1/renew":
+                asked.renew_all(ttl_ms=1_000)
+            elif asked.method == "DELETE":
+                deleted.append(asked.lease_id)
+                asked.answer(204) if status == 204 else asked.problem(status, "forbidden")
+            else:
+                asked.grant(ttl_ms=1_000)
+
+    threading.Thread(target=main, daemon=True).start()
+
+
+class Room:
+    """For threads of the client."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.refused = 0
+        self.is_full = False
+        begin, start = _thread.start_new_thread, threading.Thread.start
+
+        def limited_begin(main: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+            self._check(main.__module__)
+            return begin(main, arguments)
+
+        def limited_start(thread: threading.Thread) -> None:
+            self._check(thread.name)
+            start(thread)
+
+        monkeypatch.setattr("_thread.start_new_thread", limited_begin)
+        monkeypatch.setattr("threading.Thread.start", limited_start)
+
+    def _check(self, whose: str) -> None:
+        if self.is_full and whose.startswith("ringfence"):
+            self.refused += 1
+            raise RuntimeError("can't start new thread")
+
+
+def test_without_room_for_the_thread_of_hooks_leases_are_renewed_and_released_and_hooks_told_later(
+    node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+
+    class Told(ringfence.Hooks):
+        def granted(self, lease: ringfence.LeaseView, seconds: float) -> None:
+            told.append("granted")
+
+        def released(self, lease: ringfence.LeaseView) -> None:
+            told.append("released")
+
+    deleted: list[str] = []
+    serve(node, deleted)
+    client = ringfence.Client(node.url, hooks=Told())
+    client.adopt(FIRST).into_id()
+    room = Room(monkeypatch)
+    room.is_full = True
+    lease = client.lock("a", ttl=1).acquire(timeout=SOON)
+    time.sleep(1.5)
+    assert lease.state is not ringfence.State.LOST
+    lease.release(timeout=SOON)
+    assert deleted == [lease.lease_id]
+    assert room.refused > 0
+    assert told == []
+    room.is_full = False
+    client.lock("b", ttl=1).acquire(timeout=SOON).release(timeout=SOON)
+    until(lambda: told == ["granted", "released"] * 2, "all is told")
+    client.close()
+
+
+def test_without_room_for_a_thread_the_next_call_tries_again(
+    node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(node, [])
+    client = ringfence.Client(node.url)
+    room = Room(monkeypatch)
+    room.is_full = True
+    with pytest.raises(RuntimeError, match="allow threads"):
+        client.adopt(FIRST)
+    room.is_full = False
+    begin = Runner._begin
+
+    async def fail(*_: Any) -> bool:
+        raise OSError("too many open files")
+
+    monkeypatch.setattr(Runner, "_begin", fail)
+    monkeypatch.setattr("threading.excepthook", lambda _: None)
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="allow threads"):
+            client.adopt(FIRST)
+
+    async def late(runner: Runner, *ready: Any) -> bool:
+        time.sleep(0.1)
+        return await begin(runner, *ready)
+
+    monkeypatch.setattr(Runner, "_begin", late)
+    assert client.adopt(FIRST, timeout=SOON).into_id() == FIRST
+    client.close()
+
+
+def test_on_lost_is_called_once_there_is_room_for_a_thread(
+    node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(node, [])
+    client = ringfence.Client(node.url)
+    lost = threading.Event()
+    lease = client.lock("a", ttl=1, max_hold=0.2, on_lost=lambda _: lost.set()).acquire(timeout=SOON)
+    room = Room(monkeypatch)
+    room.is_full = True
+    until(lambda: room.refused > 0, "a thread was refused")
+    room.is_full = False
+    assert lost.wait(SOON)
+    assert lease.lost_reason == "max-hold"
+    client.close()
+
+
+def test_a_hook_that_ends_its_thread_or_blocks_loses_nothing_but_renewals(
+    background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    gate = threading.Event()
+
+    class Bad(ringfence.Hooks):
+        def granted(self, lease: ringfence.LeaseView, seconds: float) -> None:
+            told.append("granted")
+            gate.wait()
+            sys.exit(1)
+
+        def renewed(self, lease: ringfence.LeaseView) -> None:
+            told.append("renewed")
+
+        def released(self, lease: ringfence.LeaseView) -> None:
+            told.append("released")
+
+    monkeypatch.setattr("ringfence._hooks._MOST", 2)
+    client = ringfence.Client(node.url, hooks=Bad())
+    lease = granted(background, client, node, ttl=1)
+    for _ in range(5):
+        node.receive("POST", "/v1/renew").renew_all(ttl_ms=1_000)
+    until(lambda: lease.remaining > 0.5, "it is renewed")
+    serve(node, [])
+    lease.release(timeout=SOON)
+    for key in ("b", "c", "d"):
+        client.lock(key, ttl=600).acquire(timeout=SOON).release(timeout=SOON)
+    gate.set()
+    until(lambda: told.count("released") == 4, "all releases are told")
+    assert told.count("granted") == 4
+    assert told.count("renewed") <= 3
+    client.close()
+
+
+def test_a_client_that_is_closed_beside_its_first_call_keeps_nothing(
+    background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deleted: list[str] = []
+    serve(node, deleted)
+    begin = Runner._begin
+    reached, go_on = threading.Event(), threading.Event()
+
+    async def late(runner: Runner, *ready: Any) -> bool:
+        reached.set()
+        go_on.wait()
+        return await begin(runner, *ready)
+
+    monkeypatch.setattr(Runner, "_begin", late)
+    client = ringfence.Client(node.url)
+    call = background(client.lock("a", ttl=1).acquire)
+    reached.wait(SOON)
+    assert client.close() == 0
+    go_on.set()
+    with pytest.raises(ringfence.Closed):
+        call.result(SOON)
+    runner = client._runner()
+    until(runner._is_over.is_set, "its thread ends")
+
+
+def test_a_signal_handler_may_release_whatever_lock_of_the_log_it_has_interrupted(node: Played) -> None:
+    serve(node, [], status=403)
+    logger = logging.getLogger("ringfence")
+    told: list[BaseException] = []
+
+    class Interrupted(logging.Handler):
+        """Has its lock while it emits."""
+
+        def emit(self, record: logging.LogRecord) -> None:
+            if record.getMessage() == "work":
+                signal.raise_signal(signal.SIGUSR1)
+
+    def release(*_: object) -> None:
+        try:
+            lease.release(timeout=5)
+        except ringfence.Error as error:
+            told.append(error)
+
+    client = ringfence.Client(node.url)
+    lease = client.lock("a", ttl=1).acquire(timeout=SOON)
+    handler, before = Interrupted(), signal.signal(signal.SIGUSR1, release)
+    logger.addHandler(handler)
+    try:
+        logger.warning("work")
+    finally:
+        logger.removeHandler(handler)
+        signal.signal(signal.SIGUSR1, before)
+    assert [type(one) for one in told] == [ringfence.Unauthorized]
+    client.close()
