@@ -365,8 +365,11 @@ def test_the_name_of_another_client_is_escaped() -> None:
 def test_the_package_has_the_licence_and_the_guard_of_this_repository() -> None:
     # They are copies, so that this folder is a package also without the rest.
     here = Path(__file__).parent.parent
-    for copy, original in (("LICENSE", "LICENSE"), ("src/ringfence/postgres.sql", "guard/sql/postgres.sql")):
-        assert (here / copy).read_bytes() == (here.parent.parent / original).read_bytes(), f"cp {original}"
+    for copied, original in (
+        ("LICENSE", "LICENSE"),
+        ("src/ringfence/postgres.sql", "guard/sql/postgres.sql"),
+    ):
+        assert (here / copied).read_bytes() == (here.parent.parent / original).read_bytes(), f"cp {original}"
 
 
 def test_every_error_crosses_processes() -> None:

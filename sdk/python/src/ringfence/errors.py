@@ -1,7 +1,7 @@
 """Errors, as a holder sees them.
 
-They can be pickled and copied, and so cross processes: `args` of each is what it was made with. Each tells what became of the call: refused or not done (`Held`, `TimedOut`, `Invalid`, `Rejected`, `Unavailable`), unknown
-(`Unknown`), or done and over (`Lost`).
+Each tells what became of the call: refused or not done (`Held`, `TimedOut`, `Invalid`, `Rejected`, `Unavailable`), unknown
+(`Unknown`), or done and over (`Lost`). They cross processes: the `args` of each are what it was made with, also as JSON.
 """
 
 from __future__ import annotations
