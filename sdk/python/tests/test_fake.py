@@ -112,6 +112,45 @@ def test_time_that_is_moved_ends_what_was_not_renewed(fake: FakeCluster, client:
     longer.release()
 
 
+def test_a_lease_outlives_time_that_is_moved_in_steps(fake: FakeCluster, client: ringfence.Client) -> None:
+    """Once, the second step could come before the renewal that the first one had made due."""
+    leases = [client.lock(f"steps/{n}", ttl=15).acquire() for n in range(20)]
+    for _ in range(8):
+        fake.advance(6)
+    assert [lease.lost_reason for lease in leases] == [None] * 20
+    fixed = client.lock("steps/fixed", ttl=15, renew=False).acquire()
+    for _ in range(3):
+        fake.advance(6)
+    assert fixed.lost_reason == "unconfirmed"
+    with fake.away():
+        fake.advance(6)
+    for lease in leases:
+        lease.release()
+
+
+def test_a_child_that_is_forked_does_not_answer_for_the_fake(
+    fake: FakeCluster, client: ringfence.Client
+) -> None:
+    """Once, who connected while the cluster was away waited for a process that answers nobody."""
+    client.holders("a")
+    kept, ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends)
+        os.read(kept, 1)
+        os._exit(0)
+    os.close(kept)
+    try:
+        with fake.away():
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2])), timeout=SOON)
+        for _ in range(20):
+            client.lock("a").acquire(timeout=SOON).release()
+    finally:
+        os.close(ends)
+        os.waitpid(child, 0)
+
+
 def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: ringfence.Client) -> None:
     lease = client.lock("a", ttl=60).acquire()
     with fake.away(), pytest.raises(ringfence.TimedOut):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -182,14 +184,22 @@ class Listener:
         self._place = _socket(host, port)
         self.address: tuple[str, int] = self._place.getsockname()[:2]
         self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._open: set[Connection] = set()
+        _LISTENERS.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server is not None
 
     async def accept(self) -> None:
         """Accepts connections."""
         if self._server is None:
             loop = asyncio.get_running_loop()
+            self._listening = _socket(*self.address)
             self._server = await loop.create_server(
-                lambda: Connection(self._node, self._open), sock=_socket(*self.address), backlog=1_024
+                lambda: Connection(self._node, self._open), sock=self._listening, backlog=1_024
             )
 
     async def refuse(self) -> None:
@@ -208,6 +218,12 @@ class Listener:
         """Ends it."""
         await self.refuse()
         self._place.close()
+
+    def forked(self) -> None:
+        """In a child that was forked: what it has open would keep connections, and accept others, which nobody answers."""
+        for one in (self._place, self._listening, *(connection.socket for connection in self._open)):
+            if one is not None:
+                one.close()
 
 
 class Connection(asyncio.Protocol):
@@ -235,6 +251,13 @@ class Connection(asyncio.Protocol):
         self._among.discard(self)
         if self._answering is not None:
             self._answering.cancel()
+
+    @property
+    def socket(self) -> socket.socket | None:
+        """What it reads and writes."""
+        found = self._transport and self._transport.get_extra_info("socket")
+        # What the loop hands out cannot be closed.
+        return getattr(found, "_sock", None)
 
     def abort(self) -> None:
         """Ends it."""
@@ -286,6 +309,15 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write("\r\n".join([*head, "", ""]).encode() + text)
         self._next()
+
+
+def _leave_to_the_parent() -> None:
+    for listener in list(_LISTENERS):
+        listener.forked()
+
+
+_LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _no_route(method: str) -> Refusal:
