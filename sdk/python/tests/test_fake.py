@@ -20,6 +20,8 @@ import pytest
 from cluster import SOON, program, until
 
 import ringfence
+from ringfence._fake_table import Table
+from ringfence._wire import Claim
 from ringfence.testing import FakeCluster
 
 HERE = Path(__file__).parent
@@ -164,7 +166,7 @@ def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: 
 def test_an_acquire_whose_connection_closes_before_the_answer_is_abandoned(
     fake: FakeCluster, client: ringfence.Client
 ) -> None:
-    body = json.dumps({"keys": ["a"], "wait_ms": 300_000}).encode()
+    body = json.dumps({"keys": ["a"], "wait_ms": 60_000}).encode()
     head = f"PUT /v1/leases/{uuid.uuid4()} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n"
     lease = client.lock("a").acquire()
     with socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2]))) as connection:
@@ -195,6 +197,41 @@ def test_the_client_for_asyncio_has_it_too() -> None:
     asyncio.run(main())
 
 
+OUT_OF_BOUNDS: list[dict[str, Any]] = [
+    {"keys": ["a"], "ttl_ms": -5},
+    {"keys": ["a"], "ttl_ms": "x"},
+    {"keys": ["a"], "ttl_ms": 86_400_001},
+    {"keys": ["a"], "wait_ms": 60_001},
+    {"keys": ["a"], "wait_ms": -1},
+    {"keys": []},
+    {"keys": ["a", "a"]},
+    {"keys": [{"key": "a", "mode": "exclusive", "limit": 1}]},
+    {"keys": [{"key": "a", "mode": "shraed"}]},
+    {"keys": [{"key": "a", "mode": "shared", "limit": 0}]},
+    {"keys": ["a"], "holder": 7},
+    {"keys": ["a"], "metadata": {"a": 1}},
+]
+
+
+def test_a_grant_ends_with_the_only_request_that_may_be_answered() -> None:
+    """Once, the requests of a wait that were answered long ago counted: then no closed connection ended the lease."""
+    now = 0
+    table = Table(lambda: now)
+    body = {"keep_place": True, "ttl_ms": 600_000}
+    table.acquire("holder", [Claim("a")], body, 0, 1)
+    table.acquire("waiter", [Claim("a")], body, 30_000, 2)
+    now = 30_000
+    table.acquire("waiter", [Claim("a")], body, 30_000, 3)
+    now = 59_000
+    table.acquire("waiter", [Claim("a")], body, 30_000, 4)
+    assert list(table.leases["waiter"].requests) == [3, 4]
+    now = 88_000
+    table.release("holder")
+    assert list(table.leases["waiter"].requests) == [4]
+    table.detach("waiter", 4)
+    assert not table.leases
+
+
 def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None:
     lease_id = "/v1/leases/0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10"
     for method, path, body, status, kind in (
@@ -203,6 +240,9 @@ def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None
         ("PUT", lease_id, {"keys": ["a//b"]}, 400, "invalid-request"),
         ("PUT", lease_id, {}, 400, "invalid-request"),
         ("PUT", lease_id, [1], 400, "invalid-request"),
+        *(("PUT", lease_id, body, 400, "invalid-request") for body in OUT_OF_BOUNDS),
+        ("POST", f"{lease_id}/renew", {"ttl_ms": -5}, 400, "invalid-request"),
+        ("POST", "/v1/renew", {"lease_ids": [lease_id] * 1_001}, 400, "invalid-request"),
         ("POST", "/v1/batch", {"operations": [{"x": {}}]}, 400, "invalid-request"),
         ("GET", lease_id, None, 404, "unknown-lease"),
         ("POST", "/v1/revoke", {"key": "a", "token": 1}, 409, "not-live"),

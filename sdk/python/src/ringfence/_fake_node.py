@@ -21,6 +21,8 @@ _ABANDONED_AFTER = 2.0
 _ACCEPTS_IN = 4
 _MAX_HEAD = 64 << 10
 _MAX_BODY = 1 << 20
+_MAX_WAIT_MS = 60_000
+_MAX_BATCH = 1_000
 
 Answer = tuple[int, dict[str, Any] | None]
 
@@ -69,9 +71,9 @@ class Node:
             case _, "v1", "leases", lease_id, *rest:
                 return await self._of_lease(method, _wire.lease_id(lease_id), rest, body)
             case "POST", "v1", "renew":
-                return self._run([{"renew": {"lease_id": one}} for one in body["lease_ids"]])
+                return self._run([{"renew": {"lease_id": one}} for one in _several(body, "lease_ids")])
             case "POST", "v1", "batch":
-                return self._run(body["operations"])
+                return self._run(_several(body, "operations"))
             case "GET", "v1", "keys":
                 keys = [self.table.view(key) for key in self.table.keys(query.get("prefix", [""])[0])]
                 return 200, {"keys": keys, "next": None, "revision": self.table.revision}
@@ -95,14 +97,14 @@ class Node:
                 self.table.release(lease_id)
                 return 204, None
             case "POST", "renew":
-                return 200, self.table.renew(lease_id, (body or {}).get("ttl_ms"))
+                return 200, self.table.renew(lease_id, _ttl_ms(body or {}))
         raise _no_route(method)
 
     async def _acquire(self, lease_id: str, body: dict[str, Any]) -> Answer:
         self._requests += 1
-        request, wait_ms = self._requests, body.get("wait_ms", 0)
+        request, claims, wait_ms = self._requests, _claims(body), _wait_ms(body)
         until = self._now() + wait_ms
-        status = self.table.acquire(lease_id, _claims(body), body, wait_ms, request)
+        status = self.table.acquire(lease_id, claims, body, wait_ms, request)
         try:
             while status == 202 and (lease := self.table.leases.get(lease_id)) and lease.waits:
                 left = until - self._now()
@@ -141,7 +143,7 @@ class Node:
         [(name, body)] = operation.items()
         lease_id = _wire.lease_id(body["lease_id"])
         if name == "renew":
-            return 200, self.table.renew(lease_id, body.get("ttl_ms"))
+            return 200, self.table.renew(lease_id, _ttl_ms(body))
         if name == "release":
             self.table.release(lease_id)
             return 204, None
@@ -324,14 +326,60 @@ def _no_route(method: str) -> Refusal:
     return Refusal("not-found", f"a fake has no such route for {method}")
 
 
-def _claims(body: dict[str, Any]) -> list[_wire.Claim]:
-    """The keys of an acquire."""
+def _claims(body: dict[str, Any]) -> tuple[_wire.Claim, ...]:
+    """The keys of an acquire, which is within the bounds of the client, as a node's are the same."""
     claims = []
-    for index, one in enumerate(body["keys"]):
+    for one in body["keys"]:
         wanted: dict[str, Any] = {"key": one} if isinstance(one, str) else one
-        key = _wire.check_key(wanted["key"], f"keys[{index}]")
-        claims.append(_wire.Claim(key, wanted.get("mode") == "shared", wanted.get("limit")))
-    return claims
+        mode = wanted.get("mode", "exclusive")
+        if mode not in ("exclusive", "shared"):
+            raise Invalid("keys.mode", "is `exclusive` or `shared`")
+        claims.append(_wire.Claim(wanted["key"], mode == "shared", wanted.get("limit")))
+    ttl_ms = _ttl_ms(body)
+    spec = _wire.spec(
+        claims,
+        ttl=15.0 if ttl_ms is None else ttl_ms / 1_000,
+        wait=0.0,
+        shared=False,
+        limit=None,
+        holder=body.get("holder"),
+        metadata=body.get("metadata"),
+        max_hold=None,
+        hold_at_least=None,
+        renew=True,
+    )
+    return spec.claims
+
+
+def _ttl_ms(body: dict[str, Any]) -> int | None:
+    ttl_ms = body.get("ttl_ms")
+    if ttl_ms is None:
+        return None
+    try:
+        return _wire.ttl_ms(_whole(body, "ttl_ms") / 1_000)
+    except Invalid as error:
+        raise Invalid("ttl_ms", error.detail) from None
+
+
+def _wait_ms(body: dict[str, Any]) -> int:
+    wait_ms = _whole(body, "wait_ms")
+    if not 0 <= wait_ms <= _MAX_WAIT_MS:
+        raise Invalid("wait_ms", "one request waits for 60,000 ms at most")
+    return wait_ms
+
+
+def _whole(body: dict[str, Any], field: str) -> int:
+    value = body.get(field, 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(field, "is a whole number")
+    return value
+
+
+def _several(body: dict[str, Any], field: str) -> list[Any]:
+    found = body[field]
+    if not isinstance(found, list) or len(found) > _MAX_BATCH:
+        raise Invalid(field, f"is a list of at most {_MAX_BATCH}")
+    return found
 
 
 def _socket(host: str, port: int, shares: bool = True) -> socket.socket:
