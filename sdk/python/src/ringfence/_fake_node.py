@@ -319,7 +319,8 @@ def _leave_to_the_parent() -> None:
 
 
 _LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
-os.register_at_fork(after_in_child=_leave_to_the_parent)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
 
 
 def _no_route(method: str) -> Refusal:
