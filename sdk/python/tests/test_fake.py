@@ -20,6 +20,8 @@ import pytest
 from cluster import SOON, program, until
 
 import ringfence
+from ringfence._fake_table import Table
+from ringfence._wire import Claim
 from ringfence.testing import FakeCluster
 
 HERE = Path(__file__).parent
@@ -112,6 +114,45 @@ def test_time_that_is_moved_ends_what_was_not_renewed(fake: FakeCluster, client:
     longer.release()
 
 
+def test_a_lease_outlives_time_that_is_moved_in_steps(fake: FakeCluster, client: ringfence.Client) -> None:
+    """Once, the second step could come before the renewal that the first one had made due."""
+    leases = [client.lock(f"steps/{n}", ttl=15).acquire() for n in range(20)]
+    for _ in range(8):
+        fake.advance(6)
+    assert [lease.lost_reason for lease in leases] == [None] * 20
+    fixed = client.lock("steps/fixed", ttl=15, renew=False).acquire()
+    for _ in range(3):
+        fake.advance(6)
+    assert fixed.lost_reason == "unconfirmed"
+    with fake.away():
+        fake.advance(6)
+    for lease in leases:
+        lease.release()
+
+
+def test_a_child_that_is_forked_does_not_answer_for_the_fake(
+    fake: FakeCluster, client: ringfence.Client
+) -> None:
+    """Once, who connected while the cluster was away waited for a process that answers nobody."""
+    client.holders("a")
+    kept, ends = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(ends)
+        os.read(kept, 1)
+        os._exit(0)
+    os.close(kept)
+    try:
+        with fake.away():
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2])), timeout=SOON)
+        for _ in range(20):
+            client.lock("a").acquire(timeout=SOON).release()
+    finally:
+        os.close(ends)
+        os.waitpid(child, 0)
+
+
 def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: ringfence.Client) -> None:
     lease = client.lock("a", ttl=60).acquire()
     with fake.away(), pytest.raises(ringfence.TimedOut):
@@ -125,7 +166,7 @@ def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: 
 def test_an_acquire_whose_connection_closes_before_the_answer_is_abandoned(
     fake: FakeCluster, client: ringfence.Client
 ) -> None:
-    body = json.dumps({"keys": ["a"], "wait_ms": 300_000}).encode()
+    body = json.dumps({"keys": ["a"], "wait_ms": 60_000}).encode()
     head = f"PUT /v1/leases/{uuid.uuid4()} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n"
     lease = client.lock("a").acquire()
     with socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2]))) as connection:
@@ -156,6 +197,41 @@ def test_the_client_for_asyncio_has_it_too() -> None:
     asyncio.run(main())
 
 
+OUT_OF_BOUNDS: list[dict[str, Any]] = [
+    {"keys": ["a"], "ttl_ms": -5},
+    {"keys": ["a"], "ttl_ms": "x"},
+    {"keys": ["a"], "ttl_ms": 86_400_001},
+    {"keys": ["a"], "wait_ms": 60_001},
+    {"keys": ["a"], "wait_ms": -1},
+    {"keys": []},
+    {"keys": ["a", "a"]},
+    {"keys": [{"key": "a", "mode": "exclusive", "limit": 1}]},
+    {"keys": [{"key": "a", "mode": "shraed"}]},
+    {"keys": [{"key": "a", "mode": "shared", "limit": 0}]},
+    {"keys": ["a"], "holder": 7},
+    {"keys": ["a"], "metadata": {"a": 1}},
+]
+
+
+def test_a_grant_ends_with_the_only_request_that_may_be_answered() -> None:
+    """Once, the requests of a wait that were answered long ago counted: then no closed connection ended the lease."""
+    now = 0
+    table = Table(lambda: now)
+    body = {"keep_place": True, "ttl_ms": 600_000}
+    table.acquire("holder", [Claim("a")], body, 0, 1)
+    table.acquire("waiter", [Claim("a")], body, 30_000, 2)
+    now = 30_000
+    table.acquire("waiter", [Claim("a")], body, 30_000, 3)
+    now = 59_000
+    table.acquire("waiter", [Claim("a")], body, 30_000, 4)
+    assert list(table.leases["waiter"].requests) == [3, 4]
+    now = 88_000
+    table.release("holder")
+    assert list(table.leases["waiter"].requests) == [4]
+    table.detach("waiter", 4)
+    assert not table.leases
+
+
 def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None:
     lease_id = "/v1/leases/0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e10"
     for method, path, body, status, kind in (
@@ -164,6 +240,9 @@ def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None
         ("PUT", lease_id, {"keys": ["a//b"]}, 400, "invalid-request"),
         ("PUT", lease_id, {}, 400, "invalid-request"),
         ("PUT", lease_id, [1], 400, "invalid-request"),
+        *(("PUT", lease_id, body, 400, "invalid-request") for body in OUT_OF_BOUNDS),
+        ("POST", f"{lease_id}/renew", {"ttl_ms": -5}, 400, "invalid-request"),
+        ("POST", "/v1/renew", {"lease_ids": [lease_id] * 1_001}, 400, "invalid-request"),
         ("POST", "/v1/batch", {"operations": [{"x": {}}]}, 400, "invalid-request"),
         ("GET", lease_id, None, 404, "unknown-lease"),
         ("POST", "/v1/revoke", {"key": "a", "token": 1}, 409, "not-live"),

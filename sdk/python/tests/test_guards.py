@@ -274,10 +274,39 @@ def test_a_command_of_django_runs_under_a_lease(
             call_command(command, "--lock", "commands/nightly")
         with pytest.raises(CommandError, match=r"not granted within 0\.1 s"):
             call_command(command, "--lock=commands/nightly", "--lock-wait=0.1")
+        command.lock_options = {"ttl": 2, "wait": 0.2}
+        with pytest.raises(CommandError, match=r"not granted within 0\.2 s"):
+            call_command(command, "--lock=commands/nightly")
     assert len(command.tokens) == 2
     command.is_lost = True
     with pytest.raises(CommandError, match="revoked"):
         call_command(command, "--lock", "commands/nightly")
+
+    class Fails(Locked):
+        lock = "commands/fails"
+
+        def handle(self, *args: object, **options: object) -> None:
+            raise ringfence.Stale("its own")
+
+    with pytest.raises(ringfence.Stale, match="its own"):
+        call_command(Fails())
     from ringfence import django as plug
 
     plug.client().close()
+
+
+def test_the_client_of_django_is_that_of_the_settings(account: Any) -> None:
+    from django.test.utils import override_settings
+
+    from ringfence.django import client
+    from ringfence.testing import FakeCluster
+
+    before = client()
+    with FakeCluster() as fake:
+        with override_settings(RINGFENCE={"urls": fake.url}):
+            with client().lock("a") as lease:
+                assert [one.token for one in fake.holders("a")] == [lease.token]
+    with pytest.raises(ringfence.Closed):
+        before.holders("a")
+    assert client() is not before
+    client().close()

@@ -78,19 +78,62 @@ def test_a_task_of_celery_runs_once_at_a_time_with_its_token(
     worker()
     first = report.delay("monday")
     [holder] = until(lambda: cluster.holders("celery/monday"), "it runs")
-    assert report.delay("monday").get(timeout=SOON) is None
+    with pytest.raises(ringfence.Held) as held:
+        report.delay("monday").get(timeout=SOON)
+    assert held.value.holders[0].token == holder["token"]
     later = patient.delay()
     until(lambda: later.state == "RETRY", "it is retried")
     go_on.set()
     assert first.get(timeout=SOON) == holder["token"]
     assert later.get(timeout=SOON) == "done later"
     assert report.delay("tuesday").get(timeout=SOON) > holder["token"]
+    # Celery checks the arguments, of which the lease is none.
+    with pytest.raises(TypeError):
+        report.delay("monday", "tuesday")
+    with pytest.raises(TypeError):
+        report.delay()
 
 
+def test_a_task_of_celery_that_no_worker_runs_is_not_retried(app: Celery, client: ringfence.Client) -> None:
+    """Once, an eager task was retried without end, and one without a task around it failed with an `AttributeError`."""
+
+    @app.task(max_retries=None)
+    @celery_plug.once(client, "celery/direct", countdown=1)
+    def direct() -> str:
+        return "done"
+
+    with client.lock("celery/direct"):
+        for call in (direct, direct.run, lambda: direct.apply(throw=True)):
+            with pytest.raises(ringfence.Held):
+                call()
+    assert direct() == direct.run() == direct.apply().get() == "done"
+
+
+def test_a_beat_has_no_standby_that_would_send(app: Celery, client: ringfence.Client) -> None:
+    """Once, these were taken: one sent its tasks in a tick of its own, and the other stored what its standby skipped."""
+
+    class Ticks(beat.Scheduler):
+        def tick(self, **_: Any) -> float:
+            return 1.0
+
+    class Stores(beat.Scheduler):
+        def reserve(self, entry: Any) -> Any:
+            return next(entry)
+
+    for base, own in ((Ticks, "tick"), (Stores, "reserve")):
+        with pytest.raises(TypeError, match=f"{own} of its own"):
+            celery_plug.one_beat(client, "celery/beat", base=base)
+    celery_plug.one_beat(client, "celery/beat", base=beat.Scheduler)
+
+
+@pytest.mark.parametrize("serializer", ["json", "pickle"])
 def test_a_task_of_celery_that_loses_its_lease_fails_with_lost(
-    app: Celery, worker: Callable[[], Any], client: ringfence.Client, cluster: Cluster
+    serializer: str, app: Celery, worker: Callable[[], Any], client: ringfence.Client, cluster: Cluster
 ) -> None:
-    @app.task
+    app.conf.update(result_serializer=serializer, accept_content=["json", "pickle"])
+
+    # Whatever the application, a name is registered once.
+    @app.task(name=f"lost-with-{serializer}")
     @celery_plug.once(client, "celery/lost", ttl=2)
     def task(*, lease: ringfence.Lease) -> None:
         lease.wait_lost(SOON)
@@ -99,8 +142,7 @@ def test_a_task_of_celery_that_loses_its_lease_fails_with_lost(
     result = task.delay()
     [holder] = until(lambda: cluster.holders("celery/lost"), "it runs")
     cluster.revoke("celery/lost", holder["token"])
-    # The backend builds the error anew.
-    with pytest.raises(Exception, match="revoked"):
+    with pytest.raises(ringfence.Lost, match="revoked"):
         result.get(timeout=SOON)
 
 
@@ -145,7 +187,8 @@ def test_a_task_runs_once_among_the_processes_of_a_worker_that_forks(
     try:
         first = module.work.delay()
         [holder] = until(lambda: cluster.holders("celery/forked"), "it runs")
-        assert module.work.delay().get(timeout=SOON) is None
+        with pytest.raises(ringfence.Held):
+            module.work.delay().get(timeout=SOON)
         (tmp_path / "go-on").touch()
         token, process = first.get(timeout=SOON)
         assert token == holder["token"]
@@ -191,8 +234,14 @@ class Beat:
 
 
 def test_of_two_beats_one_is_active_and_the_other_goes_on(
-    app: Celery, client: ringfence.Client, cluster: Cluster, tmp_path: Path
+    app: Celery,
+    client: ringfence.Client,
+    cluster: Cluster,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.INFO, "ringfence")
+
     @app.task
     def tick() -> None:
         """Nobody runs it."""
@@ -204,6 +253,7 @@ def test_of_two_beats_one_is_active_and_the_other_goes_on(
         standby = beats[1 - beats.index(active)]
         until(lambda: len(active.sent) > 5, "it goes on")
         assert not standby.sent
+        until(lambda: "not active, and does not send 'tick'" in caplog.text, "the log tells of the other")
         # A lease that is lost is taken anew, by either.
         [lost] = cluster.holders("celery/beat")
         cluster.revoke("celery/beat", lost["token"])
@@ -300,7 +350,7 @@ def test_a_job_has_the_client_of_its_kind(client: ringfence.Client, cluster: Clu
         apscheduler_plug.once(ringfence.aio.Client(cluster.urls), "jobs/kind", hold_at_least=1)(print)
 
 
-@pytest.mark.parametrize("path", ["/accounts/7", "/aio/accounts/7"])
+@pytest.mark.parametrize("path", ["/accounts/7", "/threads/accounts/7"])
 def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client: ringfence.Client) -> None:
     """With the example of the README."""
     names: dict[str, Any] = {}
@@ -310,20 +360,17 @@ def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client:
         app: FastAPI = names["app"]
         begun, go_on = threading.Event(), threading.Event()
 
-        # The dependencies of the example.
-        of_account, aio_of_account = (
-            get_type_hints(names[name], include_extras=True)["lease"].__metadata__[0]
-            for name in ("put", "aio_put")
-        )
+        # The dependency of the example.
+        of_account = get_type_hints(names["put"], include_extras=True)["lease"].__metadata__[0]
 
-        @app.put("/slow/accounts/{id}")
-        def slow(lease: Any = of_account) -> int:
+        @app.put("/slow/threads/accounts/{id}")
+        def slow_in_a_thread(lease: Any = of_account) -> int:
             begun.set()
             go_on.wait(SOON)
             return int(lease.token)
 
-        @app.put("/slow/aio/accounts/{id}")
-        async def aio_slow(lease: Any = aio_of_account) -> int:
+        @app.put("/slow/accounts/{id}")
+        async def slow(lease: Any = of_account) -> int:
             begun.set()
             while not go_on.is_set():
                 await asyncio.sleep(0.01)
@@ -334,9 +381,9 @@ def test_a_lease_is_a_dependency_of_fastapi(path: str, cluster: Cluster, client:
             first = await http.put(path)
             assert first.status_code == 200
             assert cluster.holders("accounts/7") == []
-            # One after the other, though they come at once.
-            tokens = [one.json() for one in await asyncio.gather(*(http.put(path) for _ in range(4)))]
-            assert len(set(tokens)) == 4
+            # One after the other, though they come at once. Once, more than there are threads held up the whole application.
+            tokens = [one.json() for one in await asyncio.gather(*(http.put(path) for _ in range(60)))]
+            assert len(set(tokens)) == 60
             assert min(tokens) > first.json()
             assert cluster.holders("accounts/7") == []
             # Whoever loses the lease is told, and does not get the answer.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,7 @@ import pytest
 from played import grant, problem
 
 import ringfence
-from ringfence import _fork, _outcome
+from ringfence import _fork, _outcome, errors
 from ringfence._acquire import slice_ms
 from ringfence._blocks import Blocks, Place
 from ringfence._clock import Moment
@@ -365,5 +367,35 @@ def test_the_name_of_another_client_is_escaped() -> None:
 def test_the_package_has_the_licence_and_the_guard_of_this_repository() -> None:
     # They are copies, so that this folder is a package also without the rest.
     here = Path(__file__).parent.parent
-    for copy, original in (("LICENSE", "LICENSE"), ("src/ringfence/postgres.sql", "guard/sql/postgres.sql")):
-        assert (here / copy).read_bytes() == (here.parent.parent / original).read_bytes(), f"cp {original}"
+    for copied, original in (
+        ("LICENSE", "LICENSE"),
+        ("src/ringfence/postgres.sql", "guard/sql/postgres.sql"),
+    ):
+        assert (here / copied).read_bytes() == (here.parent.parent / original).read_bytes(), f"cp {original}"
+
+
+def test_every_error_crosses_processes() -> None:
+    """As `ProcessPoolExecutor` sends it, and as a queue with JSON does: by the name of its class and its `args`."""
+    blocker = errors.Blocker("a", 7, None, False, None, 1.5)
+    refusal = {"type": "urn:ringfence:problem:overloaded", "detail": "too much"}
+    made = {
+        "Error": errors.Error("text"),
+        "Invalid": errors.Invalid("ttl", "detail"),
+        "Held": errors.Held([blocker], 3),
+        "TimedOut": errors.TimedOut(2.5, "timeout"),
+        "Lost": errors.Lost("revoked"),
+        "Unavailable": errors.Unavailable("text"),
+        "Unknown": errors.Unknown("text", "id"),
+        "Rejected": errors.Rejected(refusal),
+        "Unauthorized": errors.Unauthorized(refusal),
+        "Stale": errors.Stale("text"),
+        "Closed": errors.Closed("text"),
+    }
+    assert {*made, "Blocker", "LossReason"} == set(errors.__all__)
+    for error in made.values():
+        by_json = type(error)(*json.loads(json.dumps(error.args)))
+        for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), by_json):
+            assert type(again) is type(error)
+            assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
+    assert str(made["Held"]) == "a is held with token 7"
+    assert str(made["Lost"]) == "the lease is lost: an operator revoked it"

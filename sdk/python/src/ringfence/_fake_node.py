@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import socket
 import uuid
+import weakref
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -19,6 +21,8 @@ _ABANDONED_AFTER = 2.0
 _ACCEPTS_IN = 4
 _MAX_HEAD = 64 << 10
 _MAX_BODY = 1 << 20
+_MAX_WAIT_MS = 60_000
+_MAX_BATCH = 1_000
 
 Answer = tuple[int, dict[str, Any] | None]
 
@@ -67,9 +71,9 @@ class Node:
             case _, "v1", "leases", lease_id, *rest:
                 return await self._of_lease(method, _wire.lease_id(lease_id), rest, body)
             case "POST", "v1", "renew":
-                return self._run([{"renew": {"lease_id": one}} for one in body["lease_ids"]])
+                return self._run([{"renew": {"lease_id": one}} for one in _several(body, "lease_ids")])
             case "POST", "v1", "batch":
-                return self._run(body["operations"])
+                return self._run(_several(body, "operations"))
             case "GET", "v1", "keys":
                 keys = [self.table.view(key) for key in self.table.keys(query.get("prefix", [""])[0])]
                 return 200, {"keys": keys, "next": None, "revision": self.table.revision}
@@ -93,14 +97,14 @@ class Node:
                 self.table.release(lease_id)
                 return 204, None
             case "POST", "renew":
-                return 200, self.table.renew(lease_id, (body or {}).get("ttl_ms"))
+                return 200, self.table.renew(lease_id, _ttl_ms(body or {}))
         raise _no_route(method)
 
     async def _acquire(self, lease_id: str, body: dict[str, Any]) -> Answer:
         self._requests += 1
-        request, wait_ms = self._requests, body.get("wait_ms", 0)
+        request, claims, wait_ms = self._requests, _claims(body), _wait_ms(body)
         until = self._now() + wait_ms
-        status = self.table.acquire(lease_id, _claims(body), body, wait_ms, request)
+        status = self.table.acquire(lease_id, claims, body, wait_ms, request)
         try:
             while status == 202 and (lease := self.table.leases.get(lease_id)) and lease.waits:
                 left = until - self._now()
@@ -139,7 +143,7 @@ class Node:
         [(name, body)] = operation.items()
         lease_id = _wire.lease_id(body["lease_id"])
         if name == "renew":
-            return 200, self.table.renew(lease_id, body.get("ttl_ms"))
+            return 200, self.table.renew(lease_id, _ttl_ms(body))
         if name == "release":
             self.table.release(lease_id)
             return 204, None
@@ -182,14 +186,22 @@ class Listener:
         self._place = _socket(host, port)
         self.address: tuple[str, int] = self._place.getsockname()[:2]
         self._server: asyncio.Server | None = None
+        self._listening: socket.socket | None = None
         self._open: set[Connection] = set()
+        _LISTENERS.add(self)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it accepts connections."""
+        return self._server is not None
 
     async def accept(self) -> None:
         """Accepts connections."""
         if self._server is None:
             loop = asyncio.get_running_loop()
+            self._listening = _socket(*self.address)
             self._server = await loop.create_server(
-                lambda: Connection(self._node, self._open), sock=_socket(*self.address), backlog=1_024
+                lambda: Connection(self._node, self._open), sock=self._listening, backlog=1_024
             )
 
     async def refuse(self) -> None:
@@ -208,6 +220,12 @@ class Listener:
         """Ends it."""
         await self.refuse()
         self._place.close()
+
+    def forked(self) -> None:
+        """In a child that was forked: what it has open would keep connections, and accept others, which nobody answers."""
+        for one in (self._place, self._listening, *(connection.socket for connection in self._open)):
+            if one is not None:
+                one.close()
 
 
 class Connection(asyncio.Protocol):
@@ -235,6 +253,13 @@ class Connection(asyncio.Protocol):
         self._among.discard(self)
         if self._answering is not None:
             self._answering.cancel()
+
+    @property
+    def socket(self) -> socket.socket | None:
+        """What it reads and writes."""
+        found = self._transport and self._transport.get_extra_info("socket")
+        # What the loop hands out cannot be closed.
+        return getattr(found, "_sock", None)
 
     def abort(self) -> None:
         """Ends it."""
@@ -288,18 +313,74 @@ class Connection(asyncio.Protocol):
         self._next()
 
 
+def _leave_to_the_parent() -> None:
+    for listener in list(_LISTENERS):
+        listener.forked()
+
+
+_LISTENERS: weakref.WeakSet[Listener] = weakref.WeakSet()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_the_parent)
+
+
 def _no_route(method: str) -> Refusal:
     return Refusal("not-found", f"a fake has no such route for {method}")
 
 
-def _claims(body: dict[str, Any]) -> list[_wire.Claim]:
-    """The keys of an acquire."""
+def _claims(body: dict[str, Any]) -> tuple[_wire.Claim, ...]:
+    """The keys of an acquire, which is within the bounds of the client, as a node's are the same."""
     claims = []
-    for index, one in enumerate(body["keys"]):
+    for one in body["keys"]:
         wanted: dict[str, Any] = {"key": one} if isinstance(one, str) else one
-        key = _wire.check_key(wanted["key"], f"keys[{index}]")
-        claims.append(_wire.Claim(key, wanted.get("mode") == "shared", wanted.get("limit")))
-    return claims
+        mode = wanted.get("mode", "exclusive")
+        if mode not in ("exclusive", "shared"):
+            raise Invalid("keys.mode", "is `exclusive` or `shared`")
+        claims.append(_wire.Claim(wanted["key"], mode == "shared", wanted.get("limit")))
+    ttl_ms = _ttl_ms(body)
+    spec = _wire.spec(
+        claims,
+        ttl=15.0 if ttl_ms is None else ttl_ms / 1_000,
+        wait=0.0,
+        shared=False,
+        limit=None,
+        holder=body.get("holder"),
+        metadata=body.get("metadata"),
+        max_hold=None,
+        hold_at_least=None,
+        renew=True,
+    )
+    return spec.claims
+
+
+def _ttl_ms(body: dict[str, Any]) -> int | None:
+    ttl_ms = body.get("ttl_ms")
+    if ttl_ms is None:
+        return None
+    try:
+        return _wire.ttl_ms(_whole(body, "ttl_ms") / 1_000)
+    except Invalid as error:
+        raise Invalid("ttl_ms", error.detail) from None
+
+
+def _wait_ms(body: dict[str, Any]) -> int:
+    wait_ms = _whole(body, "wait_ms")
+    if not 0 <= wait_ms <= _MAX_WAIT_MS:
+        raise Invalid("wait_ms", "one request waits for 60,000 ms at most")
+    return wait_ms
+
+
+def _whole(body: dict[str, Any], field: str) -> int:
+    value = body.get(field, 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Invalid(field, "is a whole number")
+    return value
+
+
+def _several(body: dict[str, Any], field: str) -> list[Any]:
+    found = body[field]
+    if not isinstance(found, list) or len(found) > _MAX_BATCH:
+        raise Invalid(field, f"is a list of at most {_MAX_BATCH}")
+    return found
 
 
 def _socket(host: str, port: int, shares: bool = True) -> socket.socket:

@@ -15,6 +15,8 @@ from ._wire import Claim
 
 _KEEP_PLACE_MS = 5_000
 _REMEMBER_MS = 60_000
+# How long after its wait a request may still be answered.
+_ANSWERED_MS = 20_000
 _STATUS = {
     "invalid-request": 400,
     "not-found": 404,
@@ -207,6 +209,7 @@ class Table:
             return 200
         # If another keeps the place for longer, so does this one: its answer says that the place is kept.
         kept = _KEEP_PLACE_MS if known.until_ms > until else 0
+        self._forget_answered(known)
         known.requests[request] = until + kept
         known.until_ms = max(known.requests.values())
         return 202
@@ -215,9 +218,15 @@ class Table:
         self.revision += 1
         lease.number, lease.waits = self.revision, False
         lease.until_ms = self.now() + lease.ttl_ms
+        self._forget_answered(lease)
         # Any of several may be answered: then it ends with none.
         if len(lease.requests) > 1:
             lease.requests.clear()
+
+    def _forget_answered(self, lease: Lease) -> None:
+        answered = [one for one, until in lease.requests.items() if until + _ANSWERED_MS < self.now()]
+        for request in answered:
+            del lease.requests[request]
 
     def _fits(self, lease: Lease) -> bool:
         return all(self._admits(claim, lease) for claim in lease.claims)

@@ -15,6 +15,7 @@ A client may be made when the module is imported: each worker process makes conn
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import time
 from collections.abc import Callable
@@ -44,9 +45,11 @@ def once(
     """The same task, under a lease. Write it below `@app.task`. A parameter `lease` gets the lease.
 
     `key` is one for all runs, or a function of the task's arguments. While another run has it, the task waits for `wait` seconds,
-    which takes a place of the worker, and then ends: with `countdown` it is retried after so many seconds, as often as its
-    `max_retries` says; without, it returns `None`, and logs that. A task that is delivered again after its worker was killed
-    (`acks_late`) finds its own lease, which lives on for the `ttl`: give it a `countdown`.
+    which takes a place of the worker. Then a worker retries it after `countdown` seconds, as often as its `max_retries` says.
+    Without `countdown`, and also where no worker runs it (called directly, or eagerly), it fails with `Held`, or with `TimedOut`
+    if it has waited. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease, which lives on
+    for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which an outage
+    raises, in the task's `autoretry_for`.
 
     A run learns of a loss by `lease.check()`, or at its end: the task then fails with `Lost`, so `autoretry_for` may name it.
     """
@@ -60,12 +63,16 @@ def once(
             try:
                 lease = client.lock(own, wait=wait, **options).acquire()
             except (Held, TimedOut) as held:
-                if countdown is not None:
-                    raise current_task.retry(exc=held, countdown=countdown) from None
-                return _once.skipped(own, held)
+                if countdown is None or not _is_in_worker():
+                    raise
+                raise current_task.retry(exc=held, countdown=countdown) from None
             with lease:
                 return task(*arguments, **(named | {"lease": lease} if takes else named))
 
+        # By this, Celery checks the arguments when a task is sent.
+        signature = inspect.signature(task)
+        given = [one for one in signature.parameters.values() if one.name != "lease"]
+        run.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
         return run
 
     return decorate
@@ -76,10 +83,16 @@ def one_beat(
 ) -> type[Scheduler]:
     """A class for `beat_scheduler`: all beats follow the schedule, and the one that has the lease sends the tasks.
 
+    `base` is `PersistentScheduler`, `Scheduler`, or a class of these with the same `tick`, `reserve` and `apply_entry`. Others are
+    refused: RedBeat sends tasks in a tick of its own, and has a lock; django-celery-beat writes what a standby skips to the database.
+
     A beat that ends releases the lease, and another goes on at the next task that is due. What comes due while a beat that vanished
     still has the lease, for the `ttl` at most, nobody sends. Beats whose clocks differ may send a task twice, or not, when the lease
     changes hands. While the cluster is away, nobody sends once the lease has ended.
     """
+    for name in ("tick", "reserve", "apply_entry"):
+        if getattr(base, name) is not getattr(Scheduler, name):
+            raise TypeError(f"{base.__qualname__} has a {name} of its own, so it cannot have a standby")
     lock = client.lock(key, **options)
 
     class OneBeat(base):  # type: ignore[misc]
@@ -94,6 +107,8 @@ def one_beat(
             """Sends a task that is due, if this one is active."""
             if self.turn.is_ours():
                 super().apply_entry(entry, producer)
+            else:
+                _LOG.info("this beat is not active, and does not send %r", entry.name)
 
         def close(self) -> None:
             """Ends, and lets another one go on."""
@@ -101,6 +116,11 @@ def one_beat(
             super().close()
 
     return OneBeat
+
+
+def _is_in_worker() -> bool:
+    # A retry of an eager task is made at once, without end.
+    return bool(current_task) and not (current_task.request.called_directly or current_task.request.is_eager)
 
 
 class _Turn:

@@ -22,8 +22,10 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
+from django.core.signals import setting_changed
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, NotSupportedError, connections, transaction
 from django.db.migrations.operations.base import Operation
+from django.dispatch import receiver
 
 from . import _sql, _sync
 from .errors import Error, Stale
@@ -35,6 +37,15 @@ __all__ = ["InstallGuard", "Locked", "ProtectTable", "client", "guarded", "guard
 def client() -> _sync.Client:
     """The client of this process, with the arguments in the setting `RINGFENCE`: `{"urls": ["https://…"], "ca": "…"}`."""
     return _sync.Client(**settings.RINGFENCE)
+
+
+@receiver(setting_changed)  # type: ignore[untyped-decorator]
+def _forget(*, setting: str, **_: Any) -> None:
+    """Tests change settings."""
+    if setting == "RINGFENCE" and client.cache_info().currsize:
+        old = client()
+        client.cache_clear()
+        old.close()
 
 
 def touch(lease: _sql.Shown, key: str | None = None, *, using: str = DEFAULT_DB_ALIAS) -> None:
@@ -132,8 +143,9 @@ class Locked(BaseCommand):  # type: ignore[misc]
             def handle(self, *args, **options):
                 self.lease.check()
 
-    If another one has the key, it fails with exit status 1, after a wait of `--lock-wait` seconds. It fails, too, if the lease was
-    lost by its end. Without a lock, `lease` is `None`.
+    `lock_options` are those of `Client.lock`. If another one has the key, it fails with exit status 1, after a wait of `--lock-wait`
+    seconds, by default `wait` of `lock_options`, or 0. It fails, too, if the lease was lost by its end. What the command itself
+    raises stays as it is. Without a lock, `lease` is `None`.
     """
 
     lock: str | None = None
@@ -145,7 +157,11 @@ class Locked(BaseCommand):  # type: ignore[misc]
         parser = super().create_parser(prog_name, subcommand, **options)
         parser.add_argument("--lock", metavar="KEY", default=self.lock, help="runs under a lease on this key")
         parser.add_argument(
-            "--lock-wait", metavar="SECONDS", type=float, default=0.0, help="how long it waits for the lease"
+            "--lock-wait",
+            metavar="SECONDS",
+            type=float,
+            default=self.lock_options.get("wait", 0.0),
+            help="how long it waits for the lease",
         )
         return parser
 
@@ -154,10 +170,17 @@ class Locked(BaseCommand):  # type: ignore[misc]
         key = options.get("lock", self.lock)
         if key is None:
             return super().execute(*args, **options)
+        wait = options.get("lock_wait", self.lock_options.get("wait", 0.0))
+        is_running = False
         try:
-            with client().lock(key, wait=options.get("lock_wait", 0.0), **self.lock_options) as self.lease:
-                return super().execute(*args, **options)
+            with client().lock(key, **{**self.lock_options, "wait": wait}) as self.lease:
+                is_running = True
+                output = super().execute(*args, **options)
+                is_running = False
+            return output
         except Error as error:
+            if is_running:
+                raise
             raise CommandError(f"--lock {key}: {error}") from error
         finally:
             self.lease = None

@@ -1,14 +1,13 @@
 """Errors, as a holder sees them.
 
 Each tells what became of the call: refused or not done (`Held`, `TimedOut`, `Invalid`, `Rejected`, `Unavailable`), unknown
-(`Unknown`), or done and over (`Lost`).
+(`Unknown`), or done and over (`Lost`). They cross processes: the `args` of each are what it was made with, also as JSON.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 __all__ = [
     "Blocker",
@@ -35,13 +34,15 @@ class Invalid(Error, ValueError):
     """The request is invalid, and nothing was sent. `field` says where: `ttl`, `keys[2]`, `urls[0]`."""
 
     def __init__(self, field: str, detail: str) -> None:
-        super().__init__(f"{field}: {detail}")
+        super().__init__(field, detail)
         self.field = field
         self.detail = detail
 
+    def __str__(self) -> str:
+        return f"{self.field}: {self.detail}"
 
-@dataclass(frozen=True)
-class Blocker:
+
+class Blocker(NamedTuple):
     """A live lease in the way."""
 
     key: str
@@ -57,11 +58,15 @@ class Held(Error):
     """A key was not free, and the acquire did not wait."""
 
     def __init__(self, holders: Sequence[Blocker], waiters: int) -> None:
-        super().__init__(_held(holders, waiters))
-        self.holders = tuple(holders)
+        # What has crossed processes as JSON has lists in it.
+        self.holders = tuple(Blocker(*one) for one in holders)
         """Some of the leases in the way; none if only earlier waiters are, or if you may not read the keys."""
         self.waiters = waiters
         """The number of waiters in the longest of the queues."""
+        super().__init__(self.holders, waiters)
+
+    def __str__(self) -> str:
+        return _held(self.holders, self.waiters)
 
 
 class TimedOut(Error):
@@ -70,10 +75,12 @@ class TimedOut(Error):
     """
 
     def __init__(self, waited: float, reason: Literal["wait", "timeout"] = "wait") -> None:
-        what = "granted" if reason == "wait" else "done"
-        super().__init__(f"not {what} within {waited:g} s")
+        super().__init__(waited, reason)
         self.waited = waited
         self.reason: Literal["wait", "timeout"] = reason
+
+    def __str__(self) -> str:
+        return f"not {'granted' if self.reason == 'wait' else 'done'} within {self.waited:g} s"
 
 
 LossReason = Literal[
@@ -91,8 +98,11 @@ class Lost(Error):
     """
 
     def __init__(self, reason: LossReason) -> None:
-        super().__init__(f"the lease is lost: {_REASONS[reason]}")
+        super().__init__(reason)
         self.reason: LossReason = reason
+
+    def __str__(self) -> str:
+        return f"the lease is lost: {_REASONS[self.reason]}"
 
 
 class Unavailable(Error):
@@ -106,18 +116,24 @@ class Unknown(Error):
     """
 
     def __init__(self, message: str, lease_id: str | None) -> None:
-        super().__init__(message)
+        super().__init__(message, lease_id)
         self.lease_id = lease_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class Rejected(Error):
     """The cluster refused the request, and did nothing. `kind` is the end of the problem's `type`, as in `overloaded`."""
 
     def __init__(self, problem: Mapping[str, Any]) -> None:
-        detail = problem.get("detail")
-        super().__init__(detail if isinstance(detail, str) else "the cluster refused the request")
         self.problem = dict(problem)
         self.kind = str(problem.get("type", "")).rsplit(":", 1)[-1]
+        super().__init__(self.problem)
+
+    def __str__(self) -> str:
+        detail = self.problem.get("detail")
+        return detail if isinstance(detail, str) else "the cluster refused the request"
 
 
 class Unauthorized(Rejected):

@@ -26,6 +26,7 @@ from . import _clock, _fork, _sync, _wire, aio
 from ._engine import Engine
 from ._fake_node import Listener, Node
 from ._fake_table import Lease
+from ._held import Held
 from ._lifetime import MS
 from .errors import Blocker, Error
 
@@ -70,19 +71,27 @@ class FakeCluster:
         return _clock.now().after(self._ahead)
 
     def advance(self, seconds: float) -> None:
-        """Moves the time, as if all programs had been paused for so long: what was not renewed in time has ended."""
+        """Moves the time, as if all programs had been paused for so long: what was not renewed in time has ended.
+
+        A client for threads has renewed what is due when this returns. One for asyncio does that once its loop turns: between two
+        moves, `await lease.renew()`.
+        """
         # A client must not count for longer than its cluster.
         self._ahead += int((_wire.bound("seconds", seconds) or 0.0) * 1e9)
         self._call(self._node.look)
         for client in list(self._clients):
             _on_its_loop(client, lambda engine: engine.keeper.wake())
+            if isinstance(client, _sync.Client) and self._listener.is_open:
+                _renew(client, self._is_due)
 
     def revoke(self, key: str) -> None:
-        """Ends the leases that hold a key, as an operator does. The clients of this cluster learn of it."""
+        """Ends the leases that hold a key, as an operator does. The clients of this cluster learn of it: one for threads before this
+        returns, and one for asyncio once its loop turns, as in `await lease.wait_lost()`.
+        """
         self._end(key, "revoked")
 
     def expire(self, key: str) -> None:
-        """Ends the leases that hold a key, as if nothing had renewed them in time. The clients of this cluster learn of it."""
+        """Ends the leases that hold a key, as if nothing had renewed them in time. The clients learn of it as with `revoke`."""
         self._end(key, "expired")
 
     @contextmanager
@@ -146,7 +155,11 @@ class FakeCluster:
             raise LookupError(f"nobody holds {key!r}")
         # They would learn of it by their next renewal, after a third of the ttl.
         for client in list(self._clients):
-            _learn(client, tokens)
+            _renew(client, lambda held: held.token in tokens)
+
+    def _is_due(self, held: Held) -> bool:
+        due = held.read().renew_at()
+        return due is not None and self.clock().has_reached(due)
 
     def _call(self, work: Callable[..., T], *arguments: Any) -> T:
         """Calls it on the node's loop."""
@@ -177,15 +190,15 @@ class FakeCluster:
         self._thread.join()
 
 
-def _learn(client: _sync.Client | aio.Client, tokens: set[int]) -> None:
+def _renew(client: _sync.Client | aio.Client, wanted: Callable[[Held], bool]) -> None:
     """Has a client ask for these leases now. A client for threads has learned of them when this returns."""
     if isinstance(client, _sync.Client):
         runner = client._runners.get(_fork.process())
         if runner is not None and runner.engine() is not None:
             with suppress(Error):
-                runner.run(lambda engine: _renew(engine, tokens), _LEARNS_WITHIN)
+                runner.run(lambda engine: _renew_on_loop(engine, wanted), _LEARNS_WITHIN)
     else:
-        _on_its_loop(client, lambda engine: engine.cluster.spawn(_renew(engine, tokens)))
+        _on_its_loop(client, lambda engine: engine.cluster.spawn(_renew_on_loop(engine, wanted)))
 
 
 def _on_its_loop(client: _sync.Client | aio.Client, work: Callable[[Engine], Any]) -> None:
@@ -199,8 +212,8 @@ def _on_its_loop(client: _sync.Client | aio.Client, work: Callable[[Engine], Any
             engine.loop.call_soon_threadsafe(work, engine)
 
 
-async def _renew(engine: Engine, tokens: set[int]) -> None:
-    for held in engine.keeper.leases():
-        if held.token in tokens:
-            with suppress(Error):
-                await engine.renew(held, None, _LEARNS_WITHIN)
+async def _renew_on_loop(engine: Engine, wanted: Callable[[Held], bool]) -> None:
+    asked = [held for held in engine.keeper.leases() if wanted(held)]
+    await asyncio.gather(
+        *(engine.renew(held, None, _LEARNS_WITHIN) for held in asked), return_exceptions=True
+    )
