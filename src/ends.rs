@@ -14,6 +14,7 @@ use crate::measure::CERTIFICATE_EXPIRES_SECONDS;
 /// What files are for, in logs, metrics and answers.
 pub(crate) const CLIENTS: &str = "clients";
 pub(crate) const PEERS: &str = "peers";
+pub(crate) const REDIS: &str = "redis";
 
 /// How often the same is said again.
 const AGAIN: Duration = Duration::from_secs(86_400);
@@ -56,6 +57,7 @@ fn label(r#use: &'static str, one: &InUse) -> &'static str {
     match (r#use, one.is_authority) {
         (CLIENTS, true) => "client-authority",
         (PEERS, true) => "peer-authority",
+        (REDIS, true) => "redis-authority",
         (own, _) => own,
     }
 }

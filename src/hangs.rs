@@ -27,6 +27,12 @@ pub(crate) struct Look {
     pub(crate) routes: Routes,
 }
 
+/// While it is looked. Dropping this ends that: threads that have stopped do not hang.
+#[must_use]
+pub(crate) struct Looking {
+    _ends: watch::Sender<()>,
+}
+
 /// Whether one thread hangs.
 #[derive(Clone, Copy, Default)]
 struct Seen {
@@ -46,21 +52,27 @@ impl Seen {
 }
 
 impl Look {
-    /// Looks as long as this process runs.
+    /// Looks until the result is dropped.
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(crate) fn start(self) -> io::Result<()> {
+    pub(crate) fn start(self) -> io::Result<Looking> {
         let runtime = Builder::new_current_thread().enable_time().build()?;
+        let (ends, ended) = watch::channel(());
         ringfence_aside::start("hangs", move || {
-            runtime.block_on(forever("threads that hang", move || self.clone().go_on()));
-        })
+            runtime.block_on(forever("threads that hang", move || self.clone().go_on(ended.clone())));
+        })?;
+        Ok(Looking { _ends: ends })
     }
 
-    async fn go_on(self) {
+    async fn go_on(self, mut ended: watch::Receiver<()>) {
         let (mut raft, mut http) = (Seen::default(), Vec::new());
         loop {
-            sleep(LOOK).await;
+            tokio::select! {
+                biased;
+                _ = ended.changed() => return,
+                () = sleep(LOOK) => {}
+            }
             if raft.look(loop_lag::hangs_for()) {
                 match raft.is_blocked {
                     true => tracing::warn!(

@@ -20,12 +20,12 @@ metrics! {
     );
     CERTIFICATE_EXPIRES_SECONDS: Gauge = Gauge::new(
         "ringfence_tls_certificate_expires_seconds",
-        "When the certificate in use ends, in seconds since the Unix epoch. By use: clients and peers (between nodes) for that of this node, client-authority and peer-authority for the last of those that it trusts.",
-    ).by("use", &["clients", "peers", "client-authority", "peer-authority"]);
+        "When the certificate in use ends, in seconds since the Unix epoch. By use: clients and peers (between nodes) for that of this node, client-authority, peer-authority and redis-authority for the last of those that it trusts.",
+    ).by("use", &["clients", "peers", "client-authority", "peer-authority", "redis-authority"]);
     FILES_REFUSED: Gauge = Gauge::new(
         "ringfence_files_refused",
-        "1 if files cannot be used as they are now, so that what they contained before is in use. By use: clients and peers (certificates), access (rules).",
-    ).by("use", &["clients", "peers", "access"]);
+        "1 if files cannot be used as they are now, so that what they contained before is in use. By use: clients, peers and redis (certificates), access (rules).",
+    ).by("use", &["clients", "peers", "redis", "access"]);
     DISK_SIZE_BYTES: Gauge = Gauge::new(
         "ringfence_disk_size_bytes",
         "Size of the file system of this node's data.",

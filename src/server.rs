@@ -65,12 +65,12 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let mut stop = Signals::stop()?;
     let url = config.url(listener.local_addr()?);
     let loaded = tls::Loaded::new(&config)?;
-    let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access }) = (loaded.files(), loaded);
+    let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access, mirror }) =
+        (loaded.files(), loaded);
     let mirror_timeout = config
         .mirror
         .as_ref()
         .and_then(|mirror| (mirror.mode == MirrorMode::BeforeAnswer).then_some(mirror.timeout));
-    let mirror = config.mirror.map(Mirror::new).transpose()?;
     if mirror.is_some() {
         measure::register(ringfence_mirror::METRICS);
     }
@@ -162,7 +162,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let routes = ringfence_api::routes(service, options);
     let look =
         hangs::Look { threads: Arc::clone(&threads), blocked: Arc::new(blocks), routes: routes.clone() };
-    look.start().context("cannot look for threads that hang")?;
+    let looking = look.start().context("cannot look for threads that hang")?;
     let answer = move |request, remote| routes.clone().answer(request, remote);
     let mut serving = serve(listener, client_tls, &threads, &connections, answer, drain);
 
@@ -175,7 +175,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     draining.send_replace(true);
     if let Some(reason) = failure {
         // Otherwise requests could log lines after the error, which must be the last.
-        end(&threads);
+        end(&threads, looking);
         bail!("the node failed: {reason}");
     }
     tracing::info!("stopping");
@@ -187,7 +187,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     }
     node.stop().await;
     // Requests that still run there hold the log open.
-    end(&threads);
+    end(&threads, looking);
     tracing::info!("stopped");
     Ok(())
 }
@@ -200,7 +200,8 @@ async fn keep_up(recorder: PrometheusHandle) {
     }
 }
 
-fn end(threads: &Threads) {
+fn end(threads: &Threads, looking: hangs::Looking) {
+    drop(looking);
     if !threads.end(THREADS_END) {
         tracing::warn!("a thread that serves clients did not end in time");
     }

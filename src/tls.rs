@@ -1,12 +1,13 @@
-//! The certificates and access rules of a node.
+//! The certificates and access rules of a node, and the mirror, which trusts authorities.
 
 use std::sync::Arc;
 
+use ringfence_mirror::Mirror;
 use ringfence_raft::is_of_node;
 use ringfence_tls::{Certificates, Peer, Reload, Server, Unrelated};
 
 use crate::config::Config;
-use crate::ends::{CLIENTS, Files, PEERS};
+use crate::ends::{CLIENTS, Files, PEERS, REDIS};
 use crate::watched_files::ACCESS;
 
 /// What a node reads from files that may change while it runs.
@@ -14,6 +15,7 @@ pub(crate) struct Loaded {
     pub(crate) clients: Option<ringfence_http::Tls>,
     pub(crate) peer: Option<Arc<Peer>>,
     pub(crate) access: Option<Arc<ringfence_access::Watched>>,
+    pub(crate) mirror: Option<Mirror>,
 }
 
 impl Loaded {
@@ -22,7 +24,8 @@ impl Loaded {
         let unrelated = Unrelated::default();
         let (clients, peer) = (clients(config, &unrelated)?, peer(config, &unrelated)?);
         let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
-        Ok(Self { clients, peer, access })
+        let mirror = config.mirror.clone().map(Mirror::new).transpose()?;
+        Ok(Self { clients, peer, access, mirror })
     }
 
     /// The files, each with its use.
@@ -30,7 +33,9 @@ impl Loaded {
         let clients = self.clients.as_ref().map(|tls| (CLIENTS, Arc::clone(&tls.server) as Arc<dyn Reload>));
         let peers = self.peer.clone().map(|peer| (PEERS, peer as Arc<dyn Reload>));
         let access = self.access.clone().map(|rules| (ACCESS, rules as Arc<dyn Reload>));
-        [clients, peers, access].into_iter().flatten().collect()
+        let redis = self.mirror.as_ref().and_then(Mirror::authorities);
+        let redis = redis.map(|authorities| (REDIS, authorities as Arc<dyn Reload>));
+        [clients, peers, redis, access].into_iter().flatten().collect()
     }
 }
 

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 use tokio::time::interval;
 
 use crate::config::Config;
-use crate::ends::{CLIENTS, Ends, Files, PEERS};
+use crate::ends::{CLIENTS, Ends, Files, PEERS, REDIS};
 use crate::measure::FILES_REFUSED;
 use crate::private;
 
@@ -34,6 +34,8 @@ impl Guarded {
             files.extend([(PEERS, &tls.certificate, false), (PEERS, &tls.key, true)]);
             files.push((PEERS, &tls.authority, false));
         }
+        let redis = config.mirror.as_ref().and_then(|mirror| mirror.tls_ca.as_ref());
+        files.extend(redis.map(|file| (REDIS, file, false)));
         files.extend(config.access.iter().map(|file| (ACCESS, file, false)));
         Self(files.into_iter().map(|(r#use, file, is_secret)| (r#use, file.clone(), is_secret)).collect())
     }

@@ -55,19 +55,30 @@ impl Door {
     /// Checks what holds for every route.
     pub(crate) fn check(&self, request: &Request) -> Result<(), Failed> {
         head::check(request)?;
-        origin::check(request, &self.options.hosts, || self.cluster().try_status())
+        origin::check(request, &self.options.hosts, |host| {
+            Ok(origin::is_of_a_member(host, &self.cluster().try_status()?))
+        })
     }
 
-    /// Adds the headers that every response has.
-    pub(crate) fn add_headers(&self, response: &mut Response, requester: &Requester) {
+    /// Checks what holds for the question whether this node lives, which may use any name. Whether it is known to be a name of this node.
+    /// Those of the members are not looked for: that takes the table, which a thread that hangs may have.
+    pub(crate) fn check_live(&self, request: &Request) -> Result<bool, Failed> {
+        head::check(request)?;
+        match origin::check(request, &self.options.hosts, |_| Ok(false)) {
+            Err(failed) if !failed.is_misdirected() => Err(failed),
+            checked => Ok(checked.is_ok()),
+        }
+    }
+
+    /// Adds the headers that every response has. The request `is_named` by what is known to be a name of this node.
+    pub(crate) fn add_headers(&self, response: &mut Response, requester: &Requester, is_named: bool) {
         // An old answer about a lease is a wrong one.
         response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
         response.headers_mut().entry(X_CONTENT_TYPE_OPTIONS).or_insert(NO_SNIFF);
         // A caller that the node does not know learns nothing of other nodes.
-        let is_stranger =
-            matches!(response.status(), StatusCode::UNAUTHORIZED | StatusCode::MISDIRECTED_REQUEST);
+        let is_stranger = !is_named || response.status() == StatusCode::UNAUTHORIZED;
         let leader = (!is_stranger).then(|| self.cluster().leader_url()).flatten();
-        if let Some(url) = leader.and_then(|url| HeaderValue::try_from(url).ok()) {
+        if let Some(url) = leader.and_then(|url| HeaderValue::try_from(url.as_str()).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
         if let Some(id) = self.cluster_header() {

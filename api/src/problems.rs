@@ -46,6 +46,19 @@ impl Failed {
         self.0.kind == ProblemKind::RateLimited
     }
 
+    /// Whether the request names a host that is none of this node.
+    pub(crate) fn is_misdirected(&self) -> bool {
+        self.0.kind == ProblemKind::Misdirected
+    }
+
+    /// Says no more of this node than whether it can answer.
+    pub(crate) fn for_a_stranger(mut self) -> Self {
+        if self.0.kind == ProblemKind::Unavailable {
+            "this node hangs".clone_into(&mut self.0.detail);
+        }
+        self
+    }
+
     /// Whether what was asked for may have been done, or may be done later.
     pub(crate) fn is_indeterminate(&self) -> bool {
         self.0.kind == ProblemKind::Indeterminate

@@ -59,7 +59,12 @@ impl Routes {
         let door = &*self.door;
         let mut requester = door.requester(&request, &remote);
         let (route, right, call) = find(request.method(), request.uri().path());
-        let caller = door.check(&request).and_then(|()| match right {
+        let named = match call {
+            Call::Live => door.check_live(&request),
+            _ => door.check(&request).map(|()| true),
+        };
+        let is_named = named.as_ref().is_ok_and(|named| *named);
+        let caller = named.and_then(|_| match right {
             Right::Public => Ok(Caller::anybody()),
             _ if door.service.has_rules() => {
                 Ok(door.service.caller(credential::proof(request.headers(), &remote)?)?)
@@ -85,9 +90,10 @@ impl Routes {
                 Err(failed)
             }
         };
+        let answer = answer.map_err(|failed| if is_named { failed } else { failed.for_a_stranger() });
         let is_too_fast = answer.as_ref().is_err_and(Failed::is_rate_limited);
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
-        door.add_headers(&mut response, &requester);
+        door.add_headers(&mut response, &requester, is_named);
         open.answered(&response);
         if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
             // It may be closed meanwhile.

@@ -34,9 +34,10 @@ use serde::Deserialize;
 use serde::de::Error as _;
 use tokio::time::{Instant, sleep};
 
+use crate::attempts::{ATTEMPT_TIMEOUT, Attempts, RETRY_FOR, Repeat};
 use crate::backoff::Backoff;
 use crate::clock::Moment;
-use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, Repeat};
+use crate::cluster::Cluster;
 use crate::lifetime::{Confirmation, Lifetime};
 use crate::outcome::Outcome;
 use crate::release::ReleaseGuard;
@@ -117,11 +118,11 @@ impl<'a> Acquire<'a> {
         // Since when there was no definite outcome, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
-            let is_probe = unanswered_since.is_some() || !self.cluster.nodes.is_proven();
-            let wait = slice(self.left(), is_probe);
+            self.check_open(&attempts, &mut release)?;
+            let wait = slice(self.left(), unanswered_since.is_some() || !self.cluster.nodes.is_proven());
             let put_at = Instant::now();
             let put = self.put(lease_id, wait, !has_place);
-            match attempts.attempt(&put, wait + ATTEMPT_TIMEOUT, read_put).await {
+            match attempt(&mut attempts, put, wait).await {
                 Outcome::Done(Put::Granted(confirmation, mirrored)) => {
                     if mirrored.is_some() {
                         self.cluster.nodes.grants_wait_for_mirror();
@@ -179,7 +180,6 @@ impl<'a> Acquire<'a> {
         let keep_place = !wait.is_zero();
         let body = AcquireRequest { wait_ms, keep_place, ..self.request.clone() };
         let put = Request::new(Method::PUT, format!("/v1/leases/{lease_id}")).with_body(&body);
-        let put = if keep_place { put.waiting() } else { put };
         if !may_batch {
             return put;
         }
@@ -218,6 +218,14 @@ impl<'a> Acquire<'a> {
         sleep(time).await;
         release.is_armed = true;
         Ok(())
+    }
+
+    /// Ends it if the client is closed. Then there may be something to release unless nothing was sent.
+    fn check_open(&self, attempts: &Attempts<'_>, release: &mut ReleaseGuard) -> Result<(), End> {
+        self.cluster.check_open().map_err(|closed| {
+            release.is_armed = attempts.have_begun();
+            End::Failed(closed)
+        })
     }
 
     fn is_over(&self) -> bool {
@@ -259,6 +267,14 @@ impl<'a> Acquire<'a> {
             (ProblemKind::LeaseGone, Some(EndReason::Expired | EndReason::Abandoned)) => End::Unused,
             _ => End::Failed(Error::refused(Box::new(problem))),
         }
+    }
+}
+
+async fn attempt(attempts: &mut Attempts<'_>, put: Request, wait: Duration) -> Outcome<Put> {
+    let time = wait + ATTEMPT_TIMEOUT;
+    match wait.is_zero() {
+        true => attempts.attempt(&put, time, read_put).await,
+        false => attempts.attempt_to_wait(put, time, read_put).await,
     }
 }
 

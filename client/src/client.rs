@@ -14,7 +14,8 @@ use ringfence_wire::{
 use serde::{Deserialize, Serialize};
 use tokio::runtime::Handle;
 
-use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster, RETRY_FOR, Repeat, no_content};
+use crate::attempts::{ATTEMPT_TIMEOUT, RETRY_FOR, Repeat};
+use crate::cluster::{Cluster, no_content};
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::list::Listing;
@@ -40,7 +41,8 @@ pub enum LeaseView {
 
 /// A client of one cluster. Clones are cheap and share everything: connections, and the task that renews leases.
 ///
-/// It works on any tokio runtime with I/O and time enabled. A dropped lease is released on the runtime where it was acquired.
+/// It works on any tokio runtime with I/O and time enabled. A dropped lease is released on the runtime where it was acquired, or
+/// by a thread if that has ended.
 /// One task renews all leases, on the runtime of the first of them. If that runtime ends, or is not driven, no lease is
 /// renewed until the next one is acquired. Calls that share a request go on the runtime of one of them. So use a client per
 /// runtime if runtimes come and go.
@@ -86,11 +88,13 @@ impl Client {
     /// Takes over a lease by its id, as [`Lease::into_id`] left it, perhaps in another process: renews it once, and from then on as if it
     /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
+        // Whoever closes the client waits until this has given back what it may not keep.
+        let _acquiring = self.cluster.releases.acquiring();
         let confirmation = self.cluster.renew(lease_id, None).await?;
         let lifetime = Lifetime::new(&confirmation);
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
         let release = ReleaseGuard::new(&self.cluster, lease_id);
-        self.renewals.add(&held, &release.runtime);
+        self.renewals.add(&held, None, &release.runtime)?;
         Ok(Lease { held, renewals: Arc::clone(&self.renewals), release, mirrored: None })
     }
 
@@ -100,15 +104,44 @@ impl Client {
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
         let released = self.cluster.release(lease_id).await;
         if let Err(Error::Unknown { .. } | Error::Unavailable { .. }) = released {
-            self.cluster.release_in_background(lease_id, &Handle::current());
+            self.cluster.release_in_background(lease_id, None, &Handle::current());
         }
         released
     }
 
-    /// Waits for all releases in the background: of leases that were dropped, and acquires that were abandoned. Call it before
-    /// the program ends; otherwise these leases end with their time-to-live.
-    pub async fn settle(&self) {
-        self.cluster.settled().await;
+    /// Closes the client, and all of its clones: no new call begins, and what waits for a lease ends, with [`Error::Closed`]. All leases
+    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. Returns once
+    /// that is done, and all releases in the background are, after `within` at the latest. Five seconds leave time for a second node.
+    ///
+    /// Returns how many leases could not be released: they end with their time-to-live. After `within` nothing is sent any more. A second
+    /// call has nothing left to do, and returns 0.
+    ///
+    /// ```
+    /// # async fn example(client: ringfence_client::Client) {
+    /// let left = client.close(std::time::Duration::from_secs(5)).await;
+    /// if left > 0 {
+    ///     eprintln!("others have to wait for {left} leases");
+    /// }
+    /// # }
+    /// ```
+    pub async fn close(&self, within: Duration) -> usize {
+        let releases = &self.cluster.releases;
+        let failed_before = releases.failed();
+        self.cluster.close();
+        for (lease_id, least) in self.renewals.close() {
+            self.cluster.release_in_background(lease_id, least, &Handle::current());
+        }
+        let pending = releases.settle(within).await;
+        let left = pending + releases.failed().saturating_sub(failed_before);
+        releases.end();
+        self.cluster.nodes.disconnect();
+        if left > 0 {
+            tracing::warn!(
+                left,
+                "leases were not released when the client was closed: they end with their time-to-live"
+            );
+        }
+        left
     }
 
     /// A lease as its owner sees it.
@@ -190,7 +223,7 @@ impl Client {
     pub async fn revoke(&self, key: impl AsRef<str>, token: Token) -> Result<(), Error> {
         let key = parse_key(key.as_ref(), "key")?;
         let request = Request::post("/v1/revoke", &RevokeRequest { key, token });
-        let mut attempts = Attempts::new(&self.cluster.nodes);
+        let mut attempts = self.cluster.attempts()?;
         match attempts.call(&request, Repeat::Harmless(None), RETRY_FOR, no_content).await {
             // An earlier attempt ended it.
             Err(Error::Rejected(problem)) if attempts.maybe_done && problem.kind == ProblemKind::NotLive => {

@@ -21,7 +21,16 @@ impl Moment {
     pub(crate) fn now() -> Self {
         // In this order a pause between two of them makes the reading older, never newer.
         let [raw, boot, monotonic] = [ClockId::MonotonicRaw, ClockId::Boottime, ClockId::Monotonic].map(read);
-        Self { boot, raw: (raw + boot).saturating_sub(monotonic) }
+        let now = Self { boot, raw: (raw + boot).saturating_sub(monotonic) };
+        #[cfg(feature = "test-util")]
+        let now = now.with([crate::test_util::ahead(0), crate::test_util::ahead(1)]);
+        now
+    }
+
+    /// That much later by either clock.
+    #[cfg(feature = "test-util")]
+    fn with(self, [boot, raw]: [Duration; 2]) -> Self {
+        Self { boot: self.boot + boot, raw: self.raw + raw }
     }
 
     #[cfg(test)]

@@ -28,8 +28,9 @@ pub enum Error {
     /// The lease has ended, or may have.
     #[error("the lease is lost: {0}")]
     Lost(Loss),
-    /// No node was reachable, or none found a leader, for as long as the client retries. Or TLS failed with each of its URLs for a
-    /// reason that no repeat mends, such as an authority that the client does not trust: then at once. Nothing was done.
+    /// No node was reachable, or none found a leader, for as long as the client retries. Or TLS failed twice with each of its
+    /// URLs, and as often as it has addresses, for a reason that no repeat mends, such as an authority that the client does not trust: then
+    /// soon. Nothing was done.
     #[error("the cluster is not available: {why}")]
     Unavailable {
         /// How the last attempt failed.
@@ -47,6 +48,9 @@ pub enum Error {
     /// The cluster rejected the request. Nothing was done.
     #[error("{}", .0.detail)]
     Rejected(Box<Problem>),
+    /// The client was [closed](crate::Client::close). Nothing was sent.
+    #[error("the client is closed")]
+    Closed,
     /// A watch cannot go on: the cluster no longer keeps events that old, or never had that revision. List the keys, and
     /// watch from the revision of the list.
     #[error("the changes after revision {after} are not available: {detail}")]
@@ -71,6 +75,9 @@ pub enum Loss {
     /// The time in which it certainly lived passed without a renewal. The cluster may still have it.
     #[error("no renewal was confirmed in time")]
     Unconfirmed,
+    /// A guard refused its token: a later one was there, and somebody else may work. [`Lease::stale`](crate::Lease::stale) says so.
+    #[error("a guard refused its token")]
+    Stale,
     /// It reached its [`max_hold`](crate::Lock::max_hold).
     #[error("it reached its maximum hold time")]
     MaxHold,

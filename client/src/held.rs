@@ -3,11 +3,12 @@
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use ringfence_wire::{Grant, LeaseId, Token};
+use ringfence_wire::{EndReason, Grant, LeaseId, Token};
 use tokio::sync::watch;
 
 use crate::clock::Moment;
 use crate::lifetime::{Confirmation, Lifetime};
+use crate::outlive::Least;
 use crate::{Loss, State};
 
 /// The longest sleep: the runtime's timers stand still while the machine sleeps.
@@ -75,6 +76,15 @@ impl Held {
     pub(crate) fn lose(&self, why: Loss) {
         self.known().lifetime.lose(why, Moment::now());
         self.told.send_replace(());
+    }
+
+    /// Its holder leaves it: it is lost for all who wait for that. Returns how long it lasts at least, which it does not if others may
+    /// have the keys.
+    pub(crate) fn leave(&self, least: Option<Least>) -> Option<Least> {
+        let released = Loss::Ended(EndReason::Released);
+        let state = self.state();
+        self.lose(released);
+        least.filter(|_| !matches!(state, State::Lost(loss) if loss != released && loss != Loss::MaxHold))
     }
 
     /// Returns when less than `margin` is left, or it is lost.

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use ringfence_wire::{Claim, EndReason, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
+use ringfence_wire::{Claim, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
 
-use crate::cluster::RETRY_FOR;
+use crate::attempts::RETRY_FOR;
 use crate::held::Held;
 use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
@@ -17,8 +17,9 @@ use crate::{Error, Loss, State};
 
 /// A granted lease. It is renewed in the background until it is [released](Self::release) or dropped.
 ///
-/// Dropping it releases it in the background, best effort: if the process exits at once, the lease ends with its
-/// time-to-live. With [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed.
+/// Dropping it releases it in the background, best effort. If its runtime has ended, or ends before that is done, it is released by
+/// another thread, for which the drop, or the end of the runtime, waits: for a second in all. With
+/// [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed.
 #[derive(Debug)]
 #[must_use = "dropping a lease releases it"]
 pub struct Lease {
@@ -166,7 +167,7 @@ impl Lease {
     /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        self.stop();
+        self.stop()?;
         let mut least = self.release.least.filter(|least| !least.is_over());
         // If this future is dropped, the release goes on in the background.
         let released = match &mut least {
@@ -189,8 +190,33 @@ impl Lease {
     /// releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
         self.release.is_armed = false;
-        self.renewals.remove(self.lease_id());
+        // A client that was closed has released it, and whoever adopts it learns of that.
+        let _ = self.renewals.remove(self.lease_id());
         self.lease_id()
+    }
+
+    /// Says that a guard has refused the [token](Self::token) as stale: a later lease on the key has been there. From now on this lease
+    /// is lost, for [`Loss::Stale`], for all who [wait](Self::lost) for that. Returns the error to end the work with.
+    ///
+    /// ```
+    /// # use ringfence_client::{Error, Lease};
+    /// # async fn put(_: [(&str, String); 3]) -> u16 { 200 }
+    /// async fn write(lease: &Lease) -> Result<(), Error> {
+    ///     match put(lease.headers("accounts/42")?).await {
+    ///         412 => Err(lease.stale()),
+    ///         _ => Ok(()),
+    ///     }
+    /// }
+    /// ```
+    pub fn stale(&self) -> Error {
+        self.held.lose(Loss::Stale);
+        self.check().err().unwrap_or(Error::Lost(Loss::Stale))
+    }
+
+    /// Another handle, which releases nothing when it is dropped.
+    pub(crate) fn copy(&self) -> Self {
+        let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
+        Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
     }
 
     fn lacks(&self, key: &str) -> Error {
@@ -206,14 +232,12 @@ impl Lease {
         }
     }
 
-    fn stop(&mut self) {
-        let released = Loss::Ended(EndReason::Released);
-        if matches!(self.state(), State::Lost(loss) if loss != released && loss != Loss::MaxHold) {
-            // Others may have the keys.
-            self.release.least = None;
-        }
-        self.renewals.remove(self.lease_id());
-        self.held.lose(released);
+    /// Fails if the client was closed, and has released it.
+    fn stop(&mut self) -> Result<(), Error> {
+        let removed = self.renewals.remove(self.lease_id());
+        self.release.least = self.held.leave(self.release.least);
+        self.release.is_armed &= removed.is_ok();
+        removed
     }
 }
 
@@ -221,7 +245,8 @@ impl Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if self.release.is_armed {
-            self.stop();
+            // If it fails, there is nothing to release.
+            let _ = self.stop();
         }
     }
 }

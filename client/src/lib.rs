@@ -60,6 +60,8 @@
 //! - If more than eight acquires and releases are in flight, further ones share requests (`POST /v1/batch`): a program
 //!   with many short leases gets about twice as many that way. No call waits for others to arrive. If grants wait for
 //!   the mirror, nothing is batched.
+//! - A program that ends leaves nothing behind: [`Client::close`] releases what is held, and when a runtime ends, a thread of its own
+//!   does, for a second at most. Not so if the process is killed, or calls `std::process::exit`.
 //! - It splits a wait into PUTs of 30 s that keep the place. After a wait, or a repeated PUT, it renews the lease once before
 //!   handing it out.
 //!
@@ -70,6 +72,7 @@
 //! one client can deadlock each other; one lease on several keys cannot.
 
 mod acquire;
+mod attempts;
 mod backoff;
 mod client;
 mod clock;
@@ -77,6 +80,8 @@ mod cluster;
 mod consistency;
 mod error;
 mod held;
+mod last;
+mod lead;
 mod lease;
 mod lifetime;
 mod list;
@@ -84,7 +89,10 @@ mod lock;
 mod outcome;
 mod outlive;
 mod release;
+mod releases;
 mod renewal;
+#[cfg(feature = "test-util")]
+pub mod test_util;
 mod transport;
 mod watch;
 
@@ -101,7 +109,7 @@ pub use ringfence_wire::{
     Operation, Revision, Role, RulesRange, Token, Upgraded, Verdict, VerdictName, WantedKey, WatchEvent,
     WatchEventName, WatchedKey,
 };
-pub use transport::{Credential, Tls};
+pub use transport::{Credential, TLS_LOG, Tls};
 pub use watch::{Event, Watch};
 
 /// Its example compiles.

@@ -94,6 +94,11 @@ impl Lifetime {
         Self { renews: false, ..self }
     }
 
+    /// Whether it is renewed.
+    pub(crate) fn renews(&self) -> bool {
+        self.renews
+    }
+
     /// Its holder gives it up at `moment`.
     pub(crate) fn at_most_until(self, moment: Moment) -> Self {
         Self { hold_until: Some(moment), ..self }

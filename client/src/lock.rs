@@ -12,6 +12,7 @@ use crate::clock::Moment;
 use crate::held::Held;
 use crate::lifetime::Lifetime;
 use crate::outlive::Least;
+use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
 use crate::{Error, Lease};
 
@@ -111,8 +112,8 @@ impl Lock {
     }
 
     /// Keeps others out for at least this time, at most 24 h: a lease that is released or dropped earlier lasts until then, also if this
-    /// process ends, and is then released. If it is dropped, [settle](crate::Client::settle) before the process ends. So a job that takes a second runs once, on whichever of ten machines with clocks that
-    /// differ starts it first. A lease that is lost is not kept. Counts from the grant.
+    /// process ends, and is then released. So a job that takes a second runs once, on whichever of ten machines with
+    /// clocks that differ starts it first. A lease that is lost is not kept. Counts from the grant.
     pub fn hold_at_least(self, hold_at_least: Duration) -> Self {
         Self { hold_at_least: Some(hold_at_least), ..self }
     }
@@ -120,10 +121,20 @@ impl Lock {
     /// Acquires: waits its turn, first come first served, through changes of the leader. If this future is dropped, the
     /// place in the queue, or the grant, is released in the background.
     pub async fn acquire(self) -> Result<Lease, Error> {
+        let (held, release, mirrored) = self.hold().await?;
+        Ok(Lease { held, renewals: self.renewals, release, mirrored })
+    }
+
+    /// The lease, which the client now holds.
+    async fn hold(&self) -> Result<(Arc<Held>, ReleaseGuard, Option<bool>), Error> {
         let request = self.request()?;
+        let cluster = &self.renewals.cluster;
+        // Whoever closes the client waits until this has given back what it may have been granted.
+        let _acquiring = cluster.releases.acquiring();
+        cluster.check_open()?;
         // A lookup is not part of the wait.
-        self.renewals.cluster.nodes.resolve().await;
-        let acquire = Acquire::new(&self.renewals.cluster, &request, self.wait);
+        cluster.nodes.resolve().await;
+        let acquire = Acquire::new(cluster, &request, self.wait);
         let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
         // The request may have waited for the grant for long.
         release.least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
@@ -135,10 +146,8 @@ impl Lock {
             lifetime = lifetime.without_renewals();
         }
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
-        if self.renews {
-            self.renewals.add(&held, &release.runtime);
-        }
-        Ok(Lease { held, renewals: self.renewals, release, mirrored })
+        self.renewals.add(&held, release.least, &release.runtime)?;
+        Ok((held, release, mirrored))
     }
 
     /// Tries once: [`Error::Held`] if a key is not free.

@@ -12,6 +12,7 @@
 
 use std::time::Duration;
 
+use ringfence_tls::cut;
 use ringfence_wire::{Problem, ProblemKind};
 
 use crate::transport::{Failure, Response};
@@ -42,12 +43,14 @@ impl<T> Outcome<T> {
     ) -> Self {
         let response = match result {
             Ok(response) => response,
-            Err(Failure::NotSent(why) | Failure::Untrusted(why)) => return Self::NotDone(why),
+            Err(Failure::NotSent(why) | Failure::Untrusted(_, why)) => return Self::NotDone(why),
             Err(Failure::Broken(why)) => return Self::Ambiguous(why),
         };
         let status = response.status.as_u16();
         if response.status.is_success() {
-            let unreadable = |error| Self::Ambiguous(format!("unreadable {status}: {error}"));
+            let unreadable = |error: serde_json::Error| {
+                Self::Ambiguous(format!("unreadable {status}: {}", cut(error.to_string())))
+            };
             return read(&response).map_or_else(unreadable, Self::Done);
         }
         match response.problem() {
@@ -121,6 +124,27 @@ mod tests {
         ] {
             assert!(matches!(outcome(status, body), Outcome::Ambiguous(_)), "{status} {body}");
         }
+    }
+
+    #[test]
+    fn of_what_a_stranger_writes_little_is_told() {
+        let long = "x".repeat(10_000);
+        let of = |kind: ProblemKind| {
+            outcome(kind.status(), &serde_json::to_string(&Problem::new(kind, long.as_str())).unwrap())
+        };
+        let told = |outcome| match outcome {
+            Outcome::Refused(problem) | Outcome::Limited(problem, _) => problem.detail,
+            Outcome::NotDone(why) | Outcome::Ambiguous(why) => why,
+            Outcome::Done(_) => panic!("it was done"),
+        };
+        let problems = ProblemKind::ALL.iter().map(|kind| (told(of(*kind)), 5_000));
+        for (why, most) in problems.chain([(told(outcome(200, &format!("\"{long}\""))), 400)]) {
+            assert!(why.contains("xxx") && why.chars().count() < most, "{why}");
+        }
+        let advice = format!("{}\u{1b}[2J: do this", "x".repeat(1_000));
+        let problem = serde_json::to_string(&Problem::new(ProblemKind::Forbidden, advice.as_str())).unwrap();
+        let why = told(outcome(ProblemKind::Forbidden.status(), &problem));
+        assert_eq!(why, advice.replace('\u{1b}', " "));
     }
 
     #[test]

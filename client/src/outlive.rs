@@ -9,17 +9,11 @@
 //! that would live for longer does, unless it is released. The renewal is sent also for such a lease: its answer tells whether the
 //! lease was lost before, as the answer to a release does.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_wire::{LeaseId, MAX_TTL_MS, MIN_TTL_MS, Ttl};
-use tokio::runtime::Handle;
-use tokio::time::sleep;
+use ringfence_wire::{MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
-use crate::Error;
 use crate::clock::Moment;
-use crate::cluster::{Cluster, RELEASE_FOR};
-use crate::held::nap;
 
 /// The allowance for clocks that differ, as a fraction of the time.
 const DRIFT: u32 = 500;
@@ -39,8 +33,18 @@ impl Least {
     }
 
     /// What is left of it, by the clock that shows more; zero once it has passed.
-    fn left(&self) -> Duration {
+    pub(crate) fn left(&self) -> Duration {
         self.time.saturating_sub(Moment::now().since(self.since))
+    }
+
+    /// Whether the cluster has confirmed it.
+    pub(crate) fn is_sure(&self) -> bool {
+        self.is_sure
+    }
+
+    /// The cluster has confirmed it.
+    pub(crate) fn confirm(&mut self) {
+        self.is_sure = true;
     }
 
     pub(crate) fn is_over(&self) -> bool {
@@ -48,45 +52,10 @@ impl Least {
     }
 
     /// A time-to-live that lasts so long by the clock of this process.
-    fn ttl(&self) -> Ttl {
+    pub(crate) fn ttl(&self) -> Ttl {
         let left = self.left();
         let ms = u32::try_from((left + left / DRIFT).as_millis() + 1).unwrap_or(u32::MAX);
         Ttl::from_ms(ms.clamp(MIN_TTL_MS, MAX_TTL_MS)).expect("it is within the bounds")
-    }
-}
-
-impl Cluster {
-    /// Has the lease last for so long, even if this process ends.
-    pub(crate) async fn keep(
-        &self,
-        lease_id: LeaseId,
-        least: &mut Least,
-        retry_for: Duration,
-    ) -> Result<(), Error> {
-        if !least.is_sure {
-            self.renew_within(lease_id, Some(least.ttl()), retry_for).await?;
-            least.is_sure = true;
-        }
-        Ok(())
-    }
-
-    /// Releases the lease when it was held for so long, on `runtime`, best effort.
-    pub(crate) fn release_later(self: &Arc<Self>, lease_id: LeaseId, mut least: Least, runtime: &Handle) {
-        let cluster = Arc::clone(self);
-        let retry_for = least.left().max(RELEASE_FOR);
-        let counted = (!least.is_sure).then(|| self.count_release());
-        drop(runtime.spawn(async move {
-            if let Err(Error::Lost(_)) = cluster.keep(lease_id, &mut least, retry_for).await {
-                return;
-            }
-            // Of another error, nobody is left to tell. Who waits for releases does not wait for the time to pass: the lease ends by itself,
-            // too.
-            drop(counted);
-            while !least.is_over() {
-                sleep(nap(least.left())).await;
-            }
-            cluster.release_in_background(lease_id, &Handle::current());
-        }));
     }
 }
 

@@ -21,15 +21,17 @@ use tokio::sync::Notify;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 
-use crate::Loss;
+use crate::attempts::{ATTEMPT_TIMEOUT, Attempts};
 use crate::clock::Moment;
-use crate::cluster::{ATTEMPT_TIMEOUT, Attempts, Cluster};
+use crate::cluster::Cluster;
 use crate::held::{Held, MAX_SLEEP};
 use crate::lifetime::Confirmation;
 use crate::outcome::Outcome;
+use crate::outlive::Least;
 use crate::transport::{Request, Response};
+use crate::{Error, Loss};
 
-/// The leases that are renewed.
+/// The leases that the client holds, and renews unless they are to end by themselves.
 #[derive(Debug)]
 pub(crate) struct Renewals {
     pub(crate) cluster: Arc<Cluster>,
@@ -44,11 +46,15 @@ struct Leases {
     task: Option<JoinHandle<()>>,
     /// The task looks again then, and has nothing to do earlier.
     next_look: Option<Moment>,
+    /// No lease is added any more.
+    are_closed: bool,
 }
 
 #[derive(Debug)]
 struct Renewed {
     held: Arc<Held>,
+    /// It is not released earlier.
+    least: Option<Least>,
     /// Whether a call for it is under way.
     in_flight: bool,
     /// A pause after the last call, which may have been in vain, or so slow that the lease is due again.
@@ -71,12 +77,23 @@ impl Renewals {
         Self { cluster, leases: Mutex::default(), wake: Notify::new() }
     }
 
-    /// Renews this lease from now on, by a task on `runtime` unless there is one.
-    pub(crate) fn add(self: &Arc<Self>, held: &Arc<Held>, runtime: &Handle) {
+    /// Holds this lease from now on, and renews it, by a task on `runtime` unless there is one. Fails once the client is closed.
+    pub(crate) fn add(
+        self: &Arc<Self>,
+        held: &Arc<Held>,
+        least: Option<Least>,
+        runtime: &Handle,
+    ) -> Result<(), Error> {
         let mut leases = self.leases();
-        let renewed = Renewed { held: Arc::clone(held), in_flight: false, not_before: None };
+        if leases.are_closed {
+            return Err(Error::Closed);
+        }
+        let renewed = Renewed { held: Arc::clone(held), least, in_flight: false, not_before: None };
         let look_at = renewed.look_at();
         leases.by_id.insert(held.lease_id, renewed);
+        if !held.lifetime().renews() {
+            return Ok(());
+        }
         if leases.task.as_ref().is_none_or(JoinHandle::is_finished) {
             // The calls of a task end with it.
             leases.by_id.values_mut().for_each(|renewed| renewed.in_flight = false);
@@ -86,11 +103,30 @@ impl Renewals {
         {
             self.wake.notify_one();
         }
+        Ok(())
     }
 
-    /// Renews this lease no longer. If it was the last, the task ends at its next look.
-    pub(crate) fn remove(&self, lease_id: LeaseId) {
-        self.leases().by_id.remove(&lease_id);
+    /// Holds this lease no longer. If it was the last, the task ends at its next look. Fails if the client was closed before, and has
+    /// released it.
+    pub(crate) fn remove(&self, lease_id: LeaseId) -> Result<(), Error> {
+        let mut leases = self.leases();
+        match leases.by_id.remove(&lease_id) {
+            None if leases.are_closed => Err(Error::Closed),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the task, and returns the leases that are to be released, and how long they last at least. They are lost for all who wait
+    /// for that.
+    pub(crate) fn close(&self) -> Vec<(LeaseId, Option<Least>)> {
+        let by_id = {
+            let mut leases = self.leases();
+            leases.are_closed = true;
+            std::mem::take(&mut leases.by_id)
+        };
+        self.wake.notify_one();
+        let release = |renewed: Renewed| (renewed.held.lease_id, renewed.held.leave(renewed.least));
+        by_id.into_values().map(release).collect()
     }
 
     async fn run(self: Arc<Self>) {
@@ -110,26 +146,27 @@ impl Renewals {
     /// The calls to make now, and when to look again; `None` if no lease is left, and the task has to end.
     fn look(&self, now: Moment) -> Option<(Vec<Vec<Arc<Held>>>, Moment)> {
         let mut leases = self.leases();
-        leases.by_id.retain(|_, renewed| !renewed.held.is_lost());
-        if leases.by_id.is_empty() {
-            leases.task = None;
+        let Leases { by_id, task, next_look, .. } = &mut *leases;
+        // Those that are lost stay: whoever has them has not released them.
+        let is_live = |held: &Held| held.lifetime().renews() && !held.is_lost();
+        let mut live: Vec<_> = by_id.values_mut().filter(|renewed| is_live(&renewed.held)).collect();
+        if live.is_empty() {
+            *task = None;
             return None;
         }
         let is_past = |at: Option<Moment>| at.is_some_and(|at| now.has_reached(at));
-        let mut due: Vec<&mut Renewed> =
-            leases.by_id.values_mut().filter(|renewed| renewed.is_ready(now)).collect();
-        if due.iter().any(|renewed| is_past(renewed.held.lifetime().renew_at())) {
-            due.retain(|renewed| is_past(renewed.held.lifetime().renew_early_at()));
-        } else {
-            due.clear();
+        let mut ready: Vec<_> = live.iter_mut().filter(|renewed| renewed.is_ready(now)).collect();
+        let mut due = Vec::new();
+        if ready.iter().any(|renewed| is_past(renewed.held.lifetime().renew_at())) {
+            ready.retain(|renewed| is_past(renewed.held.lifetime().renew_early_at()));
+            due.extend(ready.iter().map(|renewed| Arc::clone(&renewed.held)));
+            ready.iter_mut().for_each(|renewed| renewed.in_flight = true);
         }
-        due.iter_mut().for_each(|renewed| renewed.in_flight = true);
-        let held = |renewed: &&mut Renewed| Arc::clone(&renewed.held);
-        let calls = due.chunks(MAX_BATCH).map(|chunk| chunk.iter().map(held).collect()).collect();
-        let at_the_latest = now.after(MAX_SLEEP);
-        let next_look = leases.by_id.values().filter_map(Renewed::look_at).fold(at_the_latest, Moment::min);
-        leases.next_look = Some(next_look);
-        Some((calls, next_look))
+        let calls = due.chunks(MAX_BATCH).map(<[_]>::to_vec).collect();
+        let look_at = live.iter().filter_map(|renewed| renewed.look_at());
+        let soonest = look_at.fold(now.after(MAX_SLEEP), Moment::min);
+        *next_look = Some(soonest);
+        Some((calls, soonest))
     }
 
     /// Renews these leases together, until an outcome is definite or none of them is left.
@@ -235,7 +272,7 @@ mod tests {
             Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap(),
         )));
         let held = held(sent);
-        let renewed = Renewed { held: Arc::clone(&held), in_flight: false, not_before: None };
+        let renewed = Renewed { held: Arc::clone(&held), least: None, in_flight: false, not_before: None };
         renewals.leases().by_id.insert(held.lease_id, renewed);
         (Arc::new(renewals), held)
     }
@@ -253,10 +290,10 @@ mod tests {
         assert_eq!(calls(&renewals, due), [0; 0], "one at a time");
         let (ended, next) = [(); 2].map(|()| Builder::new_current_thread().build().unwrap()).into();
         renewals.leases().task = Some(ended.spawn(std::future::pending()));
-        renewals.add(&held(sent), next.handle());
+        renewals.add(&held(sent), None, next.handle()).unwrap();
         assert_eq!(calls(&renewals, due), [1], "the first is under way");
         drop(ended);
-        renewals.add(&held(sent), next.handle());
+        renewals.add(&held(sent), None, next.handle()).unwrap();
         assert_eq!(calls(&renewals, due), [3]);
     }
 

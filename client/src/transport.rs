@@ -12,4 +12,5 @@ pub(crate) use distrust::Distrust;
 pub(crate) use http::{Failure, Request, Response, Streaming, encode};
 pub(crate) use node::Node;
 pub(crate) use nodes::Nodes;
-pub use tls::{Credential, Tls};
+pub(crate) use tls::Cause;
+pub use tls::{Credential, TLS_LOG, Tls};

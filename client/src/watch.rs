@@ -6,7 +6,7 @@
 
 mod sse;
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,16 +14,18 @@ use std::time::Duration;
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 use hyper::body::Bytes;
+use ringfence_tls::cut;
 use ringfence_wire::{CLUSTER_HEADER, ProblemKind, Revision, WatchEvent, WatchEventName};
 use serde::Serialize;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use self::sse::{Frame, Parser};
 use crate::Error;
+use crate::attempts::{ATTEMPT_TIMEOUT, RETRY_FOR};
 use crate::backoff::Backoff;
-use crate::cluster::{ATTEMPT_TIMEOUT, Cluster, RETRY_FOR};
+use crate::cluster::Cluster;
 use crate::outcome::Outcome;
-use crate::transport::{Distrust, Failure, Node, Request, Streaming, encode};
+use crate::transport::{Cause, Distrust, Failure, Node, Request, Streaming, encode};
 
 /// A stream is broken after this silence: a node with contact to a leader sends something every 15 s.
 const SILENCE: Duration = Duration::from_secs(45);
@@ -66,20 +68,34 @@ type Tell = Box<dyn Fn(&str) + Send + Sync>;
 struct Trouble {
     tell: Option<Tell>,
     /// Since it was connected last.
-    told: BTreeSet<String>,
+    told: Vec<Reason>,
 }
+
+/// What makes two reasons one, whatever their words say of times and revisions, which are others at each attempt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Reason {
+    /// This server and the client do not trust each other.
+    Untrusted(String, Cause),
+    /// This server no longer keeps the events to go on from.
+    Gone(String),
+    /// In constant words.
+    Said(String),
+}
+
+/// A reason, and its words.
+type Why = (Reason, String);
 
 /// The most reasons that are told. More would be one in many words.
 const MAX_TOLD: usize = 16;
 
 impl Trouble {
-    fn note(&mut self, why: String) {
+    fn note(&mut self, (reason, why): Why) {
         if let Some(tell) = &self.tell
             && self.told.len() < MAX_TOLD
-            && !self.told.contains(&why)
+            && !self.told.contains(&reason)
         {
+            self.told.push(reason);
             tell(&why);
-            self.told.insert(why);
         }
     }
 }
@@ -161,7 +177,7 @@ impl Watch {
                     if !self.was_connected
                         && (begun.elapsed() >= RETRY_FOR || self.distrust.is_of_all(&self.cluster.nodes)) =>
                 {
-                    return Err(Error::Unavailable { why });
+                    return Err(Error::Unavailable { why: why.1 });
                 }
                 Some(why) => {
                     self.trouble.note(why);
@@ -187,7 +203,7 @@ impl Watch {
         if let Err(why) = self.parse(bytes) {
             self.stream = None;
             self.after = self.events.back().map(|event| event.change.revision.0).or(self.after);
-            self.error = Some(Error::Unavailable { why: format!("an unreadable stream: {why}") });
+            self.error = Some(Error::Unavailable { why: format!("an unreadable stream: {}", cut(why)) });
         } else if !self.events.is_empty() {
             self.backoff.reset();
         }
@@ -204,23 +220,13 @@ impl Watch {
     }
 
     /// Connects to a node. Returns why it could not for now, or an error that is final.
-    async fn connect(&mut self) -> Result<Option<String>, Error> {
+    async fn connect(&mut self) -> Result<Option<Why>, Error> {
+        self.cluster.check_open()?;
         let nodes = &self.cluster.nodes;
-        let node = nodes.for_watch();
-        let asked = Instant::now();
-        let opened = async {
-            if !nodes.is_met(&node) {
-                nodes.meet(&node).await?;
-            }
-            let streaming = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await?;
-            let (cluster, is_done) = (
-                streaming.response.headers().get(CLUSTER_HEADER),
-                streaming.response.status() == StatusCode::OK,
-            );
-            let is_own = nodes.check_cluster(&node, cluster, is_done);
-            is_own.map(|()| streaming).map_err(Failure::NotSent)
-        };
-        let response = match opened.await {
+        let (node, asked) = (nodes.for_watch(), Instant::now());
+        let opened = self.open(&node).await;
+        self.distrust.note(&node, &opened);
+        let response = match opened {
             Ok(streaming) if streaming.response.status() == StatusCode::OK => {
                 let parser = Parser::after(self.after);
                 self.stream = Some(Stream { node, streaming, parser, heard_at: Instant::now() });
@@ -232,7 +238,12 @@ impl Watch {
             Err(failure) => Err(failure),
         };
         let silent_since = response.is_err().then_some(asked);
-        self.distrust.note(&node, &response);
+        let cause = if let Err(Failure::Untrusted(cause, _)) = &response { Some(*cause) } else { None };
+        let server = || node.server.to_string();
+        let said = |why: String| {
+            let reason = cause.map(|cause| Reason::Untrusted(server(), cause));
+            Ok(Some((reason.unwrap_or_else(|| Reason::Said(why.clone())), why)))
+        };
         match Outcome::of(response, |_| Ok(())) {
             Outcome::Refused(problem) if problem.kind == ProblemKind::HistoryGone => {
                 nodes.failed(&node, None);
@@ -242,22 +253,35 @@ impl Watch {
                         Err(Error::HistoryGone { after, detail: problem.detail })
                     }
                     // Another node may keep more.
-                    _ => Ok(Some(problem.detail)),
+                    _ => Ok(Some((Reason::Gone(server()), problem.detail))),
                 }
             }
             // Another node may have room for one more watch. This one may keep the events.
             Outcome::Limited(problem, _) => {
                 nodes.failed(&node, None);
                 self.gone = 0;
-                Ok(Some(problem.detail))
+                said(problem.detail)
             }
             Outcome::Refused(problem) => Err(Error::Rejected(problem)),
             Outcome::NotDone(why) | Outcome::Ambiguous(why) => {
                 nodes.failed(&node, silent_since);
-                Ok(Some(why))
+                said(why)
             }
-            Outcome::Done(()) => Ok(Some("a success that is no stream".to_owned())),
+            Outcome::Done(()) => said("a success that is no stream".to_owned()),
         }
+    }
+
+    /// Opens the stream at `node`, of which it is known then to which cluster it belongs.
+    async fn open(&self, node: &Arc<Node>) -> Result<Streaming, Failure> {
+        let nodes = &self.cluster.nodes;
+        if !nodes.is_met(node) {
+            nodes.meet(node).await?;
+        }
+        let streaming = node.server.open(&self.request(), ATTEMPT_TIMEOUT).await?;
+        let cluster = streaming.response.headers().get(CLUSTER_HEADER);
+        let is_done = streaming.response.status() == StatusCode::OK;
+        let is_own = nodes.check_cluster(node, cluster, is_done);
+        is_own.map(|()| streaming).map_err(Failure::NotSent)
     }
 
     /// The position is in the query: unlike a browser, this client writes a new URL each time.
@@ -277,9 +301,40 @@ fn event(frame: &Frame) -> serde_json::Result<Option<Event>> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use ringfence_wire::{EndReason, Token};
+    use tokio_rustls::rustls::AlertDescription;
 
     use super::*;
+
+    /// `ringfence watch` printed each of them: a certificate that ended 3 seconds ago, 4 seconds ago, …
+    #[test]
+    fn a_reason_is_told_once_whatever_its_words_say_of_times() {
+        let told = Arc::<Mutex<Vec<String>>>::default();
+        let tells = Arc::clone(&told);
+        let tell: Tell = Box::new(move |why| tells.lock().unwrap().push(why.to_owned()));
+        let mut trouble = Trouble { tell: Some(tell), ..Trouble::default() };
+        let untrusted = |server: &str| Reason::Untrusted(server.to_owned(), Cause::Ended);
+        let own = |alert| Reason::Untrusted("a".to_owned(), Cause::Own(alert));
+        let said = |why: &str| Reason::Said(why.to_owned());
+        for (reason, why) in [
+            (untrusted("a"), "3 s ago"),
+            (untrusted("a"), "4 s ago"),
+            (untrusted("b"), "4 s ago"),
+            (Reason::Gone("a".to_owned()), "after 7"),
+            (Reason::Gone("a".to_owned()), "after 8"),
+            (said("stopping"), "stopping"),
+            (untrusted("a"), "5 s ago"),
+            (own(AlertDescription::CertificateExpired), "ended 6 s ago"),
+            (own(AlertDescription::UnknownCA), "unknown"),
+            (own(AlertDescription::CertificateExpired), "ended 7 s ago"),
+        ] {
+            trouble.note((reason, why.to_owned()));
+        }
+        let once = ["3 s ago", "4 s ago", "after 7", "stopping", "ended 6 s ago", "unknown"];
+        assert_eq!(*told.lock().unwrap(), once);
+    }
 
     #[test]
     fn a_change_names_its_keys_and_an_unknown_kind_is_ignored() {

@@ -5,6 +5,8 @@
 mod scripted {
     mod acquire;
     mod batch;
+    mod close;
+    mod lead;
     mod leader;
     mod node;
     mod outlive;

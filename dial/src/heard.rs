@@ -11,7 +11,8 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use crate::names::Name;
 
 /// A connection, or its reading half, that notes whether its address answers: when the first bytes arrive, or when it is dropped
-/// before. The kernel of a process that hangs accepts connections, too.
+/// before. The kernel of a process that hangs accepts connections, too. Of a connection with a handshake, only bytes that come
+/// [through](Heard::through) it count: one that is refused is of no use.
 #[derive(Debug)]
 pub struct Heard<T> {
     stream: T,
@@ -42,6 +43,17 @@ impl Heard<TcpStream> {
     pub fn into_split(self) -> (Heard<OwnedReadHalf>, OwnedWriteHalf) {
         let (reader, writer) = self.stream.into_split();
         (Heard { stream: reader, first: self.first }, writer)
+    }
+}
+
+impl<S> Heard<S> {
+    /// What `handshake` makes of the connection, which has not answered yet. If that fails, it never will.
+    ///
+    /// # Errors
+    /// Those of the handshake.
+    pub async fn through<T, E>(self, handshake: impl AsyncFnOnce(S) -> Result<T, E>) -> Result<Heard<T>, E> {
+        let Self { stream, first } = self;
+        Ok(Heard { stream: handshake(stream).await?, first })
     }
 }
 

@@ -13,7 +13,8 @@
 //! - **The last good addresses are used at once**, while a lookup renews them in the background. A name server that is down
 //!   stops nobody who has connected before.
 //! - **All addresses are tried**, staggered and the families in turn ([RFC 8305](https://www.rfc-editor.org/rfc/rfc8305)), the
-//!   one that answered last first. One whose last connection brought nothing comes last: its process may hang.
+//!   one that answered last first. One whose last connection brought nothing comes last: its process may hang, or not be
+//!   who it is to be.
 //!
 //! Addresses are known per process, for all who connect. An IP address needs no lookup.
 //!

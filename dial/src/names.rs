@@ -90,6 +90,11 @@ impl Name {
         is_resolved
     }
 
+    /// The last good addresses.
+    pub(crate) fn known(&self) -> Vec<IpAddr> {
+        self.state.borrow().addresses.clone()
+    }
+
     /// The last good addresses in the order to try them, while a lookup in the background renews them. Waits for the first lookup,
     /// for at most `within`.
     pub(crate) async fn addresses(self: &Arc<Self>, within: Duration) -> Result<Vec<IpAddr>, Error> {

@@ -53,6 +53,14 @@ impl Target {
         self.addresses(within).await.map(drop)
     }
 
+    /// The addresses as far as they are known now; none before the first lookup has succeeded.
+    pub fn known(&self) -> Vec<IpAddr> {
+        match &self.host {
+            Host::Ip(ip) => vec![*ip],
+            Host::Name(name) => name.known(),
+        }
+    }
+
     /// Connects, within this time. Waiting for a lookup counts.
     pub async fn connect(&self, within: Duration) -> Result<Heard<TcpStream>, Error> {
         let deadline = Instant::now() + within;

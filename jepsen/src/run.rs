@@ -248,7 +248,7 @@ async fn go(
     while let Some(ended) = processes.join_next().await {
         ended.context("a process of the load has panicked")?;
     }
-    load.library.settle().await;
+    load.library.close(Duration::from_secs(60)).await;
     field.heal().await.context("the cluster did not heal")?;
     history.end.healed_us = load.clock.now_us();
     Ok(())

@@ -6,6 +6,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use redis::RedisError;
+use ringfence_tls::Authorities;
 use ringfence_wire::{Key, Revision};
 use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
@@ -58,6 +59,11 @@ impl Mirror {
     /// Whether answers wait for Redis.
     pub fn mode(&self) -> MirrorMode {
         self.shared.config.settings.mode
+    }
+
+    /// The authorities of Redis, if their file is named. Each connection is made with those of the last look at it.
+    pub fn authorities(&self) -> Option<Arc<Authorities>> {
+        self.shared.config.authorities.clone()
     }
 
     /// Publishes from `source`. Run it while this node leads, and drop it when the node no longer does. It needs a tokio

@@ -1,4 +1,5 @@
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -7,6 +8,7 @@ use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo, RedisError,
     TlsCertificates,
 };
+use ringfence_tls::Authorities;
 use uuid::Uuid;
 
 use crate::names::Names;
@@ -31,7 +33,7 @@ pub struct Settings {
     pub retention: Duration,
     /// How many keys a second the slow sweep compares, to find foreign writes; 0 turns it off.
     pub sweep_keys_per_s: u32,
-    /// A PEM file of the authorities to trust instead of the system's.
+    /// A PEM file of the authorities to trust instead of the system's. Whoever makes the mirror has it [loaded again](crate::Mirror::authorities).
     pub tls_ca: Option<PathBuf>,
     /// Take Redis over from this cluster even while it is alive. Any other owner must fall silent first.
     pub take_over: Option<Uuid>,
@@ -62,7 +64,7 @@ pub(crate) struct Config {
     pub(crate) settings: Settings,
     pub(crate) url: RedisUrl,
     pub(crate) names: Names,
-    certificates: Option<Vec<u8>>,
+    pub(crate) authorities: Option<Arc<Authorities>>,
 }
 
 impl Settings {
@@ -100,20 +102,13 @@ impl Settings {
             let why = "must not be `guard`: the numbers of the guard for Redis begin with it";
             return Err(refuse("mirror.prefix", why.to_owned()));
         }
-        let read = self.tls_ca.as_ref().map(|path| {
-            let why = |error| format!("cannot read {}: {error}", path.display());
-            std::fs::read(path).map_err(|error| refuse("mirror.tls-ca", why(error)))
-        });
-        let certificates = read.transpose()?;
-        if certificates.is_some() && !url.tls {
+        if self.tls_ca.is_some() && !url.tls {
             return Err(refuse("mirror.tls-ca", "the scheme of the URL must be rediss".to_owned()));
         }
-        let config = Config { url, names: Names::new(&self.prefix), certificates, settings: self };
-        // Parses the certificates.
-        let nowhere = Address { host: "localhost".to_owned(), port: 1 };
-        let parsed = config.client(&nowhere, &Login::default(), 0);
-        parsed.map_err(|error| refuse("mirror.tls-ca", error.to_string()))?;
-        Ok(config)
+        let authorities = self.tls_ca.clone().map(Authorities::load).transpose();
+        let authorities = authorities.map_err(|error| refuse("mirror.tls-ca", error.to_string()))?;
+        let authorities = authorities.map(Arc::new);
+        Ok(Config { url, names: Names::new(&self.prefix), authorities, settings: self })
     }
 }
 
@@ -142,8 +137,8 @@ impl Config {
         }
         let tcp = TcpSettings::default().set_nodelay(true);
         let info = address.into_connection_info()?.set_redis_settings(redis).set_tcp_settings(tcp);
-        let Some(certificates) = &self.certificates else { return Client::open(info) };
-        let root_cert = Some(certificates.clone());
+        let Some(authorities) = &self.authorities else { return Client::open(info) };
+        let root_cert = Some(authorities.live().into_bytes());
         Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert })
     }
 }

@@ -222,9 +222,10 @@ impl Handle {
         }
     }
 
-    /// The URL of the leader's HTTP listener, if both are known.
-    pub fn leader_url(&self) -> Option<String> {
-        self.shared.peers.directory.url(self.shared.leader()?)
+    /// The URL of the leader's HTTP listener, if both are known, as of at most 50 ms ago while the Raft thread runs; `None` soon after it
+    /// hangs. Takes no lock.
+    pub fn leader_url(&self) -> Option<Arc<String>> {
+        self.shared.leader_url.get()
     }
 
     /// Whether this node can serve: it hears a leader, who is confirmed by a quorum and answers it, it has applied what was committed,

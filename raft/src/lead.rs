@@ -1,6 +1,6 @@
 //! The task that keeps [`Leading`](crate::time::leading::Leading) true, advances its clock, and proposes what only time
 //! requires: the first entry of a new cluster, and entries that carry the time, when something is due, and now and then before
-//! that, because the next leader starts from the last one.
+//! that, because the next leader starts from the last one. It also publishes where the leader is.
 
 use std::mem;
 use std::sync::Arc;
@@ -41,6 +41,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
             // Until this node has applied the first entry of its own term, and of a new cluster.
             _ = progress.changed(), if term_opened.borrow().is_none() && replica.raft.is_leader() => {}
         }
+        replica.publish_leader();
         let known = raft_metrics.borrow_watched().current_leader;
         if known != leader {
             leader_changes.increment(known.is_some().into());

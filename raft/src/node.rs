@@ -237,6 +237,7 @@ impl Node {
             changing: tokio::sync::Mutex::default(),
             given_up: GivenUp::default(),
             cut_off: tokio::sync::watch::Sender::default(),
+            leader_url: Default::default(),
         });
         let handle = Handle::new(Arc::clone(&replica));
         let _ = server.raft.set(raft.clone());

@@ -34,6 +34,7 @@ mod peers;
 mod server;
 mod silence;
 mod snapshot;
+mod successor;
 #[cfg(test)]
 mod tests;
 mod tls;

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use arc_swap::ArcSwapOption;
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{Instant as _, RaftMetrics, ServerState};
 use ringfence_wire::{Key, Revision};
 use tokio::sync::watch;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
@@ -42,6 +43,24 @@ pub(crate) struct Replica {
     pub(crate) given_up: GivenUp,
     /// Whether this node is cut off: see `fitness`.
     pub(crate) cut_off: watch::Sender<bool>,
+    pub(crate) leader_url: LeaderUrl,
+}
+
+/// The URL of the leader's HTTP listener, and when the Raft thread last said so. Every response has it, so it is read without a lock,
+/// which a thread that hangs could have.
+#[derive(Debug, Default)]
+pub(crate) struct LeaderUrl(ArcSwapOption<(Arc<String>, Instant)>);
+
+impl LeaderUrl {
+    fn publish(&self, url: Option<String>) {
+        self.0.store(url.map(|url| Arc::new((Arc::new(url), Instant::now()))));
+    }
+
+    /// `None` also if that was said too long ago: the Raft thread hangs, and another node may lead.
+    pub(crate) fn get(&self) -> Option<Arc<String>> {
+        let said = self.0.load_full().filter(|said| said.1.elapsed() < LEADER_LOST)?;
+        Some(Arc::clone(&said.0))
+    }
 }
 
 /// What publishes this node's fences while it leads, as far as the other nodes need to know it.
@@ -98,6 +117,11 @@ impl Replica {
             false => self.peers.directory.followed_within(LEADER_LOST),
         };
         leads.then_some(leader)
+    }
+
+    /// Publishes the URL of who leads now. To be called on the Raft thread.
+    pub(crate) fn publish_leader(&self) {
+        self.leader_url.publish(self.leader().and_then(|leader| self.peers.directory.url(leader)));
     }
 
     /// Whether this node leads, and a quorum acknowledged it within the last while. A lone voter is its own quorum.
@@ -182,4 +206,25 @@ impl Replica {
 
 pub(crate) fn is_majority(of: &BTreeSet<NodeId>, voters: &BTreeSet<NodeId>) -> bool {
     2 * voters.intersection(of).count() > voters.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::time::advance;
+
+    use super::*;
+
+    /// A node whose Raft thread hung named a leader that was dead, for as long.
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_is_not_named_once_the_thread_hangs_that_says_who_leads() {
+        let url = LeaderUrl::default();
+        let publish = || url.publish(Some("http://leader.test".to_owned()));
+        publish();
+        advance(LEADER_LOST / 2).await;
+        publish();
+        advance(LEADER_LOST / 2).await;
+        assert!(url.get().is_some());
+        advance(LEADER_LOST / 2).await;
+        assert_eq!(url.get(), None);
+    }
 }

@@ -92,7 +92,7 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
             Ok(lease) => lease,
             Err(error) => {
                 // The client is releasing a grant that may have come too late.
-                let _ = timeout(RELEASE_TIMEOUT, client.settle()).await;
+                client.close(RELEASE_TIMEOUT).await;
                 if !matches!(error, Error::Held { .. } | Error::TimedOut { .. }) {
                     return Err(error.into());
                 }

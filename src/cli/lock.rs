@@ -11,7 +11,6 @@ use anyhow::ensure;
 use clap::Args;
 use ringfence_client::{Client, Error, Lease};
 use ringfence_wire::MAX_TTL_MS;
-use tokio::time::timeout;
 
 use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Connection, NOT_ACQUIRED, RELEASE_TIMEOUT};
@@ -124,7 +123,7 @@ async fn acquire(
     let acquired = unless_signalled(signals, try_acquire(arguments, client, stderr)).await;
     if !matches!(acquired, Ok(Ok(_))) {
         // The client is releasing the grant or the place in the queue. If that takes too long, it expires.
-        let _ = timeout(RELEASE_TIMEOUT, client.settle()).await;
+        client.close(RELEASE_TIMEOUT).await;
     }
     match acquired {
         Ok(Ok(lease)) => Ok(Ok(lease)),

@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 
 use clap::Args;
 use humantime::format_rfc3339_seconds;
-use ringfence_client::{Error, Lease, Loss};
+use ringfence_client::{Error, Lease, Loss, TLS_LOG};
 use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
@@ -20,6 +20,7 @@ use crate::cli::client::{LOST, RELEASE_TIMEOUT};
 use crate::job::deadline::Deadline;
 use crate::job::terminal::Terminal;
 use crate::job::{self, Job};
+use crate::logging::{self, LogFormat};
 use crate::runtime;
 use crate::signals::{self, Signals};
 use crate::stderr::Stderr;
@@ -80,6 +81,8 @@ pub(crate) fn run(work: impl AsyncFnOnce(&mut Signals, &Stderr) -> anyhow::Resul
         }
     };
     let run = async {
+        // A command may run for longer than the client's certificate lasts.
+        logging::start(Some(&format!("{TLS_LOG}=warn")), LogFormat::Text, &stderr)?;
         let mut signals = Signals::unless_ignored(PASSED_ON)?;
         if job::gets_orphans() {
             signals.add(Signal::CHILD)?;

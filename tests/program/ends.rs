@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use ringfence_access::Credential;
 use ringfence_harness::{Clocks, Node, available, run, until};
 use ringfence_wire::LeaseId;
+use rustix::process::{Pid, Signal, kill_process};
 use tokio::time::timeout;
 
 use crate::support::{ALL, PROGRAM, SOON, Secured, cert, cluster, principal};
+
+/// How often a connection between nodes verifies the certificate of the other side again.
+const RECHECK: Duration = Duration::from_secs(5);
 
 /// Runs `ringfence cert` as it would have run so many days and a half ago.
 pub(crate) async fn cert_of_old(dir: &Path, days: u32, words: &[&str]) {
@@ -109,6 +114,76 @@ async fn cluster_status_tells_of_files_that_a_node_cannot_use() {
         (code == 3 && parts.iter().all(|part| said.contains(part))).then_some(())
     };
     until(SOON, "it tells of the file", told).await.unwrap();
+}
+
+/// Nobody but the nodes told of it.
+#[tokio::test]
+async fn a_client_tells_of_the_end_of_its_own_certificate() {
+    let (operator, rules) = principal("operator", ALL);
+    let secured = Secured::lay_out(cluster().nodes(1), &rules).await;
+    secured.start(&[format!("--tls-client-authority={}", secured.path("authority.pem").display())]);
+    secured.ready().await;
+    let at = |name: &str| secured.path(name).display().to_string();
+    for (days, status, told) in [
+        (0, 0, None),
+        (350, 0, Some("this client goes on only with other files: its certificate ends on")),
+        (400, 125, Some("the node refuses this client's certificate")),
+    ] {
+        cert_of_old(&secured.path(""), days, &["client", "--name=me", "--force"]).await;
+        let command = [
+            format!("RINGFENCE_URLS=https://{}", secured.cluster.node(1).http()),
+            format!("RINGFENCE_AUTHORITY={}", at("authority.pem")),
+            format!("RINGFENCE_CERTIFICATE={}", at("client-me.pem")),
+            format!("RINGFENCE_CERTIFICATE_KEY={}", at("client-me.key")),
+            format!("RINGFENCE_CREDENTIAL={}", operator.reveal()),
+        ];
+        let words = [PROGRAM, "lock", "a", "--", "true"].map(str::to_owned);
+        let ended = run("env", command.into_iter().chain(words), SOON).await.unwrap();
+        assert_eq!(ended.status.code(), Some(status), "{days}: {ended:?}");
+        let count = ended.output.matches("me.pem").count();
+        match told {
+            None => assert_eq!(count, 0, "{ended:?}"),
+            Some(told) => assert!(count > 0 && ended.output.contains(told), "{ended:?}"),
+        }
+        let of_the_end = ended.output.matches("this client goes on only").count();
+        assert_eq!(of_the_end, usize::from(days > 0), "{ended:?}");
+        assert_eq!(ended.output.contains("ended on"), days == 400, "{ended:?}");
+    }
+}
+
+/// Those of appends and heartbeats once kept the certificates that they had begun with, and broke when these ended.
+#[tokio::test]
+async fn connections_between_nodes_take_new_certificates_before_the_old_ones_end() {
+    let Some(clocked) = Clocked::start().await else { return };
+    let client = clocked.secured.client(clocked.nodes(), &clocked.operator);
+    let works = async || client.lock("a").acquire().await.unwrap().release().await.unwrap();
+    works().await;
+    clocked.issue(0).await;
+    // It takes its own at once, and connects again while the others still show their old ones.
+    let leader = client.cluster().await.unwrap().leader.unwrap();
+    let pid = clocked.secured.cluster.node(leader).pid().unwrap();
+    kill_process(Pid::from_raw(pid.try_into().unwrap()).unwrap(), Signal::HUP).unwrap();
+    let in_use = |log: &str| log.matches("files that changed are in use").count() >= 2;
+    clocked.all_log("the new files are in use", in_use).await;
+    for node in clocked.nodes() {
+        let client = clocked.secured.client([node], &clocked.operator);
+        let shown = async || {
+            let status = client.cluster().await.ok()?;
+            let ends = status.members.values().filter_map(|member| member.certificate_ends_unix_s);
+            (ends.filter(|ends| *ends > ringfence_tls::now() + 300 * 86_400).count() == 2).then_some(())
+        };
+        until(SOON, "the others have shown their new certificates", shown).await.unwrap();
+    }
+    clocked.nodes().iter().for_each(|node| clocked.clocks.throw(node.id(), 20 * 86_400).unwrap());
+    // Within this time each connection that is in use verifies the other side twice.
+    let thrown = Instant::now();
+    while thrown.elapsed() < 2 * RECHECK {
+        works().await;
+    }
+    for node in clocked.nodes() {
+        let log = node.log();
+        assert!(!log.contains("ended on"), "{log}");
+    }
 }
 
 /// Three nodes with clocks that can be thrown.

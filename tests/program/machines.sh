@@ -61,7 +61,7 @@ on() { local MACHINE=$1; "${@:2}"; }
 fail() { echo "failed: $*"; tail -n 15 "$R"/*/log; exit 1; }
 # eventually WHAT COMMAND...
 eventually() {
-  for _ in {1..600}; do
+  for _ in $(seq 600); do
     if "${@:2}" > /dev/null 2>&1; then return 0; fi
     sleep 0.1
   done
@@ -144,10 +144,10 @@ free() { rm "$R/$1/var/lib/ringfence/other"; }
 # Fills the log until node 3 has no space for it.
 flood() {
   local long
-  long=$(printf 'x%.0s' {1..400})
-  for _ in {1..100}; do
+  long=$(printf 'x%.0s' $(seq 400))
+  for _ in $(seq 100); do
     if grep -q 'No space left' "$R/3/log"; then return 0; fi
-    cat $(printf '/proc/sys/kernel/random/uuid %.0s' {1..25}) | jq -nRc --arg long "$long" '{operations: [inputs
+    cat $(printf '/proc/sys/kernel/random/uuid %.0s' $(seq 25)) | jq -nRc --arg long "$long" '{operations: [inputs
       | {acquire: {lease_id: ., keys: [range(64) as $key | "\(.)/\($key)/\($long)"], ttl_ms: 600000}}]}' |
       curl -sX POST -d @- "$(url 1)/v1/batch" > /dev/null
   done

@@ -1,5 +1,6 @@
 //! The mirror in Redis, published by a real cluster.
 
+mod authority;
 mod before_answer;
 mod markers;
 mod outages;

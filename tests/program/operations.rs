@@ -178,7 +178,7 @@ impl Walk {
         let dir = tempfile::tempdir().unwrap();
         let Self { before, after, .. } = self;
         let script = format!(
-            "{MACHINES}\n{before}\nset -x\n{}\nset +x\n{after}\necho mended\n",
+            "{MACHINES}\n{before}\n# As other shells, which do not expand braces.\nset +B -x\n{}\nset -B +x\n{after}\necho mended\n",
             self.commands(with_tls)
         );
         let file = dir.path().join("walk.sh");

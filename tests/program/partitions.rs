@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ringfence_harness::{
     Answered, Builder, Called, Cluster, Consistency, Fate, Load, Network, Node, available, key, try_once,
+    until,
 };
 use ringfence_wire::{LeaseId, Token};
 
@@ -285,4 +286,28 @@ async fn refuses_all(node: &Node) {
 fn fate<T: std::fmt::Debug>(answer: Called<T>) -> (Fate, Option<u16>) {
     let failure = answer.failed();
     (failure.fate, failure.status())
+}
+
+/// A leader that a follower cannot call goes on if the others are no majority, and nothing told of it.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_status_tells_which_node_cannot_call_the_leader_and_exits_accordingly() {
+    let Some(network) = network(2) else { return };
+    let cluster = on(&network, 2).start().await.unwrap();
+    let leader = cluster.leader().await.unwrap();
+    let other = cluster.others(leader.id()).next().unwrap();
+    let status = |node: &Node| {
+        network.command(PROGRAM).args(["cluster", "status", "-u", &node.url()]).output().unwrap()
+    };
+    let told = format!("node {} cannot open or use a connection to node {}", other.id(), leader.id());
+    network.shut(leader.id(), &[leader.peer().port()]).unwrap();
+    for node in [leader, other] {
+        let tells = async || {
+            let output = status(node);
+            let is_told = String::from_utf8_lossy(&output.stdout).contains(&told);
+            (output.status.code() == Some(3) && is_told).then_some(())
+        };
+        until(SOON, "the status tells it", tells).await.unwrap();
+    }
+    network.heal().unwrap();
+    until(SOON, "all is well again", async || status(other).status.success().then_some(())).await.unwrap();
 }

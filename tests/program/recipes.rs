@@ -32,21 +32,15 @@ async fn job(client: &Client, store: impl AsyncFn(&str, [(&'static str, String);
     lease.release().await
 }
 // ---
-/// Waits for its turn, and leads. Returns when `lead` does; after a loss it queues up again.
-async fn campaign(client: &Client, key: &str, lead: impl AsyncFn(Token)) -> Result<(), Error> {
-    loop {
-        match client.lock(key).ttl(Duration::from_secs(10)).acquire().await {
-            Ok(lease) => {
-                // `lead` is dropped before the lease can end.
-                if lease.run(lead(lease.token())).await.is_ok() {
-                    return lease.release().await;
-                }
-            }
-            Err(error @ (Error::Invalid(_) | Error::Rejected(_))) => return Err(error),
-            // The client has tried for 5 s.
-            Err(_) => {}
-        }
-    }
+/// Waits for its turn, and leads until `rule` ends. After a loss, `rule` is dropped, and it queues up again.
+async fn campaign(client: &Client, key: &str, rule: impl AsyncFn(Token)) -> Result<(), Error> {
+    let (candidate, rule) = (client.lock(key).ttl(Duration::from_secs(10)), &rule);
+    candidate
+        .lead(|lease| async move {
+            rule(lease.token()).await;
+            Ok(())
+        })
+        .await
 }
 // ---
 /// The coordinator: lets the workers begin together, and returns when each has left. After an error, those who waited begin.

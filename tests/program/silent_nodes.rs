@@ -4,17 +4,14 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use nix::errno::Errno;
-use nix::sys::ptrace;
-use nix::sys::wait::{WaitPidFlag, waitpid};
+use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringfence_client::{Client, Consistency, Lease, Token};
 use ringfence_harness::{
-    Answered, Builder, Cluster, Network, Node, Watched, available, granted, try_once, until,
+    Answered, Builder, Cluster, Frozen, Network, Node, Watched, available, granted, try_once, until,
 };
 use ringfence_wire::LeaseId;
 use tokio::process::{Child, Command};
@@ -141,61 +138,26 @@ async fn waiters_go_on_when_a_follower_hangs() {
     .await;
 }
 
-/// A thread that does not run until this is dropped, while the others of its process do: as if it waited for a page of the program,
-/// on a disk that hangs.
-struct Frozen(Pid);
-
-impl Frozen {
-    /// `None` where a process must not trace others.
-    fn thread(node: &Node, name: &str) -> Option<Self> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", node.pid().unwrap())).unwrap();
-        let named = |task: &PathBuf| std::fs::read_to_string(task.join("comm")).unwrap().trim() == name;
-        let task = tasks.map(|task| task.unwrap().path()).find(named).unwrap();
-        let thread = Pid::from_raw(task.file_name().unwrap().to_str().unwrap().parse().unwrap());
-        match ptrace::seize(thread, ptrace::Options::empty()) {
-            Err(Errno::EPERM) => {
-                eprintln!("skipped: this process may not trace others");
-                return None;
-            }
-            seized => seized.unwrap(),
-        }
-        ptrace::interrupt(thread).unwrap();
-        waitpid(thread, Some(WaitPidFlag::__WALL)).unwrap();
-        Some(Self(thread))
-    }
-}
-
-impl Drop for Frozen {
-    fn drop(&mut self) {
-        ptrace::detach(self.0, None).unwrap();
-    }
-}
-
 /// The others once answered for it: who waited at that thread learned of nothing for 30 s, and was overtaken.
-async fn go_on_while_one_thread_hangs(name: &str) {
+async fn go_on_while_one_thread_hangs(name: Option<&str>) {
     let cluster = builder().argument("--http-threads").argument("2").start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let others = Client::connect(urls(cluster.others(leader.id()))).unwrap();
-    if Frozen::thread(leader, name).is_none() {
-        return;
-    }
+    let Some(first) = available(Frozen::thread(leader, name)) else { return };
+    drop(first);
     let frozen = Cell::new(None);
-    go_on(&cluster, &others, || Command::new(PROGRAM), || frozen.set(Frozen::thread(leader, name))).await;
+    let freeze = || frozen.set(Some(Frozen::thread(leader, name).unwrap()));
+    go_on(&cluster, &others, || Command::new(PROGRAM), freeze).await;
 }
 
 #[tokio::test]
 async fn waiters_go_on_when_the_raft_thread_of_the_leader_hangs() {
-    go_on_while_one_thread_hangs("ringfence").await;
-}
-
-#[tokio::test]
-async fn waiters_go_on_when_the_http_thread_hangs_that_accepts() {
-    go_on_while_one_thread_hangs("http-0").await;
+    go_on_while_one_thread_hangs(None).await;
 }
 
 #[tokio::test]
 async fn waiters_go_on_when_another_http_thread_hangs() {
-    go_on_while_one_thread_hangs("http-1").await;
+    go_on_while_one_thread_hangs(Some("http-1")).await;
 }
 
 /// One task drives all watches: those of other threads once looked well, and got nothing for as long as its thread hung.
@@ -210,7 +172,7 @@ async fn watches_go_on_when_the_thread_hangs_that_drives_them() {
     }
     // The thread that drives them is one of the two.
     for (number, name) in ["http-0", "http-1"].into_iter().enumerate() {
-        let Some(frozen) = Frozen::thread(node, name) else { return };
+        let Some(frozen) = available(Frozen::thread(node, Some(name))) else { return };
         node.tells(&format!("the thread {name} is blocked")).await.unwrap();
         granted(&cluster.node(1).client(), LeaseId::random(), &try_once(&key(number))).await;
         let mut reads = JoinSet::new();
@@ -233,6 +195,23 @@ async fn watches_go_on_when_the_thread_hangs_that_drives_them() {
         node.tells(&format!("the thread {name} runs again")).await.unwrap();
     }
     node.tells("the thread that drives the watches is blocked").await.unwrap();
+}
+
+/// The Raft thread waits for the others at its end, and was called blocked.
+#[tokio::test]
+async fn a_stop_calls_no_thread_blocked_that_only_stops() {
+    let cluster = builder().nodes(1).argument("--http-threads").argument("2").start().await.unwrap();
+    let node = cluster.node(1);
+    let Some(frozen) = available(Frozen::thread(node, Some("http-1"))) else { return };
+    node.tells("the thread http-1 is blocked").await.unwrap();
+    kill(Pid::from_raw(node.pid().unwrap().cast_signed()), Signal::SIGTERM).unwrap();
+    node.tells("a thread that serves clients did not end in time").await.unwrap();
+    drop(frozen);
+    let log = node.log();
+    assert!(
+        !log.contains("the Raft thread is blocked") && !log.contains("the thread http-0 is blocked"),
+        "{log}"
+    );
 }
 
 /// No packet says that it is gone.

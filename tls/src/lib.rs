@@ -1,7 +1,7 @@
 //! TLS configurations from PEM files that may change while a node runs.
 //!
 //! [`Server`] is for the HTTP port, [`Client`] for its callers, and [`Peer`] for nodes among themselves. Each keeps rustls's
-//! configurations of the files that it read last. This crate opens no socket, and has no task: its owner calls
+//! configurations of the files that it read last. [`Authorities`] are for a library that makes its own. This crate opens no socket, and has no task: its owner calls
 //! [`Reload::look`] every 5 s, and once for a SIGHUP, from a thread that may block.
 //!
 //! - **Files are compared by content**, so a link that is swapped counts as a change, and a file that is touched does not.
@@ -16,6 +16,7 @@
 //! - **Nothing that works is replaced by what does not yet, or no longer**: such files are refused until they begin.
 //! - **What ends by itself is known to its user**: [`Reload::in_use`] lists the certificates with their ends.
 
+mod authorities;
 mod certificates;
 mod chain;
 mod client;
@@ -30,6 +31,7 @@ mod trusted;
 mod unrelated;
 mod watched;
 
+pub use authorities::Authorities;
 pub use certificates::{expires, expires_after};
 pub use client::Client;
 pub use error::Error;
@@ -37,7 +39,7 @@ pub use files::{Content, Files};
 pub use in_use::{InUse, Nearness, now, when};
 pub use names::{Name, covers, names};
 pub use peer::Peer;
-pub use refused::{Refused, refuses_certificate};
+pub use refused::{Refused, cut, cut_to, refuses_certificate};
 pub use server::{Certificates, Server};
 pub use unrelated::Unrelated;
 pub use watched::{Certified, Look, Reload, Watched};

@@ -126,13 +126,17 @@ fn reason(
     }
 }
 
-/// The most characters of a text of which a stranger has written a part.
 const MAX_TEXT: usize = 300;
 
-/// At most [`MAX_TEXT`] characters of `text`.
-fn cut(text: String) -> String {
-    match text.char_indices().nth(MAX_TEXT) {
-        Some((at, _)) => format!("{}…", &text[..at]),
-        None => text,
-    }
+/// At most 300 characters of `text`, of which a stranger has written a part.
+pub fn cut(text: String) -> String {
+    cut_to(text, MAX_TEXT)
+}
+
+/// At most so many characters of `text`, of which a stranger has written a part: without control characters, which a terminal obeys.
+pub fn cut_to(text: String, most: usize) -> String {
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    let cut = text.chars().take(most).map(visible);
+    let mark = text.chars().nth(most).map(|_| '…');
+    cut.chain(mark).collect()
 }

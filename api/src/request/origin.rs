@@ -1,9 +1,10 @@
 //! Checks the host that a request names and the site that it comes from.
 //!
 //! A site can point its own name at a node after its page was loaded (DNS rebinding). Page and node then have the same
-//! origin, and the page could read every response. But `Host` still has the site's name. So a browser is answered only if
-//! `Host` is an IP address, which no DNS server answers for, `localhost`, or a name of this cluster: the host of a URL that a
-//! member advertises, of a member's peer address, or one that the operator lists.
+//! origin, and the page could read every response. But `Host` still has the site's name. So, except by `/livez`, which tells any
+//! caller whether the node lives, a browser is answered only if `Host` is an IP address, which no DNS server answers for,
+//! `localhost`, or a name of this cluster: the host of a URL that a member advertises, of a member's peer address, or one that
+//! the operator lists. Under another name, no response says who leads.
 //!
 //! Other programs load no pages, and may reach a node by the name of a proxy or service. They must use these names only if
 //! the operator lists some. A browser is recognized by headers that a page can change but not omit; if a browser lets pages
@@ -23,11 +24,11 @@ use crate::problems::Failed;
 const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 
 /// Refuses a request for another host, and a request that may change something from an `Origin` other than its `Host`.
-/// `hosts` are the names that the operator lists; `cluster` has the members' names.
+/// `hosts` are the names that the operator lists; `is_of_a_member` is asked for others.
 pub(crate) fn check<B>(
     request: &Request<B>,
     hosts: &[String],
-    cluster: impl Fn() -> Result<ClusterStatus, Stuck>,
+    is_of_a_member: impl Fn(&str) -> Result<bool, Stuck>,
 ) -> Result<(), Failed> {
     let headers = request.headers();
     let host = only_host(headers)?;
@@ -38,7 +39,7 @@ pub(crate) fn check<B>(
         let named = named.or_else(|| host.and_then(|host| host.parse::<Authority>().ok()));
         // HTTP/1.0 health checks name no host.
         let is_known = match named {
-            Some(named) => is_known(named.host(), hosts, &cluster)?,
+            Some(named) => is_known(named.host(), hosts) || is_of_a_member(named.host())?,
             None => is_unnamed,
         };
         if !is_known {
@@ -90,14 +91,8 @@ fn is_of_a_browser(headers: &HeaderMap) -> bool {
         || has(USER_AGENT, |value| value.contains("Mozilla/"))
 }
 
-fn is_known(
-    host: &str,
-    hosts: &[String],
-    cluster: &impl Fn() -> Result<ClusterStatus, Stuck>,
-) -> Result<bool, Stuck> {
-    Ok(is_address(host)
-        || hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host))
-        || is_of_a_member(host, &cluster()?))
+fn is_known(host: &str, hosts: &[String]) -> bool {
+    is_address(host) || hosts.iter().any(|listed| listed == "*" || listed.eq_ignore_ascii_case(host))
 }
 
 /// Browsers omit the scheme's default port; proxies may add it.
@@ -112,7 +107,8 @@ fn is_address(host: &str) -> bool {
     bare.parse::<IpAddr>().is_ok() || host.eq_ignore_ascii_case("localhost")
 }
 
-fn is_of_a_member(host: &str, cluster: &ClusterStatus) -> bool {
+/// Whether `host` is a name of a member.
+pub(crate) fn is_of_a_member(host: &str, cluster: &ClusterStatus) -> bool {
     let is = |name: &str| name.eq_ignore_ascii_case(host);
     cluster.members.values().any(|member| {
         let url = member.url.as_ref().and_then(|url| url.parse::<Uri>().ok());

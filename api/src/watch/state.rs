@@ -10,6 +10,9 @@ use tokio::task::unconstrained;
 use super::contact::{Contact, Moment};
 use super::fanout::Fanout;
 
+/// The most watches that are forgotten in one step.
+const LEAVE_AT_ONCE: usize = 256;
+
 pub(super) struct State {
     /// Whether the task runs.
     pub(super) runs: bool,
@@ -39,10 +42,14 @@ impl State {
         self.contact.reached(self.fanout.position())
     }
 
+    /// Forgets watches that have ended, but not all at once if many have, as after a hang: this has the state meanwhile.
     pub(super) fn forget_left(&mut self) {
         // `try_recv` would park this thread while another is in the middle of sending.
         let mut look = Context::from_waker(Waker::noop());
-        while let Poll::Ready(Some(number)) = pin!(unconstrained(self.left.recv())).poll(&mut look) {
+        for _ in 0..LEAVE_AT_ONCE {
+            let Poll::Ready(Some(number)) = pin!(unconstrained(self.left.recv())).poll(&mut look) else {
+                break;
+            };
             self.fanout.leave(number);
         }
     }
@@ -56,5 +63,31 @@ impl State {
     pub(super) fn start_anew(&mut self) {
         self.end();
         self.fanout = std::mem::take(&mut self.fanout).anew();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_raft::History;
+    use ringfence_service::Caller;
+    use ringfence_wire::Revision;
+
+    use super::*;
+
+    /// After a hang it took all that had ended, while other threads waited for the state.
+    #[test]
+    fn watches_that_have_ended_are_forgotten_some_at_a_time() {
+        let (leave, left) = mpsc::unbounded_channel();
+        let (fanout, contact) = (Fanout::default(), Contact::new(Moment::now()));
+        let mut state = State { runs: true, task: 0, fanout, contact, left };
+        for _ in 0..=LEAVE_AT_ONCE {
+            let number = state.fanout.enter(Caller::anybody(), "", Revision(0), &History::default());
+            leave.send(number).unwrap();
+        }
+        let mut left = || {
+            state.forget_left();
+            state.fanout.count()
+        };
+        assert_eq!([left(), left(), left()], [1, 0, 0]);
     }
 }

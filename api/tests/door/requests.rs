@@ -1,5 +1,7 @@
 //! Requests that are refused before they reach the table.
 
+use std::sync::atomic::Ordering::SeqCst;
+
 use ringfence_wire::{Grant, LeaseId, ProblemKind};
 use serde_json::json;
 
@@ -238,6 +240,37 @@ async fn got(service: &Service, lines: &str) -> Response {
     let mut connection = Connection::open(service.address).await;
     connection.send(format!("GET /v1/keys HTTP/1.1\r\n{lines}\r\n").as_bytes()).await;
     connection.receive(false).await
+}
+
+/// With `--hosts`, and for browsers, a node looked for the names of its members in the table, which a thread that hangs may have.
+#[tokio::test]
+async fn whether_a_node_lives_is_told_under_any_name_without_a_look_for_those_of_members() {
+    let service = Service::start_as(Some("https://ringfence.test")).await;
+    let got = async |path: &str, host: &str| {
+        let head = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\nAccept-Language: en\r\n\r\n");
+        let mut connection = Connection::open(service.address).await;
+        connection.send(head.as_bytes()).await;
+        connection.receive(false).await
+    };
+    let leader = async |path: &str, host: &str| {
+        let response = got(path, host).await;
+        (response.status, response.header("ringfence-leader").map(str::to_owned))
+    };
+    let known = Some("https://ringfence.test".to_owned());
+    assert_eq!(leader("/livez", "127.0.0.1:7400").await, (200, known.clone()));
+    assert_eq!(leader("/v1/keys", "ringfence.test").await, (200, known));
+    for host in ["ringfence.test", "evil.test:7400"] {
+        assert_eq!(leader("/livez", host).await, (200, None), "{host}");
+        // It is refused before its name is looked at.
+        assert_eq!(leader(&format!("/livez?{}", "a".repeat(17 << 10)), host).await, (400, None), "{host}");
+    }
+    service.hangs_for_ms.store(11_000, SeqCst);
+    for (host, tells) in
+        [("127.0.0.1:7400", "a thread has been blocked"), ("evil.test:7400", "this node hangs")]
+    {
+        let problem = got("/livez", host).await.problem("unavailable");
+        assert!(problem.detail.starts_with(tells), "{host}: {}", problem.detail);
+    }
 }
 
 #[tokio::test]

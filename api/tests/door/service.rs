@@ -175,6 +175,7 @@ impl Service {
         };
         eventually("the table is started", || service.handle.view(|table| table.started())).await;
         assert!(service.handle.is_ready().await, "a node that leads with a quorum is ready");
+        eventually("it names the leader", || service.handle.leader_url().is_some()).await;
         service
     }
 

@@ -23,6 +23,7 @@ use hyper::{StatusCode, Uri};
 use hyper_util::rt::TokioIo;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use ringfence_dial::{Target, tune};
+use ringfence_tls::cut_to;
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER, Problem, WITHIN_HEADER};
 use serde::de::DeserializeOwned;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -32,7 +33,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(super) use self::request::Batched;
 pub(crate) use self::request::Request;
 use super::pulse::{ANSWERS_WITHIN, Probe, Pulse, THREADS_RUN_WITHIN_MS};
-use super::tls::Encryption;
+use super::tls::{Cause, Encryption};
 use crate::clock::Moment;
 
 /// How long connecting may take. A lookup that takes longer goes on in the background.
@@ -45,6 +46,8 @@ const GONE_AFTER: Duration = Duration::from_secs(2);
 const BODY_TIMEOUT: Duration = Duration::from_secs(5);
 /// The longest body that is read: a page of keys with many holders each.
 const MAX_BODY: usize = 64 << 20;
+/// The longest text of a problem that is told. What nodes write of other nodes has several reasons, and ends with what to do.
+const MAX_DETAIL: usize = 4 << 10;
 /// How long to wait after a 429 that does not say, and at most.
 const DEFAULT_RETRY_AFTER: Duration = Duration::from_secs(1);
 const LONGEST_RETRY_AFTER: Duration = Duration::from_secs(60);
@@ -79,8 +82,9 @@ pub(crate) struct Streaming {
 pub(crate) enum Failure {
     /// Nothing was sent.
     NotSent(String),
-    /// Nothing was sent, and with the same files on both sides, nothing will be: one side refuses the other's certificate.
-    Untrusted(String),
+    /// Nothing was sent, and with the same files on both sides, nothing will be to what has answered: one side refuses the other's
+    /// certificate.
+    Untrusted(Cause, String),
     /// Some of it may have been sent.
     Broken(String),
 }
@@ -95,8 +99,15 @@ pub(crate) struct Server {
     base: String,
     /// `None`: connections are plain.
     encryption: Option<Arc<Encryption>>,
-    idle: Mutex<Vec<Connection>>,
+    idle: Mutex<Idle>,
     pulse: Pulse,
+}
+
+/// The connections that carry no request.
+#[derive(Debug)]
+struct Idle {
+    connections: Vec<Connection>,
+    most: usize,
 }
 
 #[derive(Debug)]
@@ -128,7 +139,8 @@ impl Response {
 
     /// The problem it reports, if a node of Ringfence wrote it rather than something in between.
     pub(crate) fn problem(&self) -> Option<Box<Problem>> {
-        let problem: Box<Problem> = self.json().ok()?;
+        let mut problem: Box<Problem> = self.json().ok()?;
+        problem.detail = cut_to(problem.detail, MAX_DETAIL);
         (problem.status == self.status.as_u16()).then_some(problem)
     }
 
@@ -164,7 +176,8 @@ impl Server {
         let authority =
             HeaderValue::from_str(authority.as_str()).map_err(|error| format!("{url:?}: {error}"))?;
         let target = Target::new(&host, port);
-        let (encryption, idle, pulse) = (encryption.cloned(), Mutex::default(), Pulse::default());
+        let idle = Mutex::new(Idle { connections: Vec::new(), most: MAX_IDLE });
+        let (encryption, pulse) = (encryption.cloned(), Pulse::default());
         Ok(Self { host, target, authority, base, encryption, idle, pulse })
     }
 
@@ -219,9 +232,33 @@ impl Server {
         Ok(response)
     }
 
-    /// Completes once it is [silent](super::pulse).
-    pub(super) async fn falls_silent(&self) {
-        self.pulse.stops(|| self.answers()).await;
+    /// Completes once it is [silent](super::pulse), and for a request that waits in the queue also once it is interrupted.
+    pub(super) async fn falls_silent(&self, can_wait: bool) {
+        match can_wait {
+            true => self.pulse.stops_or_is_interrupted(|| self.answers()).await,
+            false => self.pulse.stops(|| self.answers()).await,
+        }
+    }
+
+    /// Ends what waits in the cluster's queue, also what is to come.
+    pub(super) fn interrupt(&self) {
+        self.pulse.interrupt();
+    }
+
+    pub(super) fn is_interrupted(&self) -> bool {
+        self.pulse.is_interrupted()
+    }
+
+    /// Closes idle connections.
+    pub(super) fn forget_connections(&self) {
+        self.idle().connections.clear();
+    }
+
+    /// Closes idle connections, and from now on each once it is idle.
+    pub(super) fn disconnect(&self) {
+        let mut idle = self.idle();
+        idle.most = 0;
+        idle.connections.clear();
     }
 
     /// Whether it is still silent a moment after `since`.
@@ -265,8 +302,11 @@ impl Server {
                     // The server says so after the handshake, when a request may have been sent, but has not read that.
                     let refused = self.encryption.as_ref().filter(|_| !is_reused);
                     return Err(match refused.and_then(|own| own.refused_by_server(error.error())) {
-                        Some(why) => Failure::Untrusted(format!("{self}: {why}")),
-                        None => Failure::Broken(format!("{self}: {}", with_causes(error.error()))),
+                        Some((cause, why)) => Failure::Untrusted(cause, format!("{self}: {why}")),
+                        None => {
+                            let end = refused.map(|own| own.own_end()).unwrap_or_default();
+                            Failure::Broken(format!("{self}: {}{end}", with_causes(error.error())))
+                        }
                     });
                 }
                 Err(_) => {
@@ -286,8 +326,8 @@ impl Server {
         match timeout(time, Limited::new(body, MAX_BODY).collect()).await {
             Ok(Ok(body)) => {
                 let mut idle = self.idle();
-                if idle.len() < MAX_IDLE {
-                    idle.push(connection);
+                if idle.connections.len() < idle.most {
+                    idle.connections.push(connection);
                 }
                 let [leader, cluster, retry_after] = [LEADER_HEADER, CLUSTER_HEADER, RETRY_AFTER.as_str()]
                     .map(|name| head.headers.get(name).cloned());
@@ -301,7 +341,10 @@ impl Server {
 
     /// A connection, and whether it has carried a request before.
     async fn connection(&self, time: Duration) -> Result<(Connection, bool), Failure> {
-        while let Some(connection) = self.idle().pop() {
+        if let Some(encryption) = &self.encryption {
+            encryption.warn_of_ends();
+        }
+        while let Some(connection) = self.idle().connections.pop() {
             if !connection.driver.is_finished() && connection.sender.is_ready() {
                 return Ok((connection, true));
             }
@@ -311,22 +354,21 @@ impl Server {
         let stream = self.target.connect(time).await.map_err(|error| not_sent(error.to_string()))?;
         let shake_hands = async {
             tune(stream.get_ref(), GONE_AFTER)?;
-            match &self.encryption {
-                None => Connection::over(stream).await,
-                Some(encryption) => Connection::over(encryption.connect(stream, &self.host).await?).await,
-            }
+            let Some(encryption) = &self.encryption else { return Connection::over(stream).await };
+            let connect = async |stream| encryption.connect(stream, &self.host).await;
+            Connection::over(stream.through(connect).await?).await
         };
         match timeout_at(deadline, shake_hands).await {
             Ok(Ok(connection)) => Ok((connection, false)),
             Ok(Err(error)) => Err(match self.encryption.as_ref().and_then(|own| own.refused(&error)) {
-                Some(why) => Failure::Untrusted(format!("{self}: {why}")),
+                Some((cause, why)) => Failure::Untrusted(cause, format!("{self}: {why}")),
                 None => not_sent(error.to_string()),
             }),
             Err(_) => Err(not_sent(format!("no handshake of TLS within {} ms", time.as_millis()))),
         }
     }
 
-    fn idle(&self) -> MutexGuard<'_, Vec<Connection>> {
+    fn idle(&self) -> MutexGuard<'_, Idle> {
         self.idle.lock().expect("no code panics while it holds this lock")
     }
 }

@@ -20,6 +20,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hyper::StatusCode;
+use ringfence_tls::cut;
 use ringfence_wire::MAX_BATCH;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -79,13 +80,16 @@ impl Node {
         })
     }
 
-    /// Sends a request and reads the whole response; in a batch if the request may go in one and no permit is free.
-    pub(crate) async fn send_or_batch(
+    /// Sends a request and reads the whole response; in a batch if it `may_batch`, and no permit is free.
+    pub(crate) async fn ask(
         self: &Arc<Self>,
         request: &Request,
         time: Duration,
+        may_batch: bool,
     ) -> Result<Response, Failure> {
-        let Some(batched) = &request.batched else { return self.server.send(request, time).await };
+        let Some(batched) = request.batched.as_ref().filter(|_| may_batch) else {
+            return self.server.send(request, time).await;
+        };
         if let Some(_permit) = self.permit(!batched.wait.is_zero()) {
             return self.server.send(request, time).await;
         }
@@ -182,8 +186,9 @@ impl Node {
         if response.status != StatusCode::OK {
             return Ok(vec![Some(response); count]);
         }
-        let unreadable =
-            |why: String| Failure::Broken(format!("{}: unreadable response to a batch: {why}", self.server));
+        let unreadable = |why: String| {
+            Failure::Broken(format!("{}: unreadable response to a batch: {}", self.server, cut(why)))
+        };
         let Body { results } =
             serde_json::from_slice(&response.body).map_err(|error| unreadable(error.to_string()))?;
         if results.len() != count {

@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use hyper::header::HeaderValue;
+use ringfence_tls::cut;
 use ringfence_wire::FieldError;
 use tokio::time::Instant;
 
@@ -179,7 +180,7 @@ impl Nodes {
         if let Some(index) = known.index_of(node) {
             known.nodes[index].is_met = false;
         }
-        let [other, own] = [cluster, &own].map(|id| String::from_utf8_lossy(id.as_bytes()));
+        let [other, own] = [cluster, &own].map(|id| cut(String::from_utf8_lossy(id.as_bytes()).into_owned()));
         Err(format!(
             "{} answers for cluster {other}, this client belongs to cluster {own}: if that was replaced, make a new client",
             node.server
@@ -219,15 +220,33 @@ impl Nodes {
     }
 
     /// Completes once a node is silent while another may answer. Else waiting is all there is.
-    /// A request that `can_wait` looks once more.
+    /// A request that `can_wait` looks once more, and can be interrupted.
     pub(crate) async fn is_silent(&self, node: &Node, can_wait: bool) {
         loop {
-            node.server.falls_silent().await;
+            node.server.falls_silent(can_wait).await;
             let since = Instant::now();
+            if can_wait && node.server.is_interrupted() {
+                return;
+            }
             if self.known().has_usable_besides(node) && (!can_wait || node.server.stays_silent(since).await) {
                 return;
             }
         }
+    }
+
+    /// Ends what waits in the cluster's queue, also what is to come.
+    pub(crate) fn interrupt(&self) {
+        self.known().nodes.iter().for_each(|entry| entry.node.server.interrupt());
+    }
+
+    /// Closes idle connections.
+    pub(crate) fn forget_connections(&self) {
+        self.known().nodes.iter().for_each(|entry| entry.node.server.forget_connections());
+    }
+
+    /// Closes idle connections, and from now on each once it is idle.
+    pub(crate) fn disconnect(&self) {
+        self.known().nodes.iter().for_each(|entry| entry.node.server.disconnect());
     }
 
     /// Records that the cluster delays grants until the mirror has them. From now on no calls are batched: they would all

@@ -6,7 +6,6 @@ use futures_util::FutureExt;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Client, Error, Lease, Loss, State};
 use serde_json::Value;
-use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
@@ -59,7 +58,7 @@ async fn a_lease_outlives_its_release_and_its_drop_for_as_long_as_it_was_to_be_h
         let answer = async { grant(renewal(&node, &id, least).await, &id).await };
         if is_dropped {
             drop(lease);
-            tokio::join!(answer, async { timeout(SOON, client.settle()).await.unwrap() });
+            answer.await;
         } else {
             let ((), released) = tokio::join!(answer, lease.release());
             assert_eq!(released, Ok(()));
@@ -95,7 +94,7 @@ async fn the_time_counts_from_the_grant_however_long_that_was_waited_for() {
 
 /// A program that ends right after the renewal is sure of the time. One that has not got there is not.
 #[tokio::test]
-async fn who_waits_for_releases_waits_for_the_renewal_and_not_for_the_time() {
+async fn who_closes_the_client_waits_for_the_renewal_and_not_for_the_time() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let hour = Duration::from_secs(3_600);
@@ -103,11 +102,11 @@ async fn who_waits_for_releases_waits_for_the_renewal_and_not_for_the_time() {
     let id = lease.lease_id().to_string();
     drop(lease);
     let request = renewal(&node, &id, hour).await;
-    let settled = client.settle();
-    tokio::pin!(settled);
-    assert!(settled.as_mut().now_or_never().is_none());
+    let closed = client.close(SOON);
+    tokio::pin!(closed);
+    assert!(closed.as_mut().now_or_never().is_none());
     grant(request, &id).await;
-    timeout(SOON, settled).await.unwrap();
+    assert_eq!(closed.await, 0);
 }
 
 #[tokio::test]
@@ -138,9 +137,10 @@ async fn a_lost_lease_is_not_kept_and_its_release_says_so() {
     });
     let lost = Loss::Ended(EndReason::Revoked);
     assert_eq!(released, Err(Error::Lost(lost)));
-    timeout(SOON, client.settle()).await.unwrap();
+    assert_eq!(client.close(SOON).await, 0);
 
     // It is known before.
+    let client = Client::connect([node.url()]).unwrap();
     let lease = acquired(&node, &client, hour).await;
     let id = lease.lease_id().to_string();
     let (renewed, ()) = tokio::join!(lease.renew(), async {
@@ -172,5 +172,5 @@ async fn a_renewal_for_the_rest_with_an_unknown_outcome_is_repeated_in_the_backg
         "{released:?}"
     );
     grant(renewal(&node, &id, hour).await, &id).await;
-    timeout(SOON, client.settle()).await.unwrap();
+    assert_eq!(client.close(SOON).await, 0);
 }

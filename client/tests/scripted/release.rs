@@ -2,7 +2,6 @@
 
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Client, Error, LeaseId, Loss};
-use tokio::time::timeout;
 
 use crate::scripted::node::{SOON, ScriptedNode};
 
@@ -26,7 +25,7 @@ async fn a_release_with_an_unknown_outcome_is_repeated_in_the_background() {
     let again = node.receive().await;
     assert_eq!((again.method.as_str(), again.path.clone()), ("DELETE", format!("/v1/leases/{lease_id}")));
     again.respond("204 No Content", "").await;
-    timeout(SOON, client.settle()).await.unwrap();
+    assert_eq!(client.close(SOON).await, 0);
 }
 
 /// The cluster once responded 204: nobody learned that the work had gone on without a lease.
@@ -40,5 +39,5 @@ async fn a_release_of_a_lease_that_has_ended_reports_how_and_is_not_repeated() {
         node.receive().await.respond("410 Gone", gone).await;
     });
     assert_eq!(released, Err(Error::Lost(Loss::Ended(EndReason::Revoked))));
-    timeout(SOON, client.settle()).await.unwrap();
+    assert_eq!(client.close(SOON).await, 0);
 }

@@ -81,6 +81,34 @@ async fn a_connection_that_ends_before_the_first_byte_brought_nothing() {
     assert_ne!(name.addresses(SOON).await.unwrap()[0], address);
 }
 
+/// An address that sent a handshake, which was refused, once counted as one that answers: it came first for ever.
+#[tokio::test]
+async fn what_arrives_before_a_handshake_has_succeeded_does_not_count() {
+    let names = names(|_| Ok(["127.0.0.1", "10.0.0.1"].map(ip).into()));
+    let (name, address) = (names.name("a"), ip("127.0.0.1"));
+    let first = async || name.addresses(SOON).await.unwrap()[0];
+    let listener = TcpListener::bind((address, 0)).await.unwrap();
+    let connected = async || {
+        let connected = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let mut other = listener.accept().await.unwrap().0;
+        other.write_all(b"hi").await.unwrap();
+        (Heard::not_yet(connected, Arc::clone(&name), address), other)
+    };
+    let refuses = async |mut stream: TcpStream| match stream.read_u8().await {
+        Ok(b'h') => Err::<TcpStream, ()>(()),
+        other => panic!("{other:?}"),
+    };
+    let (stream, _other) = connected().await;
+    assert!(stream.through(refuses).await.is_err());
+    assert_ne!(first().await, address);
+    let accepts = async |mut stream: TcpStream| stream.read_u8().await.map(|_| stream);
+    let (stream, _other) = connected().await;
+    let mut stream = stream.through(accepts).await.unwrap();
+    assert_ne!(first().await, address, "the other side may yet refuse this one");
+    stream.read_u8().await.unwrap();
+    assert_eq!(first().await, address);
+}
+
 /// Lookups that end when they are let go.
 struct Gate {
     is_open: Mutex<bool>,

@@ -20,7 +20,7 @@ use super::fault::names::{Named, Names};
 use super::fault::nothing::Nothing;
 use super::fault::packets::{Losing, Lost};
 use super::fault::redis::HungRedis;
-use super::fault::stops::{Hangs, Sleeps};
+use super::fault::stops::{Hangs, OneHangs, Sleeps};
 use super::figure::{Figure, Promise};
 use super::play::{Aim, Course, Ground, Played, play};
 use super::queue::Holder;
@@ -132,6 +132,7 @@ pub(super) fn rows() -> Vec<Row> {
     rows.extend(disks());
     rows.extend(links::links());
     rows.extend(links::firewalls());
+    rows.extend(threads());
     rows.extend(machines());
     rows.extend(surroundings());
     rows.extend(directories());
@@ -171,6 +172,20 @@ fn disks() -> Vec<Row> {
             made,
             slow(Disks::One, 3_600_000, false),
         ),
+    ]
+}
+
+fn threads() -> Vec<Row> {
+    let http = || OneHangs::named("http-0");
+    vec![
+        Row::new(
+            "leader-raft-hangs",
+            "the Raft thread of the leader hangs, and its other threads run",
+            "ptrace",
+            OneHangs::of_raft(),
+        ),
+        Row::new("leader-http-hangs", "the HTTP thread of the leader hangs that accepts", "ptrace", http()),
+        Row::new("follower-http-hangs", "that of a follower hangs", "ptrace", http()).at(Aim::Follower),
     ]
 }
 

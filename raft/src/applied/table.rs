@@ -4,11 +4,12 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::thread::{self, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard};
 use ringfence_lease::{Event, LeaseTable, Outcome};
 use tokio::sync::watch;
+use tokio::time::Instant;
 
 use crate::applied::audit;
 use crate::applied::changes::Marker;
@@ -201,14 +202,14 @@ impl Applied {
         }
         let until = Instant::now() + PATIENCE;
         let taken = || {
-            let turn = gate.turn.try_lock_until(until)?;
+            let turn = gate.turn.try_lock_until(until.into_std())?;
             while gate.wanted.load(Ordering::Relaxed) {
                 if Instant::now() >= until {
                     return None;
                 }
                 thread::yield_now();
             }
-            Some((self.inner.try_lock_until(until)?, turn))
+            Some((self.inner.try_lock_until(until.into_std())?, turn))
         };
         let taken = taken();
         if taken.is_none() {

@@ -12,6 +12,11 @@
 //!
 //! What a stream has not delivered stays in the memory of the leader, as openraft purges nothing of it. So a stream that makes
 //! too little progress ends, also in the middle of an append: openraft then purges, and sends the node a snapshot.
+//!
+//! A stream lasts for as long as the node leads, and a connection must not: once it is stale, another is made beside it
+//! ([`successor`](super::successor)). When that is there, the stream sends no more until all answers have come, and goes on with it.
+
+mod open;
 
 use std::io;
 use std::sync::Arc;
@@ -26,12 +31,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use self::open::Open;
 use super::directory::{Directory, Target};
-use super::frame::{FrameWriter, closed, invalid, unexpected};
+use super::frame::{FrameWriter, invalid, unexpected};
 use super::handshake::Channel;
 use super::known::Process;
-use super::link::{Incoming, Link};
-use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append, read_appended};
+use super::link::Incoming;
+use super::message::{APPEND, APPENDED, COMMITTED, put_append, put_appended, read_append};
+use super::successor::Successor;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, LogId};
 use crate::storage::log_store::LogStore;
@@ -50,6 +57,7 @@ const RAFT_ANSWERS: Duration = Duration::from_secs(5);
 const ROOM: Duration = Duration::from_secs(1);
 /// Of the error of a stream that makes too little progress.
 const LEFT_BEHIND: io::ErrorKind = io::ErrorKind::ResourceBusy;
+const OPEN: &str = "a session holds an open connection until it fails";
 /// Appends read ahead of Raft.
 const QUEUE: usize = 64;
 
@@ -60,6 +68,7 @@ pub(super) struct AppendLink {
     directory: Arc<Directory>,
     target: Target,
     open: Option<Open>,
+    successor: Successor,
     /// The term in which this node leads, as the last append said.
     term: u64,
     /// No connection is attempted before.
@@ -72,18 +81,20 @@ pub(super) struct AppendLink {
     tells: bool,
 }
 
-struct Open {
-    link: Link,
-    /// Answers that are still to come.
-    owed: usize,
-    /// How many of those belong to a dropped stream.
-    stale: usize,
-}
-
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        let (follows, tells) = (false, true);
-        Self { directory, target, open: None, term: 0, not_before: None, follows, needed_from, tells }
+        let (successor, follows, tells) = (Successor::default(), false, true);
+        Self {
+            directory,
+            target,
+            open: None,
+            successor,
+            term: 0,
+            not_before: None,
+            follows,
+            needed_from,
+            tells,
+        }
     }
 
     /// For one append, whose errors the caller tells of. Nothing is kept for its answer.
@@ -91,21 +102,33 @@ impl AppendLink {
         Self { tells: false, ..Self::new(directory, target, watch::channel(0).1) }
     }
 
-    async fn ready(&mut self) -> Result<&mut Open, RPCError<Consensus>> {
+    /// A connection that another append may be sent on.
+    async fn ready(&mut self) -> io::Result<&mut Open> {
         // A frame whose write was dropped midway is not completed: nobody would count its answer.
         let open = match self.open.take().filter(|open| open.link.writer.is_flushed()) {
-            Some(open) => Open { stale: open.owed, ..open },
+            Some(open) => open,
             None => {
                 if let Some(not_before) = self.not_before {
                     sleep_until(not_before).await;
                 }
+                self.successor = Successor::default();
                 let link = self.directory.connect(self.target, MAX_APPENDED).await;
                 self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
-                let link = link.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
-                Open { link, owed: 0, stale: 0 }
+                Open::new(link?)
             }
         };
         Ok(self.open.insert(open))
+    }
+
+    /// Goes on with another connection if it is there and the open one owes nothing, or begins to make it if that is stale.
+    fn renew(&mut self) {
+        let Some(open) = &mut self.open else { return };
+        self.successor.prepare(&open.link, &self.directory, self.target, MAX_APPENDED);
+        if open.owed == 0
+            && let Some(link) = self.successor.take()
+        {
+            *open = Open::new(link);
+        }
     }
 
     /// An error if the node answers that it lacks what it has acknowledged.
@@ -146,7 +169,8 @@ impl AppendLink {
     where
         S: Stream<Item = AppendEntriesRequest<Consensus>> + Send + Unpin + 'static,
     {
-        self.ready().await?;
+        let open = self.ready().await.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
+        open.stale = open.owed;
         let session = Session { link: self, input: Some(input), reported: None, lacks: None };
         Ok(stream::unfold(Some(session), |session| async move {
             let mut session = session?;
@@ -183,8 +207,11 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
     /// Sends until an answer has come; `None` when all are answered and no more appends will come.
     async fn next(&mut self) -> io::Result<Option<StreamAppendResult<Consensus>>> {
         loop {
-            let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
-            let may_send = self.input.is_some() && open.owed < MAX_IN_FLIGHT;
+            self.link.renew();
+            let open = self.link.open.as_mut().expect(OPEN);
+            // The last answers come before the next connection.
+            let may_send =
+                self.input.is_some() && open.owed < MAX_IN_FLIGHT && !self.link.successor.is_made();
             if self.input.is_none() && open.owed == open.stale {
                 return Ok(None);
             }
@@ -195,10 +222,10 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     if let Err(StreamAppendError::HigherVote(vote)) = &answer {
                         self.link.directory.check_term(vote.leader_id.term)?;
                     }
-                    let is_stale = open.is_stale(&answer)?;
+                    let is_of_dropped = open.is_of_dropped(&answer)?;
                     self.link.note_answer(rest);
                     self.link.check_kept(&answer)?;
-                    if !is_stale {
+                    if !is_of_dropped {
                         if let (Some(lacks), Ok(Some(matching))) = (&mut self.lacks, &answer) {
                             *lacks = matching.index() + 1;
                             self.link.follows = true;
@@ -207,6 +234,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     }
                 }
                 () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
+                () = self.link.successor.ended() => {}
                 request = next_of(&mut self.input), if may_send => match request {
                     Some(request) => {
                         let request = self.latest(request).await;
@@ -256,7 +284,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         if self.link.target.channel == Channel::Appends {
             self.lacks.get_or_insert(request.prev_log_id.map_or(0, |id| id.index() + 1));
         }
-        let open = self.link.open.as_mut().expect("a session holds an open connection until it fails");
+        let open = self.link.open.as_mut().expect(OPEN);
         let kind = if is_silent { COMMITTED } else { APPEND };
         open.link.writer.put(kind, |out| put_append(out, request));
         tokio::select! {
@@ -292,36 +320,6 @@ async fn next_of<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
     match input {
         Some(input) => input.next().await,
         None => std::future::pending().await,
-    }
-}
-
-impl Open {
-    /// The next answer, and what follows it.
-    async fn answer(&mut self) -> io::Result<(StreamAppendResult<Consensus>, Bytes)> {
-        let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append");
-        let result = match timeout(STALLED, self.link.reader.next()).await.map_err(no_answer)?? {
-            Some((APPENDED, mut body)) => {
-                let result = read_appended(&mut body).map_err(|error| invalid(error.to_string()))?;
-                (result, body)
-            }
-            Some((kind, _)) => return Err(unexpected(kind, "an answer to an append")),
-            None => return Err(closed("the connection was closed")),
-        };
-        self.owed -= 1;
-        Ok(result)
-    }
-
-    /// Whether this answer belongs to a dropped stream.
-    fn is_stale(&mut self, answer: &StreamAppendResult<Consensus>) -> io::Result<bool> {
-        if self.stale == 0 {
-            return Ok(false);
-        }
-        self.stale -= 1;
-        match answer {
-            Ok(_) => Ok(true),
-            // The other side stopped reading after this answer.
-            Err(_) => Err(io::Error::new(io::ErrorKind::ConnectionAborted, "an earlier append was refused")),
-        }
     }
 }
 

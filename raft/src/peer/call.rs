@@ -25,6 +25,7 @@ use super::directory::{Directory, Target};
 use super::frame::{closed, unexpected};
 use super::link::Link;
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
+use super::successor::Successor;
 use crate::gate::Since;
 
 /// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
@@ -144,11 +145,7 @@ struct Caller {
 impl Caller {
     async fn run(mut self) {
         let mut failed: Option<(Instant, io::Error)> = None;
-        let mut next = None;
-        while let Some(first) = match next.take() {
-            None => self.calls.recv().await,
-            first => first,
-        } {
+        while let Some(first) = self.calls.recv().await {
             if let Some((at, error)) = &failed
                 && at.elapsed() < AGAIN
             {
@@ -156,7 +153,7 @@ impl Caller {
                 continue;
             }
             match self.directory.connect(self.target, MAX_ANSWER).await {
-                Ok(link) => next = self.talk(link, first).await,
+                Ok(link) => self.talk(link, first).await,
                 Err(error) => {
                     not_sent(first.reply, &error);
                     while let Some(Queued { reply, .. }) = self.next_now() {
@@ -173,19 +170,19 @@ impl Caller {
         self.calls.recv().now_or_never()?
     }
 
-    /// Sends calls and receives answers until the connection breaks, or gives back a call that should have a new one.
+    /// Sends calls and receives answers until the connection breaks, or no more calls will come. If it is stale, another takes its place
+    /// as soon as that is there and all answers have come.
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
-    async fn talk(&mut self, link: Link, first: Queued) -> Option<Queued> {
-        let mut sent = Sent { link, since: self.since, unanswered: BTreeMap::new(), number: 0 };
+    async fn talk(&mut self, link: Link, first: Queued) {
+        let (unanswered, successor) = (BTreeMap::new(), Successor::default());
+        let mut sent = Sent { link, successor, since: self.since, unanswered, number: 0 };
         sent.push(first);
         let error = loop {
+            sent.renew(&self.directory, self.target);
             while sent.has_room()
                 && let Some(call) = self.next_now()
             {
-                if sent.link.is_stale() {
-                    return Some(call);
-                }
                 sent.push(call);
             }
             let (has_room, is_writing) = (sent.has_room(), !sent.link.writer.is_flushed());
@@ -206,33 +203,44 @@ impl Caller {
                     Ok(None) => break closed("the connection was closed"),
                     Err(error) => break error,
                 },
+                () = sent.successor.ended() => {}
                 call = self.calls.recv(), if has_room => match call {
-                    Some(call) if sent.link.is_stale() && sent.unanswered.is_empty() => return Some(call),
                     Some(call) => sent.push(call),
-                    None => return None,
+                    None => return,
                 },
             }
         };
         for reply in sent.unanswered.into_values() {
             let _ = reply.send(Err(CallError::Unknown(copy(&error))));
         }
-        None
     }
 }
 
 /// The calls that one connection was given.
 struct Sent {
     link: Link,
+    successor: Successor,
     since: Since,
     unanswered: BTreeMap<u64, Reply>,
     number: u64,
 }
 
 impl Sent {
+    /// Goes on with another connection if it is there and no answer is missing, or begins to make it if the old one is stale.
+    fn renew(&mut self, directory: &Arc<Directory>, target: Target) {
+        self.successor.prepare(&self.link, directory, target, MAX_ANSWER);
+        if self.unanswered.is_empty()
+            && let Some(link) = self.successor.take()
+        {
+            self.link = link;
+        }
+    }
+
     fn has_room(&self) -> bool {
-        // Its last answers come before the next connection.
-        let is_ending = self.link.is_stale() && !self.unanswered.is_empty();
-        !is_ending && self.link.writer.queued() < WRITE_BYTES && self.unanswered.len() < MAX_CALLS
+        // The last answers come before the next connection.
+        !self.successor.is_made()
+            && self.link.writer.queued() < WRITE_BYTES
+            && self.unanswered.len() < MAX_CALLS
     }
 
     /// Skips a call that was taken back.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ringfence_tls::{Name, Peer, covers, names};
+use ringfence_tls::{Name, Peer, covers, expires, names};
 use rustls::pki_types::CertificateDer;
 
 use crate::consensus::NodeId;
@@ -12,12 +12,14 @@ pub struct Certificate {
     chain: Arc<[CertificateDer<'static>]>,
     peer: Arc<Peer>,
     version: u64,
+    ends: Option<i64>,
 }
 
 impl Certificate {
     /// The certificate in `chain`, which the files of `peer` in their `version` verified.
     pub(super) fn new(chain: Arc<[CertificateDer<'static>]>, peer: Arc<Peer>, version: u64) -> Self {
-        Self { chain, peer, version }
+        let ends = expires(&chain);
+        Self { chain, peer, version, ends }
     }
 
     /// Whether this node's own files have changed since.
@@ -25,13 +27,19 @@ impl Certificate {
         self.peer.version() != self.version
     }
 
-    /// As [`is_of_node`]. If it is, it is noted as the newest of that node.
+    /// Whether the node `id`, of which this is, has shown another one since.
+    pub(super) fn is_replaced(&self, id: NodeId) -> bool {
+        self.peer.met(id) != self.ends
+    }
+
+    /// As [`is_of_node`].
     pub(super) fn is_of(&self, id: NodeId, address: Option<&str>) -> bool {
-        let is_of = self.chain.first().is_some_and(|own| is_of_node(own, id, address));
-        if is_of {
-            self.peer.meet(id, &self.chain);
-        }
-        is_of
+        self.chain.first().is_some_and(|own| is_of_node(own, id, address))
+    }
+
+    /// Notes it as the newest of the node `id`, which is no copy: until another is noted, connections with others are replaced.
+    pub(super) fn note_newest(&self, id: NodeId) {
+        self.peer.meet(id, &self.chain);
     }
 }
 

@@ -24,7 +24,6 @@
 //! led in that, with other entries under the same ids: then a minority stops that did not do the same (`divergence`).
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -34,7 +33,7 @@ use uuid::Uuid;
 use super::addresses::Found;
 use super::directory::{Directory, Target, refusal};
 use super::handshake::{Channel, Hello, Processes};
-use super::known::{Process, Sent};
+use super::known::{Process, Run, Sent};
 use crate::consensus::{LogId, NodeId, as_of};
 use crate::storage::starts::{Start, Starts};
 
@@ -242,12 +241,9 @@ impl Directory {
     }
 
     /// Notes that this node, as the leader of `term`, sends a follower the entries `run`.
-    pub(super) fn note_sent(&self, (id, to): Process, term: u64, run: RangeInclusive<u64>) {
-        self.with_known(id, |known| match &mut known.sent {
-            Some(sent) if (sent.to, sent.term) == (to, term) && *run.start() <= *sent.run.end() + 1 => {
-                sent.run = *sent.run.start().min(run.start())..=*sent.run.end().max(run.end());
-            }
-            sent => *sent = Some(Sent { to, term, run, acknowledged: None }),
+    pub(super) fn note_sent(&self, (id, to): Process, term: u64, run: Run) {
+        self.with_known(id, |known| {
+            known.sent = Some(Sent::after(known.sent.take(), to, term, run));
         });
     }
 
@@ -255,10 +251,9 @@ impl Directory {
     /// state from before it that it could fall back to.
     pub(super) fn note_installed(&self, (id, by): Process, term: u64, covers: LogId) {
         self.with_known(id, |known| {
-            let before = known.sent.take().filter(|sent| (sent.to, sent.term) == (by, term));
-            let end = before.as_ref().map_or(0, |sent| *sent.run.end()).max(covers.index());
-            let acknowledged = before.and_then(|sent| sent.acknowledged).max(Some(covers));
-            known.sent = Some(Sent { to: by, term, run: 0..=end, acknowledged });
+            let mut sent = Sent::after(known.sent.take(), by, term, 0..=covers.index());
+            sent.acknowledged = sent.acknowledged.max(Some(covers));
+            known.sent = Some(sent);
         });
     }
 

@@ -13,6 +13,9 @@ use crate::storage::starts::Start;
 /// A node, and its data directory.
 pub(super) type Process = (NodeId, Uuid);
 
+/// Entries from one index to another.
+pub(super) type Run = RangeInclusive<u64>;
+
 /// What a node knows of the processes of one member.
 #[derive(Debug, Default)]
 pub(super) struct Known {
@@ -69,9 +72,23 @@ pub(super) struct Sent {
     pub(super) to: Uuid,
     pub(super) term: u64,
     /// The last run of entries without a gap, as entries or in a snapshot that was installed.
-    pub(super) run: RangeInclusive<u64>,
-    /// The last entry of the run that it acknowledged.
+    pub(super) run: Run,
+    /// The last entry that it acknowledged of such a run.
     pub(super) acknowledged: Option<LogId>,
+}
+
+impl Sent {
+    /// What is known once `run` was sent, too.
+    pub(super) fn after(before: Option<Self>, to: Uuid, term: u64, run: Run) -> Self {
+        let before = before.filter(|sent| (sent.to, sent.term) == (to, term));
+        let acknowledged = before.as_ref().and_then(|sent| sent.acknowledged);
+        let is_joined = |before: &Run| *run.start() <= *before.end() + 1 && *before.start() <= *run.end() + 1;
+        let run = match before.map(|sent| sent.run).filter(is_joined) {
+            Some(before) => *before.start().min(run.start())..=*before.end().max(run.end()),
+            None => run,
+        };
+        Self { to, term, run, acknowledged }
+    }
 }
 
 /// The snapshot that this node, as the leader of a term, last failed to deliver to a data directory.

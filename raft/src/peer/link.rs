@@ -35,6 +35,8 @@ pub(super) struct Link {
     /// The program of the other side, if that was called.
     pub(super) program: Program,
     certificate: Option<Certificate>,
+    /// The other side, if that was called.
+    to: Option<NodeId>,
 }
 
 impl Directory {
@@ -63,6 +65,7 @@ impl Directory {
         // While a cluster is founded, nobody is known to be a member.
         if let Some(newest) = greeted.starts.newest().filter(|_| target.channel != Channel::Founding) {
             self.meet(process, newest);
+            greeted.link.certificate.iter().for_each(|it| it.note_newest(to));
         }
         trying.address = None;
         self.note_answered(to, address);
@@ -93,7 +96,7 @@ impl Directory {
             member_as_of: self.member_as_of(),
             url: self.own_url.clone(),
         };
-        let mut link = Link::new(connection);
+        let mut link = Link { to: Some(to), ..Link::new(connection) };
         let (starts, met) = (self.identity.starts.clone(), self.met(to, incarnation));
         put_hello(&mut link.writer, &hello, &Processes { starts, met, places: self.places(address) });
         link.writer.flush().await?;
@@ -146,12 +149,14 @@ enum Answered {
 impl Link {
     fn new(Connection { reader, writer, certificate, .. }: Connection) -> Self {
         let (reader, writer) = (FrameReader::new(reader, MAX_HELLO), FrameWriter::new(writer));
-        Self { reader, writer, program: Program::silent(), certificate }
+        Self { reader, writer, program: Program::silent(), certificate, to: None }
     }
 
-    /// Whether another connection should replace it: this node would show another certificate, or trust another one.
+    /// Whether another connection should replace it: this node would show another certificate, or trust another one, or the other
+    /// side has another one to show.
     pub(super) fn is_stale(&self) -> bool {
-        self.certificate.as_ref().is_some_and(Certificate::is_stale)
+        let is_stale = |of: &Certificate| of.is_stale() || self.to.is_some_and(|id| of.is_replaced(id));
+        self.certificate.as_ref().is_some_and(is_stale)
     }
 
     async fn welcome(&mut self) -> io::Result<Answered> {
@@ -191,7 +196,7 @@ impl Incoming {
         let hello = timeout(HELLO_TIMEOUT, link.hello()).await;
         let hello = hello.unwrap_or_else(|_| Err(timed_out("it said nothing in time")));
         let Link { reader, mut writer, certificate, .. } = link;
-        let is_shown = |id| certificate.is_none_or(|it| directory.is_shown(&it, id));
+        let is_shown = |id| certificate.as_ref().is_none_or(|it| directory.is_shown(it, id));
         let admitted = match hello {
             Err(error) => Err((error, false)),
             // Not as a reason that the node is refused for: it may be another that said so.
@@ -217,6 +222,10 @@ impl Incoming {
         // If the caller has gone, the refusal is the better error.
         let written = writer.flush().await;
         let (hello, starts) = admitted.map_err(|(error, _)| error)?;
+        // Whoever founds a cluster is checked no further.
+        if let Some(certificate) = certificate.filter(|_| hello.channel != Channel::Founding) {
+            certificate.note_newest(hello.from);
+        }
         written?;
         Ok((Self { directory, from: hello.from, channel: hello.channel, hello, starts, reader }, writer))
     }

@@ -108,12 +108,9 @@ impl Client {
             Err(Undeliverable::Failed(error)) => directory.note_undelivered(target, term, covers, error),
             Err(Undeliverable::Unreadable(error)) => {
                 // One that was replaced meanwhile may be gone.
-                if let Some(path) = self.generations.path_of(&generation) {
+                if let Some(path) = self.generations.note_unreadable(&generation, !is_lack(error)) {
                     let why = format!("the snapshot {} of this node cannot be read: {error}", path.display());
                     directory.note_undelivered(target, term, covers, &io::Error::other(why));
-                    if !is_lack(error) {
-                        generation.note_damaged();
-                    }
                 }
             }
         }

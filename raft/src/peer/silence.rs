@@ -120,4 +120,30 @@ mod tests {
         drop(go_on);
         until("it answers both", async || !others.iter().any(is_silent)).await;
     }
+
+    /// It leads on: without an entry nobody needs its disk.
+    #[tokio::test]
+    async fn an_idle_leader_whose_disk_hangs_is_silent_to_all_and_another_leads_after_the_next_entry() {
+        let cluster = Box::pin(Cluster::start(3)).await;
+        let hung = cluster.handle(1);
+        until("it leads, and has applied all", async || {
+            let status = hung.status();
+            let is_idle = status.applied_index == status.last_log_index && hung.view(|table| table.started());
+            is_idle && status.leader == Some(1)
+        })
+        .await;
+        let (before, go_on) = (hung.status().last_log_index, hung.shared.log.hang());
+        let is_silent = |at: u64| cluster.handle(at).status().members[&1].silence().is_some();
+        until("it is silent to both", async || is_silent(2) && is_silent(3)).await;
+        assert!(hung.disk_hangs() && hung.is_cut_off());
+        // A machine that stands still deposes leaders, too.
+        if hung.status().leader == Some(1) {
+            assert_eq!(hung.status().last_log_index, before);
+        }
+        grant(&cluster.handle(2), 1).await;
+        until("another leads", async || cluster.handle(2).status().leader.is_some_and(|leader| leader != 1))
+            .await;
+        grant(&cluster.handle(3), 2).await;
+        drop(go_on);
+    }
 }

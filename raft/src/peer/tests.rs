@@ -4,7 +4,8 @@ mod deliveries;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
+use std::thread;
 use std::time::Duration;
 
 use futures_util::stream;
@@ -252,6 +253,31 @@ async fn a_node_keeps_nothing_of_nodes_that_are_no_members() {
     directory.forget_others(&directory.membership().unwrap());
     assert_eq!(directory.known(), before + 1);
     assert_eq!(directory.address(2).unwrap(), "127.0.0.1:1");
+}
+
+/// Each response says who leads. A Raft thread that stood still with the directory took all threads with it that serve clients.
+#[tokio::test]
+async fn who_leads_is_told_while_a_thread_hangs_with_the_directory() {
+    let cluster = Box::pin(Cluster::start(2)).await;
+    grant(&cluster.handle(1), 1).await;
+    let leader = cluster.handle(1).status().leader.unwrap();
+    let follower = cluster.handle(3 - leader);
+    until("it knows where the leader is", async || follower.leader_url().is_some()).await;
+    let directory = Arc::clone(&follower.shared.peers.directory);
+    let (go_on, gate) = mpsc::channel::<()>();
+    let (begun, begins) = mpsc::channel();
+    let hangs = thread::spawn(move || {
+        directory.with_known(leader, |_| {
+            begun.send(()).unwrap();
+            let _ = gate.recv();
+        });
+    });
+    begins.recv().unwrap();
+    let (told, tells) = mpsc::channel();
+    thread::spawn(move || told.send(follower.leader_url()));
+    assert!(tells.recv_timeout(SOON).expect("it is told").is_some());
+    drop(go_on);
+    hangs.join().unwrap();
 }
 
 /// What is accepted, committed and applied may not be on disk yet. A power cut took it, and the leader never found out what the

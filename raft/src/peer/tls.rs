@@ -151,8 +151,9 @@ async fn call(stream: Heard<TcpStream>, address: String, peer: Arc<Peer>) -> io:
     let connector = TlsConnector::from(peer.client(&refused));
     // It is neither sent nor verified.
     let name = ServerName::try_from("node.invalid").expect("this is a DNS name");
-    let stream = connector.connect(name, stream).await.map_err(|error| peer.explain(&refused, error))?;
-    encrypted(stream.into(), address, peer, version)
+    let connect = async |stream| connector.connect(name, stream).await.map(TlsStream::from);
+    let stream = stream.through(connect).await.map_err(|error| peer.explain(&refused, error))?;
+    encrypted(stream, address, peer, version)
 }
 
 /// The other side's.
@@ -163,17 +164,18 @@ async fn answer(stream: TcpStream, from: String, peer: Arc<Peer>, plain: bool) -
     }
     let (version, refused) = (peer.version(), Refused::default());
     let acceptor = TlsAcceptor::from(peer.server(&refused));
-    let stream = acceptor.accept(Heard::from(stream)).await.map_err(|error| peer.explain(&refused, error))?;
-    encrypted(stream.into(), from, peer, version)
+    let accept = async |stream| acceptor.accept(stream).await.map(TlsStream::from);
+    let stream = Heard::from(stream).through(accept).await.map_err(|error| peer.explain(&refused, error))?;
+    encrypted(stream, from, peer, version)
 }
 
 fn encrypted(
-    stream: TlsStream<Heard<TcpStream>>,
+    stream: Heard<TlsStream<TcpStream>>,
     other: String,
     peer: Arc<Peer>,
     version: u64,
 ) -> io::Result<Connection> {
-    let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+    let chain = stream.get_ref().get_ref().1.peer_certificates().unwrap_or_default();
     let chain: Arc<[_]> = chain.iter().map(|certificate| certificate.clone().into_owned()).collect();
     let certificate = Certificate::new(Arc::clone(&chain), Arc::clone(&peer), version);
     let (reader, writer) = split(stream);
@@ -212,10 +214,12 @@ impl<R: AsyncRead + Unpin> AsyncRead for Trusted<R> {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
+        let (this, before) = (self.get_mut(), buffer.filled().len());
         let read = ready!(Pin::new(&mut this.reader).poll_read(cx, buffer));
-        // After the wait: what has arrived meanwhile is not used, either.
-        this.check()?;
+        // After the wait: what has arrived meanwhile is not used, either. An end brings nothing that could be.
+        if buffer.filled().len() > before {
+            this.check()?;
+        }
         Poll::Ready(match read {
             // A node that is killed closes without a word. Frames show whether one was cut short.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(()),

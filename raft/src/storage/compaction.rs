@@ -58,8 +58,9 @@ impl Compaction {
             let since = self.log.since_snapshot();
             LOG_SINCE_SNAPSHOT_BYTES.get().set(since as f64);
             LOG_MEMORY_BYTES.get().set(self.log.bytes_in_memory() as f64);
-            let is_damaged = || self.generations.newest().is_some_and(|newest| newest.is_damaged());
-            if (since >= self.due() || is_damaged()) && self.raft.trigger().snapshot().await.is_err() {
+            if (since >= self.due() || self.generations.is_damaged())
+                && self.raft.trigger().snapshot().await.is_err()
+            {
                 return;
             }
         }

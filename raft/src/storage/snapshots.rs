@@ -19,9 +19,10 @@
 //!
 //! Reading and writing happen off the runtime: see [`aside`](mod@crate::storage::aside).
 
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -29,7 +30,7 @@ use ringfence_lease::{FrozenTable, LeaseTable, RestoreError, UnsupportedRules};
 use ringfence_wal::lacks_descriptors;
 use ringfence_wire::RulesRange;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::consensus::{LogId, SnapshotMeta};
 use crate::storage::aside::{Aside, aside, discard};
@@ -45,20 +46,62 @@ pub(crate) mod store;
 pub(crate) const DIR: &str = "snapshots";
 /// How long to wait before a retry for lack of descriptors.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long a transfer waits for the one before. Nothing is read of it meanwhile, and its sender gives it up after a few seconds
+/// without learning why.
+const PLACE: Duration = Duration::from_secs(1);
 
 /// The snapshots of a node.
 pub(crate) struct Generations {
     dir: Arc<DataDir>,
     store: Arc<dyn SnapshotStore>,
     supported: RulesRange,
-    newest: Mutex<Option<Arc<Generation>>>,
+    kept: Mutex<Kept>,
     publishing: Mutex<()>,
-    /// Whether the newest was published while the one before was known to be damaged.
-    keeps_older: AtomicBool,
     /// Only one at a time is received: an abandoned one must not take the room of the next.
     receiving: Arc<Semaphore>,
     /// How many snapshots were begun.
     begun: AtomicU64,
+}
+
+/// What is known of the generations that are kept. One lock for all of it: whoever learns that one is damaged, and whoever replaces
+/// it, agree on which it is.
+#[derive(Default)]
+struct Kept {
+    newest: Option<Arc<Generation>>,
+    /// The older one, if it was the newest of this process: somebody may still read it.
+    older: Option<Arc<Generation>>,
+    /// Those that are known to be damaged, by index.
+    damaged: BTreeSet<u64>,
+    /// Whether the newest was published while the one before was known to be damaged.
+    keeps_older: bool,
+}
+
+impl Kept {
+    fn index(&self) -> Option<u64> {
+        self.newest.as_ref().and_then(|newest| newest.index())
+    }
+
+    fn is_damaged(&self) -> bool {
+        self.index().is_some_and(|newest| self.damaged.contains(&newest))
+    }
+
+    /// Makes `made` the newest. Which of the `others` that are on disk, the newest first, are to go.
+    fn replace(&mut self, made: Arc<Generation>, others: &[u64], keep_older: bool) -> Vec<u64> {
+        let (index, before, was_damaged) = (made.index(), self.index(), self.is_damaged());
+        let replaced = self.newest.replace(made);
+        if index == before {
+            self.damaged.retain(|damaged| Some(*damaged) != index);
+            return Vec::new();
+        }
+        self.keeps_older = keep_older && was_damaged;
+        let may_stay = |other: &&u64| Some(**other) <= before && !self.damaged.contains(other);
+        let older = others.iter().find(may_stay).copied().filter(|_| keep_older);
+        let mut known = replaced.into_iter().chain(self.older.take());
+        self.older = known.find(|known| older.is_some() && known.index() == older);
+        self.damaged.retain(|damaged| others.contains(damaged));
+        let goes = |other: &u64| Some(*other) != index && Some(*other) != older;
+        others.iter().copied().filter(goes).collect()
+    }
 }
 
 /// Why no snapshot can be used, though there must be one.
@@ -95,9 +138,8 @@ impl Generations {
             dir,
             store,
             supported,
-            newest: Mutex::default(),
+            kept: Mutex::default(),
             publishing: Mutex::default(),
-            keeps_older: AtomicBool::default(),
             receiving: Arc::new(Semaphore::new(1)),
             begun: AtomicU64::new(0),
         })
@@ -115,7 +157,7 @@ impl Generations {
             let error = match self.read(index).await {
                 Ok((generation, table)) if generation.head().meta.last_log_id >= purged => {
                     let meta = generation.head().meta.clone();
-                    *self.lock() = Some(Arc::new(generation));
+                    self.lock().newest = Some(Arc::new(generation));
                     return Ok(Some((table, meta)));
                 }
                 Ok(_) => io::Error::other("the log does not reach back to it"),
@@ -157,15 +199,28 @@ impl Generations {
         self.dir.path.join(DIR)
     }
 
-    /// Where this one is, for operators; `None` if another has replaced it meanwhile.
-    pub(crate) fn path_of(&self, generation: &Arc<Generation>) -> Option<PathBuf> {
-        let newest = self.newest().filter(|newest| Arc::ptr_eq(newest, generation))?;
-        Some(self.store.path(&name_of(newest.index()?)))
+    /// Where this one is, for operators; notes that it could not be read if it `is_damaged`. Another is made soon if it is the newest.
+    /// `None` if it may be gone, or made anew.
+    pub(crate) fn note_unreadable(&self, generation: &Arc<Generation>, is_damaged: bool) -> Option<PathBuf> {
+        let index = generation.index()?;
+        let mut kept = self.lock();
+        if ![&kept.newest, &kept.older].into_iter().flatten().any(|kept| Arc::ptr_eq(kept, generation)) {
+            return None;
+        }
+        if is_damaged {
+            kept.damaged.insert(index);
+        }
+        Some(self.store.path(&name_of(index)))
+    }
+
+    /// Whether the newest is known to be damaged.
+    pub(crate) fn is_damaged(&self) -> bool {
+        self.lock().is_damaged()
     }
 
     /// The newest, if any.
     pub(crate) fn newest(&self) -> Option<Arc<Generation>> {
-        self.lock().clone()
+        self.lock().newest.clone()
     }
 
     /// Writes `table`. The result is on disk and was read back, and is to be [published](Self::publish).
@@ -184,9 +239,14 @@ impl Generations {
         .await
     }
 
-    /// Begins a generation that is received, once the one before is published or removed.
+    /// Begins a generation that is received, once the one before is published or removed. An error, which is
+    /// [passing](is_passing), if that takes long.
     pub(crate) async fn receive(self: &Arc<Self>) -> io::Result<Aside<Writer>> {
-        let place = Arc::clone(&self.receiving).acquire_owned().await;
+        let place = timeout(PLACE, Arc::clone(&self.receiving).acquire_owned()).await;
+        let place = place.map_err(|_| {
+            let why = "the transfer before is still being installed or removed";
+            io::Error::new(io::ErrorKind::WouldBlock, why)
+        })?;
         let (this, place) = (Arc::clone(self), place.expect("the semaphore is never closed"));
         Aside::open(&self.dir, move || this.writer_here(Some(place))).await
     }
@@ -200,7 +260,7 @@ impl Generations {
     /// Whether the older generation that is kept is not the one that was the newest before: that was damaged. The log has to go on
     /// reaching as far back as it did.
     pub(crate) fn keeps_older(&self) -> bool {
-        self.keeps_older.load(Ordering::Relaxed)
+        self.lock().keeps_older
     }
 
     /// Makes `made` the newest generation; when this returns, that is on disk. Of the others only the one before is kept that is
@@ -211,31 +271,19 @@ impl Generations {
 
     fn publish_here(&self, made: &Generation, keep_older: bool) -> io::Result<()> {
         let _alone = self.publishing.lock().expect("no panic while a snapshot is published");
-        let newest = self.newest();
-        let before = newest.as_ref().and_then(|newest| newest.index());
-        let is_damaged = newest.is_some_and(|newest| newest.is_damaged());
-        let repairs = |index| before == Some(index) && is_damaged;
-        let Some(index) = made.index().filter(|index| before < Some(*index) || repairs(*index)) else {
+        let is_wanted = |index: &u64| {
+            let kept = self.lock();
+            kept.index() < Some(*index) || kept.index() == Some(*index) && kept.is_damaged()
+        };
+        let Some(index) = made.index().filter(is_wanted) else {
             // It covers nothing, or no more than the newest does: one that was installed while this was being made.
             return Ok(());
         };
         // First, since it may lack a descriptor: all this can be done again then.
         let others = indexes(&*self.store)?;
         let published = made.publish(&self.store, name_of(index))?;
-        if before != Some(index) {
-            // Before anybody learns of the new one.
-            self.keeps_older.store(keep_older && is_damaged, Ordering::Relaxed);
-        }
-        *self.lock() = Some(Arc::new(published));
-        if before == Some(index) {
-            return Ok(());
-        }
-        let older = match is_damaged {
-            false => before,
-            true => others.iter().copied().find(|other| Some(*other) < before),
-        };
-        let older = older.filter(|_| keep_older);
-        for gone in others.into_iter().filter(|gone| *gone != index && Some(*gone) != older) {
+        let gone = self.lock().replace(Arc::new(published), &others, keep_older);
+        for gone in gone {
             self.store.remove(&name_of(gone))?;
         }
         Ok(())
@@ -255,8 +303,8 @@ impl Generations {
         discard(&self.dir, table);
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Generation>>> {
-        self.newest.lock().expect("no panic while the generations are locked")
+    fn lock(&self) -> MutexGuard<'_, Kept> {
+        self.kept.lock().expect("no panic while the generations are locked")
     }
 }
 

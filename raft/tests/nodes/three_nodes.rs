@@ -23,7 +23,11 @@ async fn every_node_grants_and_reads_what_any_node_granted() {
         handle.linearize().await.unwrap();
         assert_eq!(handle.view(|table| table.live()), 3);
         assert_eq!(handle.status().members.len(), 3);
-        assert_eq!(handle.leader_url(), handle.status().leader.map(|id| format!("http://node-{id}")));
+        until("it knows where the leader is", || {
+            let leader = handle.status().leader.map(|id| format!("http://node-{id}"));
+            leader.is_some() && handle.leader_url().as_deref() == leader.as_ref()
+        })
+        .await;
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, SanType, date_time_ymd,
@@ -19,6 +20,9 @@ use tokio::time::timeout;
 use crate::copies::copy;
 use crate::support::stranger::{self, Name, Stranger};
 use crate::support::{SOON, grant, settings, until};
+
+/// In this time each connection that is used tries more than once to be replaced.
+const ATTEMPTS: Duration = Duration::from_secs(5);
 
 /// Where certificates are, and whose authority signs them.
 struct Issuer(CertifiedIssuer<'static, KeyPair>);
@@ -319,6 +323,32 @@ async fn connections_of_an_authority_that_was_removed_end() {
     timeout(SOON, closed).await.expect("it is closed");
     assert!(cluster.call(&stolen, 2).await.is_none());
     cluster.works(4).await;
+}
+
+/// All connections of a leader once ended at once, and nobody took another.
+#[tokio::test]
+async fn connections_go_on_if_nobody_takes_what_would_replace_them() {
+    let dir = TempDir::new().unwrap();
+    let (old, new) = (Issuer::new("old"), Issuer::new("new"));
+    let at = |id: NodeId| dir.path().join(id.to_string());
+    let peers = [1, 2, 3].map(|id| load(&old.write(&at(id), &of(id), &old, false)));
+    let cluster = Cluster::start(&peers.each_ref().map(|peer| Way::Tls(Arc::clone(peer)))).await;
+    cluster.works(1).await;
+    for id in [1, 2, 3] {
+        new.write(&at(id), &of(id), &old, false);
+    }
+    assert!(peers.iter().all(|peer| peer.look(true) == Look::Loaded));
+    let begun = Instant::now();
+    let mut round = 2;
+    while begun.elapsed() < ATTEMPTS {
+        cluster.works(round).await;
+        round += 1;
+    }
+    for id in [1, 2, 3] {
+        old.write(&at(id), &of(id), &old, false);
+    }
+    assert!(peers.iter().all(|peer| peer.look(true) == Look::Loaded));
+    cluster.works(round).await;
 }
 
 #[tokio::test]

@@ -53,8 +53,8 @@ async function aLateReleaseSparesTheNewerHolder(key) {
 
 async function usingExtends(key) {
   let most = 0;
+  const begun = Date.now();
   await locks.using(of(key), 5_000, async (signal) => {
-    const begun = Date.now();
     let before = await client.pttl(key + "-1");
     await until(async () => {
       assert(!signal.aborted, "it was lost");

@@ -125,7 +125,7 @@ def test_a_cluster_that_is_away_comes_back_as_it_was(fake: FakeCluster, client: 
 def test_an_acquire_whose_connection_closes_before_the_answer_is_abandoned(
     fake: FakeCluster, client: ringfence.Client
 ) -> None:
-    body = json.dumps({"keys": ["a"], "wait_ms": 60_000}).encode()
+    body = json.dumps({"keys": ["a"], "wait_ms": 300_000}).encode()
     head = f"PUT /v1/leases/{uuid.uuid4()} HTTP/1.1\r\ncontent-length: {len(body)}\r\n\r\n"
     lease = client.lock("a").acquire()
     with socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2]))) as connection:

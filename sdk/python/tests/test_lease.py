@@ -30,13 +30,17 @@ def test_1_000_leases_are_renewed_by_one_request(background: Background, node: P
         asked = node.receive("POST", "/v1/renew")
         sizes.append(len(asked.body["lease_ids"]))
         asked.renew_all(ttl_ms=3_600_000)
-    assert sizes == [1_000, 1]
+    assert sorted(sizes) == [1, 1_000]
     until(lambda: all(lease.remaining > 3_000 for lease in leases), "all are renewed")
     close = background(client.close)
-    batch = node.receive("POST", "/v1/batch")
-    assert len(batch.body["operations"]) == 1_000
-    batch.answer(200, {"results": [{"status": 204, "body": None}] * 1_000})
-    node.receive("DELETE").answer(204)
+    # Both are under way at once.
+    for _ in range(2):
+        asked = node.receive()
+        if asked.method == "DELETE":
+            asked.answer(204)
+        else:
+            assert len(asked.body["operations"]) == 1_000
+            asked.answer(200, {"results": [{"status": 204, "body": None}] * 1_000})
     close.result(SOON)
 
 

@@ -102,6 +102,21 @@ mod tests {
         troubles
     }
 
+    #[test]
+    fn a_member_that_cannot_call_the_leader_is_a_trouble() {
+        let member = |cannot_call: bool| -> MemberStatus {
+            let member = serde_json::json!({ "voter": true, "peer": "b:2", "cannot_call": cannot_call });
+            serde_json::from_value(member).unwrap()
+        };
+        let lines = |cannot_call| {
+            let mut troubles = Troubles::default();
+            troubles.see_member(1, 2, &member(cannot_call));
+            troubles.lines().cloned().collect::<Vec<_>>()
+        };
+        assert!(lines(false).is_empty());
+        assert!(lines(true)[0].starts_with("node 2 cannot open or use a connection to node 1, which leads"));
+    }
+
     /// `cluster add` of a member that had moved told at once for how long it had been away.
     #[test]
     fn what_was_so_before_a_change_is_not_new() {

@@ -211,7 +211,7 @@ fn a_lease_that_is_held_at_least_for_a_time_lasts_after_its_program_has_ended() 
             let token = lease.token();
             if is_dropped {
                 drop(lease);
-                client.settle().await;
+                assert_eq!(client.close(SOON).await, 0);
             } else {
                 lease.release().await.unwrap();
             }

@@ -39,14 +39,29 @@ impl Authority {
     }
 
     pub(crate) fn intermediate(&self, name: &str) -> Self {
+        self.sign_another(params(name))
+    }
+
+    /// An intermediate one that has ended.
+    pub(crate) fn expired_intermediate(&self, name: &str) -> Self {
+        let mut params = params(name);
+        last(&mut params, EXPIRED - 86_400, EXPIRED);
+        self.sign_another(params)
+    }
+
+    fn sign_another(&self, params: CertificateParams) -> Self {
         let key = KeyPair::generate().unwrap();
-        Self { issuer: CertifiedIssuer::signed_by(params(name), key, &self.issuer).unwrap() }
+        Self { issuer: CertifiedIssuer::signed_by(params, key, &self.issuer).unwrap() }
     }
 
     /// Another authority with the key of this one.
     pub(crate) fn renamed(&self, name: &str) -> Self {
         let key = KeyPair::from_pem(&self.issuer.key().serialize_pem()).unwrap();
         Self { issuer: CertifiedIssuer::self_signed(params(name), key).unwrap() }
+    }
+
+    pub(crate) fn der(&self) -> CertificateDer<'static> {
+        self.issuer.der().clone()
     }
 
     pub(crate) fn pem(&self) -> String {

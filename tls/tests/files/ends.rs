@@ -196,6 +196,14 @@ fn only_what_is_needed_ends_something() {
     };
     assert_eq!(needed(&side.server()), [(false, true), (true, true)]);
     assert_eq!(needed(&side.peer(&Unrelated::default()).unwrap()), [(false, true), (true, true)]);
+    // Of several that are live, the one that ends last.
+    let [soon, late] = [1, 2].map(|years| Authority::lasting("live", past, now() + years * YEAR));
+    for order in [[&soon, &late], [&late, &soon]] {
+        side.write("ca.pem", &order.map(Authority::pem).concat());
+        let in_use = side.server().in_use();
+        let needed: Vec<_> = in_use.iter().filter(|one| one.is_authority && one.is_needed).collect();
+        assert!(matches!(needed[..], [one] if one.ends > now() + YEAR), "{in_use:?}");
+    }
 }
 
 /// Whoever made up a certificate was said to have one of an authority.
@@ -203,7 +211,9 @@ fn only_what_is_needed_ends_something() {
 fn a_certificate_that_nobody_signed_is_not_said_to_be_anybodys() {
     let (authority, stranger) = (Authority::new("one"), Authority::new("one"));
     let peer = Side::new(&authority.issue(&["dns:a"]), &authority.pem()).peer(&Unrelated::default()).unwrap();
+    let long = ["a", "b", "c"].map(|name| format!("uri:{}", name.repeat(1_000)));
     for (issued, says) in [
+        (stranger.issue(&long.each_ref().map(String::as_str)), "says it is of"),
         (stranger.issue_expired(&["uri:ringfence:node:2"]), "says it is of"),
         (stranger.issue(&["uri:ringfence:node:2"]), "says it is of"),
         (authority.issue_for_others(2_000), "is refused"),
@@ -212,6 +222,16 @@ fn a_certificate_that_nobody_signed_is_not_said_to_be_anybodys() {
     ] {
         let said = peer.verify(&[issued.der]).err().unwrap();
         assert!(said.contains(says) && said.chars().count() <= 301, "{said}");
+    }
+    // What ends first need not be its own, and need not be needed.
+    let (ended, left_over) = (authority.expired_intermediate("i"), Authority::lasting("old", 0, YEAR));
+    let names = ["uri:ringfence:node:2"];
+    for (chain, says) in [
+        ([ended.issue(&names).der, ended.der()], "CN=i ended on"),
+        ([authority.issue_expired(&names).der, left_over.der()], "node:2) ended on"),
+    ] {
+        let said = peer.verify(&chain).err().unwrap();
+        assert!(said.contains(says), "{said}");
     }
 }
 
@@ -230,5 +250,7 @@ fn a_refusal_by_an_authority_of_the_same_name_is_explained() {
     );
     let alert = io::Error::other(rustls::Error::AlertReceived(rustls::AlertDescription::DecryptError));
     let said = calling.explain(&of_calling, alert).to_string();
-    assert!(said.contains("refuses this side's certificate") && said.contains("cert.pem"), "{said}");
+    for part in ["refuses this side's certificate", "its signature is wrong", "cert.pem"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
 }

@@ -17,8 +17,6 @@ pub(crate) struct Request {
     pub(in crate::transport) batched: Option<Batched>,
     /// Whether it must not be sent again while it may have been done.
     pub(crate) is_once: bool,
-    /// Whether it waits in the cluster's queue.
-    pub(crate) waits: bool,
     /// Whether it asks for a sign of life.
     pub(super) is_probe: bool,
 }
@@ -33,15 +31,7 @@ pub(in crate::transport) struct Batched {
 
 impl Request {
     pub(crate) fn new(method: Method, path: impl Into<String>) -> Self {
-        Self {
-            method,
-            path: path.into(),
-            body: Bytes::new(),
-            batched: None,
-            is_once: false,
-            waits: false,
-            is_probe: false,
-        }
+        Self { method, path: path.into(), body: Bytes::new(), batched: None, is_once: false, is_probe: false }
     }
 
     pub(crate) fn get(path: impl Into<String>) -> Self {
@@ -60,11 +50,6 @@ impl Request {
     /// Allows sending it as an operation of a batch. Alone it would wait for `wait` in the cluster's queue.
     pub(crate) fn or_batched(self, operation: Operation, wait: Duration) -> Self {
         Self { batched: Some(Batched { operation, wait }), ..self }
-    }
-
-    /// It waits in the cluster's queue. So it can wait for a node that is late; and while it is open, it keeps the place.
-    pub(crate) fn waiting(self) -> Self {
-        Self { waits: true, ..self }
     }
 
     /// Sends it at most once: it waits for the response even if the server is silent.

@@ -62,9 +62,9 @@ async fn a_connection_is_reused_unless_it_was_closed_meanwhile() {
     let server = serves("HTTP/1.1 204 No Content\r\n\r\n", 2).await;
     for _ in 0..2 {
         assert_eq!(get(&server, SOON).await.unwrap(), 204);
-        assert_eq!(server.idle().len(), 1);
+        assert_eq!(server.idle().connections.len(), 1);
         // Until the driver has seen the end.
-        while server.idle().iter().any(|idle| !idle.driver.is_finished()) {
+        while server.idle().connections.iter().any(|idle| !idle.driver.is_finished()) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
     }

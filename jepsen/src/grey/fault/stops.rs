@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, ensure};
+use ringfence_harness::Frozen;
 use rustix::process::Signal;
 use tokio::time::{Instant, sleep};
 
@@ -33,6 +34,50 @@ impl Fault for Hangs {
 
     async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
         scene.stage.node(scene.target).resume()?;
+        Ok(scene.stage.ids())
+    }
+}
+
+/// One thread of the target hangs, and all others run.
+#[derive(Debug)]
+pub(in crate::grey) struct OneHangs {
+    /// `None`: that on which Raft runs.
+    name: Option<&'static str>,
+    frozen: Option<Frozen>,
+}
+
+impl OneHangs {
+    /// The thread on which Raft runs.
+    pub(in crate::grey) fn of_raft() -> Self {
+        Self { name: None, frozen: None }
+    }
+
+    /// The thread with this name.
+    pub(in crate::grey) fn named(name: &'static str) -> Self {
+        Self { name: Some(name), frozen: None }
+    }
+}
+
+impl Clone for OneHangs {
+    /// Nothing hangs yet.
+    fn clone(&self) -> Self {
+        Self { name: self.name, frozen: None }
+    }
+}
+
+impl Fault for OneHangs {
+    async fn inflict(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
+        self.frozen = Some(Frozen::thread(scene.stage.node(scene.target), self.name)?);
+        Ok(vec![scene.target])
+    }
+
+    async fn observed(&mut self, _: &mut Scene<'_>) -> anyhow::Result<String> {
+        ensure!(self.frozen.as_ref().is_some_and(Frozen::stands_still), "the thread ran");
+        Ok("the thread stood still".to_owned())
+    }
+
+    async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
+        self.frozen = None;
         Ok(scene.stage.ids())
     }
 }

@@ -112,6 +112,31 @@ async fn a_snapshot_that_was_installed_is_acknowledged_and_so_is_what_follows() 
     assert!(asked.is_err() && directory.has_lost(2, Some(member.1)));
 }
 
+/// Entries that were never sent, between two that were, counted as sent; and an acknowledgement was forgotten when a run began anew.
+#[tokio::test]
+async fn what_counts_as_sent_has_no_gaps_and_an_acknowledgement_outlasts_them() {
+    let (peers, _transport) = node().await;
+    let directory = &peers.directory;
+    directory.introduce(2, &directory.address(2).unwrap()).unwrap();
+    let member = (2, Uuid::from_u128(TO));
+    let acknowledge = |index| {
+        directory.note_acknowledged(member, 1, log_id(1, index));
+        directory.acknowledged(member, 1).map(|last| last.index())
+    };
+    directory.note_sent(member, 1, 100..=200);
+    directory.note_sent(member, 1, 1..=50);
+    assert_eq!([acknowledge(60), acknowledge(50)], [None, Some(50)]);
+    directory.note_sent(member, 1, 51..=60);
+    assert_eq!(acknowledge(60), Some(60));
+    directory.note_sent(member, 1, 70..=80);
+    assert_eq!([acknowledge(65), acknowledge(80)], [Some(60), Some(80)]);
+    directory.note_sent(member, 1, 100..=200);
+    directory.note_delivered(target(), 1, Some(log_id(1, 90)));
+    assert_eq!([acknowledge(95), acknowledge(90)], [Some(90), Some(90)]);
+    directory.note_sent(member, 2, 201..=201);
+    assert_eq!(directory.acknowledged(member, 1), None);
+}
+
 #[tokio::test]
 async fn the_pauses_between_attempts_grow_up_to_a_bound_until_a_snapshot_was_delivered() {
     let (peers, _transport) = node().await;

@@ -81,7 +81,6 @@ impl Drop for Unfinished {
 pub(crate) struct Generation {
     stored: Stored,
     head: Head,
-    is_damaged: AtomicBool,
 }
 
 impl Generation {
@@ -92,7 +91,7 @@ impl Generation {
         head: Head,
     ) -> Self {
         let stored = Stored { dir, store, name, is_published: AtomicBool::new(true), place: None };
-        Self { stored, head, is_damaged: AtomicBool::default() }
+        Self { stored, head }
     }
 
     pub(crate) fn head(&self) -> &Head {
@@ -108,15 +107,6 @@ impl Generation {
     /// Opens it on this thread.
     pub(super) fn reader(&self) -> io::Result<Reader> {
         Reader::open(&*self.stored.store, &self.stored.name)
-    }
-
-    /// Notes that it could not be read. Another is made soon.
-    pub(crate) fn note_damaged(&self) {
-        self.is_damaged.store(true, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_damaged(&self) -> bool {
-        self.is_damaged.load(Ordering::Relaxed)
     }
 
     /// The last entry that it covers.
@@ -169,7 +159,7 @@ impl Writer {
             }
             io::copy(&mut reader, &mut io::sink()).map(drop)
         })?;
-        Ok(Generation { stored: self.stored, head, is_damaged: AtomicBool::default() })
+        Ok(Generation { stored: self.stored, head })
     }
 
     fn put_chunk(&mut self) -> io::Result<()> {
@@ -349,7 +339,7 @@ mod tests {
             let (store, name) = (Arc::clone(&store), "new".to_owned());
             let is_published = AtomicBool::new(false);
             let stored = Stored { dir: Arc::clone(&dir), store, name, is_published, place: None };
-            Generation { stored, head, is_damaged: AtomicBool::default() }
+            Generation { stored, head }
         };
         let published = made(head.clone());
         drop(published.publish(&store, "1".to_owned()).unwrap());

@@ -97,6 +97,45 @@ async fn a_damaged_one_is_passed_over_and_goes_with_the_next() {
     assert_eq!(generations.load(None).await.unwrap().unwrap().1, state(5).0);
 }
 
+/// Damage that a transfer found in one that had been replaced meanwhile was forgotten, and so that one was kept to fall back to.
+#[tokio::test]
+async fn damage_is_of_the_generation_in_which_it_was_found_whatever_replaced_it() {
+    let dir = TempDir::new().unwrap();
+    let generations = open(&dir);
+    let taken = async |index| {
+        take(&generations, index, true).await;
+        generations.newest().unwrap()
+    };
+    let note = |generation| generations.note_unreadable(generation, true);
+    let (third, fifth) = (taken(3).await, taken(5).await);
+    assert_eq!(note(&fifth), Some(generations.store.path(&name_of(5))));
+    assert!(generations.is_damaged());
+    let repaired = taken(5).await;
+    assert!(!generations.is_damaged());
+    assert_eq!(note(&fifth), None, "the one that was made anew is another");
+    let ninth = taken(9).await;
+    assert_eq!((note(&third), note(&fifth), generations.is_damaged()), (None, None, false));
+    assert_eq!(note(&repaired), Some(generations.store.path(&name_of(5))));
+    assert!(!generations.is_damaged(), "the newest is another");
+    note(&ninth).unwrap();
+    taken(13).await;
+    assert_eq!(indexes(&*generations.store).unwrap(), [13]);
+    assert!(generations.keeps_older(), "the log still has to reach back as far as it did");
+}
+
+/// A sender that was told nothing lost its connection after 3 s, and its log said that.
+#[tokio::test]
+async fn a_transfer_that_waits_long_for_the_one_before_is_refused_with_the_reason() {
+    let dir = TempDir::new().unwrap();
+    let generations = open(&dir);
+    let first = generations.receive().await.unwrap();
+    let refused = timeout(Duration::from_secs(60), generations.receive()).await.expect("it is refused");
+    let refused = refused.err().unwrap();
+    assert!(is_passing(&refused) && refused.to_string().contains("another transfer"), "{refused}");
+    drop(first);
+    while generations.receive().await.is_err() {}
+}
+
 #[tokio::test]
 async fn no_flipped_bit_changes_what_is_read() {
     let dir = TempDir::new().unwrap();

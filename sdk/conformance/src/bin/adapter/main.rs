@@ -2,22 +2,32 @@
 //!
 //! All runs on one thread, as in the asynchronous clients of other languages: code that blocks it blocks the renewals.
 
+mod under;
+mod words;
+
 use std::collections::HashMap;
 use std::io::{BufRead, Write, stdin, stdout};
 use std::num::NonZeroU32;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use ringfence_client::wire::{EndReason, Mode, Problem};
-use ringfence_client::{Client, Credential, Error, Key, Lease, LeaseId, Lock, Loss, State, Tls, WantedKey};
+use ringfence_client::wire::{EndReason, Mode};
+use ringfence_client::{
+    Client, Credential, Error, Key, Lease, LeaseId, Lock, Loss, State, Tls, WantedKey, test_util,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
 use tokio::task::AbortHandle;
+use tokio::time::timeout;
 
-/// `clock` is missing, and `fork`, which no runtime of threads survives. So is what is the caller's in Rust: a future that is dropped is
-/// bounded (`deadline`), a lease that is moved is left by its owner (`leave`) or dropped by rule (`drop`, `leaked`), a client has no
-/// close but `settle`, which the caller awaits (`close`, `exit`), and there are no callbacks (`on_lost`, `on_lost_block`) and no `lead`.
+use crate::words::{described, word};
+
+/// All but two. `fork`: no runtime survives one, of threads or not, so no child of it can look at a lease. `leaked`: to drop a lease is to
+/// release it, by the rule of the language, and no fault.
+///
+/// Some of it is the language's. What bounds a call is a `timeout` around it, which drops the future (`deadline`). A lease is left by
+/// whoever it was moved to (`leave`). A callback is a task that awaits the loss (`on_lost`), or a thread, if it blocks (`on_lost_block`).
 const ABILITIES: &[&str] = &[
     "cancel",
     "using",
@@ -29,7 +39,20 @@ const ABILITIES: &[&str] = &[
     "headers",
     "hold_at_least",
     "max_hold",
+    "clock",
+    "deadline",
+    "leave",
+    "drop",
+    "exit",
+    "on_lost",
+    "on_lost_block",
+    "lead",
+    "close",
+    "resources",
 ];
+
+/// What `close` is told by programs that have no wish of their own.
+const CLOSES_WITHIN: Duration = Duration::from_secs(5);
 
 /// A request. Each operation has fields of its own.
 #[derive(Debug, Deserialize)]
@@ -55,6 +78,8 @@ struct Kept {
     lease_id: LeaseId,
     /// Until it is released.
     lease: Option<Arc<Lease>>,
+    /// Tells the runner of its loss.
+    tells: AbortHandle,
     /// How it stood when it was.
     ended: (&'static str, Option<&'static str>),
 }
@@ -62,6 +87,8 @@ struct Kept {
 /// Why a request failed.
 enum Failure {
     Client(Error),
+    /// It took too long.
+    Deadline,
     /// The error of the body of `using`.
     Body,
     /// A fault of the runner, or of this program.
@@ -96,8 +123,6 @@ fn main() -> std::io::Result<()> {
             }
         }
     });
-    // A lookup may go on.
-    runtime.shutdown_background();
     Ok(())
 }
 
@@ -139,19 +164,23 @@ impl Adapter {
         match op {
             "hello" => Ok(json!({"sdk": "rust", "abilities": ABILITIES})),
             "open" => self.open(fields),
-            "acquire" | "try" => self.acquire(op, fields).await,
+            "acquire" | "try" | "enter" => self.acquire(op, fields).await,
             "adopt" => self.adopt(fields).await,
             "using" => self.using(fields).await,
+            "leave" => self.leave(fields).await,
+            "drop" => self.forget(fields),
+            "lead" => self.lead(fields).await,
             "cancel" => {
                 let target = fields["target"].as_u64().and_then(|id| locked(&self.pending).remove(&id));
                 target.ok_or_else(|| internal("there is no such request"))?.abort();
                 Ok(json!({}))
             }
             "renew" => {
-                self.held(fields)?.renew().await?;
+                let lease = self.held(fields)?;
+                within(fields, lease.renew()).await?;
                 Ok(json!({}))
             }
-            "release" => self.release(fields).await,
+            "release" => within(fields, self.release(fields)).await,
             "state" => self.state(fields),
             "headers" => {
                 let headers = self.held(fields)?.headers(text(fields, "key")?)?;
@@ -162,19 +191,23 @@ impl Adapter {
                 std::thread::sleep(duration(fields, "ms").unwrap_or_default());
                 Ok(json!({}))
             }
-            "close" => {
-                let client = locked(&self.clients).remove(text(fields, "client")?);
-                client.ok_or_else(|| internal("there is no such client"))?.settle().await;
+            "clock" => {
+                let by =
+                    |clock: &str| duration(fields, "advance_ms").or(duration(&fields["advance_ms"], clock));
+                test_util::advance(by("boot").unwrap_or_default(), by("raw").unwrap_or_default());
                 Ok(json!({}))
             }
+            "close" => {
+                let client = self.client(fields)?;
+                let left = client.close(duration(fields, "within_ms").unwrap_or(CLOSES_WITHIN)).await;
+                Ok(json!({"left": left}))
+            }
+            "resources" => resources(),
             _ => Err(internal(&format!("there is no operation {op}"))),
         }
     }
 
     fn open(&self, fields: &Value) -> Answer {
-        if fields["clock"] == "played" {
-            return Err(internal("this client has no other clock"));
-        }
         let path = |name: &str| fields[name].as_str().map(Into::into);
         let credential = fields["credential"].as_str().map(Credential::new).transpose()?;
         let tls = Tls { authority: path("ca"), certificate: path("cert"), key: path("key"), credential };
@@ -187,7 +220,8 @@ impl Adapter {
     async fn acquire(self: &Arc<Self>, op: &str, fields: &Value) -> Answer {
         let (client, lock) = self.lock(fields)?;
         let lock = if op == "try" { lock.wait(Duration::ZERO) } else { lock };
-        self.keep(fields, client, lock.acquire().await?)
+        let lease = within(fields, lock.acquire()).await?;
+        self.keep(fields, client, lease)
     }
 
     async fn adopt(self: &Arc<Self>, fields: &Value) -> Answer {
@@ -195,29 +229,6 @@ impl Adapter {
         let lease_id = text(fields, "lease_id")?.parse().map_err(|_| internal("lease_id is no UUID"))?;
         let lease = client.adopt(lease_id).await?;
         self.keep(fields, client, lease)
-    }
-
-    async fn using(self: &Arc<Self>, fields: &Value) -> Answer {
-        self.acquire("using", fields).await?;
-        let lease = self.held(fields)?;
-        let done = lease
-            .run(async {
-                match text(fields, "body") {
-                    Ok("until_lost" | "swallow") => std::future::pending().await,
-                    _ => tokio::time::sleep(duration(fields, "ms").unwrap_or_default()).await,
-                }
-            })
-            .await;
-        drop(lease);
-        let released = self.release(fields).await;
-        if fields["body"] == "raise" {
-            return Err(Failure::Body);
-        }
-        done?;
-        match released {
-            Err(Failure::Client(Error::Unknown { .. } | Error::Unavailable { .. })) => Ok(json!({})),
-            released => released,
-        }
     }
 
     async fn release(&self, fields: &Value) -> Answer {
@@ -256,10 +267,11 @@ impl Adapter {
     fn keep(&self, fields: &Value, client: Client, lease: Lease) -> Answer {
         let name = text(fields, "lease")?.to_owned();
         let (lost, told) = (lease.lost(), name.clone());
-        tokio::spawn(async move {
+        let telling = tokio::spawn(async move {
             let reason = word(lost.await);
             say(&json!({"event": "lost", "lease": told, "reason": reason}));
         });
+        under::call_back(&lease, fields["on_lost"].as_str());
         let fences: HashMap<String, Option<u64>> = lease
             .keys()
             .iter()
@@ -268,7 +280,13 @@ impl Adapter {
         let state = if lease.state() == State::Held { "held" } else { "unsure" };
         let granted = json!({"lease_id": lease.lease_id().to_string(), "token": lease.token().0, "fences": fences, "state": state});
         let lease_id = lease.lease_id();
-        let kept = Kept { client, lease_id, lease: Some(Arc::new(lease)), ended: ("released", None) };
+        let kept = Kept {
+            client,
+            lease_id,
+            lease: Some(Arc::new(lease)),
+            tells: telling.abort_handle(),
+            ended: ("released", None),
+        };
         locked(&self.leases).insert(name, kept);
         Ok(granted)
     }
@@ -335,58 +353,30 @@ fn duration(fields: &Value, name: &str) -> Option<Duration> {
     fields[name].as_u64().map(Duration::from_millis)
 }
 
+/// The result of a call that may take as long as the runner says. If it takes longer, its future is dropped.
+async fn within<T, E: Into<Failure>>(
+    fields: &Value,
+    call: impl Future<Output = Result<T, E>>,
+) -> Result<T, Failure> {
+    match duration(fields, "deadline_ms") {
+        Some(deadline) => timeout(deadline, call).await.map_err(|_| Failure::Deadline)?.map_err(Into::into),
+        None => call.await.map_err(Into::into),
+    }
+}
+
+/// What this process has.
+fn resources() -> Answer {
+    let count = |folder: &str| {
+        let entries = std::fs::read_dir(folder).map(Iterator::count);
+        entries.map_err(|error| internal(&format!("{folder}: {error}")))
+    };
+    let tasks = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let (threads, descriptors) = (count("/proc/self/task")?, count("/proc/self/fd")?);
+    Ok(json!({"threads": threads, "tasks": tasks, "descriptors": descriptors}))
+}
+
 fn internal(why: &str) -> Failure {
     Failure::Internal(why.to_owned())
-}
-
-fn word(loss: Loss) -> &'static str {
-    match loss {
-        Loss::Ended(EndReason::Released) => "released",
-        Loss::Ended(EndReason::Expired) => "expired",
-        Loss::Ended(EndReason::Revoked) => "revoked",
-        Loss::Ended(EndReason::Abandoned) => "abandoned",
-        Loss::Forgotten => "forgotten",
-        Loss::Unconfirmed => "unconfirmed",
-        Loss::MaxHold => "max-hold",
-        _ => "unknown to this adapter",
-    }
-}
-
-/// An error as the protocol has it.
-fn described(failure: &Failure) -> Value {
-    let (kind, message) = match failure {
-        Failure::Body => ("Body", "the body failed".to_owned()),
-        Failure::Internal(why) => ("Internal", why.clone()),
-        Failure::Client(error) => (kind(error), error.to_string()),
-    };
-    let mut told = json!({"kind": kind, "message": message});
-    match failure {
-        Failure::Client(Error::Held { holders, .. }) => told["holders"] = json!(holders),
-        Failure::Client(Error::Lost(loss)) => told["reason"] = json!(word(*loss)),
-        Failure::Client(Error::Unknown { lease_id: Some(lease_id), .. }) => {
-            told["lease_id"] = json!(lease_id.to_string());
-        }
-        _ => {}
-    }
-    told
-}
-
-fn kind(error: &Error) -> &'static str {
-    match error {
-        Error::Invalid(_) => "Invalid",
-        Error::Held { .. } => "Held",
-        Error::TimedOut { .. } => "TimedOut",
-        Error::Lost(_) => "Lost",
-        Error::Unavailable { .. } => "Unavailable",
-        Error::Unknown { .. } => "Unknown",
-        Error::Rejected(problem) if is_denial(problem) => "Unauthorized",
-        Error::Rejected(_) => "Rejected",
-        _ => "Internal",
-    }
-}
-
-fn is_denial(problem: &Problem) -> bool {
-    problem.kind.is_denial()
 }
 
 /// One line of JSON.

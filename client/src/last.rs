@@ -1,0 +1,119 @@
+//! The last chance of a release: its runtime has ended, as when `main` returns.
+//!
+//! A runtime drops its tasks when it ends, and with them leases, acquires that wait, and releases under way. Nobody would tell the
+//! cluster, and others would wait for the time-to-live. So a thread of its own does, and whoever ends the runtime waits for that: for a
+//! second in all, however many leases there are. Then the program may be over.
+//!
+//! Only tasks of a runtime that ends are dropped before they are done, so nothing that runs is blocked.
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use ringfence_wire::LeaseId;
+use tokio::runtime::Builder;
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use crate::attempts::Attempts;
+use crate::cluster::{Cluster, deletion, no_content, renewal};
+use crate::lifetime::Confirmation;
+use crate::outcome::Outcome;
+use crate::outlive::Least;
+use crate::releases::{Job, Worker};
+use crate::transport::{Request, Response};
+
+/// How long the end of a runtime waits for all that it leaves behind.
+const WITHIN: Duration = Duration::from_secs(1);
+/// How long one node may take: another may be asked then.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(450);
+/// How often one is tried, at one node or another.
+const ATTEMPTS: usize = 3;
+/// How long the thread waits for more.
+const LINGERS: Duration = Duration::from_secs(1);
+
+/// Releases, and waits for that.
+pub(crate) fn take(cluster: &Arc<Cluster>, lease_id: LeaseId, least: Option<Least>) {
+    let (done, waits) = channel();
+    let until = begin(cluster, Job { lease_id, least, _done: done });
+    // The thread says nothing: it drops the other end.
+    let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
+}
+
+/// Returns until when to wait.
+fn begin(cluster: &Arc<Cluster>, job: Job) -> Instant {
+    let mut worker = cluster.releases.last.lock().expect("no code panics while it holds this lock");
+    let job = match &*worker {
+        Some(Worker { jobs, until }) => match jobs.send(job) {
+            Ok(()) => return *until,
+            Err(unsent) => unsent.0,
+        },
+        None => job,
+    };
+    // Their tasks are those of a runtime that has ended.
+    cluster.nodes.forget_connections();
+    let (jobs, received) = unbounded_channel();
+    // The thread is not running yet.
+    let _ = jobs.send(job);
+    let of_thread = Arc::clone(cluster);
+    let now = Instant::now();
+    match ringfence_aside::start("ringfence-last", move || run(&of_thread, received)) {
+        Ok(()) => {
+            let until = now + WITHIN;
+            *worker = Some(Worker { jobs, until });
+            until
+        }
+        Err(error) => {
+            tracing::warn!(%error, "a lease is not released, and ends with its time-to-live");
+            now
+        }
+    }
+}
+
+fn run(cluster: &Arc<Cluster>, mut jobs: UnboundedReceiver<Job>) {
+    let runtime = match Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime,
+        Err(error) => {
+            return tracing::warn!(%error, "leases are not released, and end with their time-to-live");
+        }
+    };
+    runtime.block_on(async {
+        let mut releasing = JoinSet::new();
+        loop {
+            match timeout(LINGERS, jobs.recv()).await {
+                Ok(Some(job)) => {
+                    let cluster = Arc::clone(cluster);
+                    releasing.spawn(async move { release(&cluster, &job).await });
+                }
+                Ok(None) => break,
+                // What comes now, another thread takes.
+                Err(_) => jobs.close(),
+            }
+        }
+        while releasing.join_next().await.is_some() {}
+    });
+    // These connections end with this runtime.
+    cluster.nodes.forget_connections();
+}
+
+async fn release(cluster: &Cluster, job: &Job) {
+    match job.least {
+        Some(least) => {
+            let renewal = renewal(job.lease_id, Some(least.ttl()));
+            attempt(cluster, &renewal, |response| Confirmation::read(response).map(drop)).await;
+        }
+        None => attempt(cluster, &deletion(job.lease_id), no_content).await,
+    }
+}
+
+async fn attempt(cluster: &Cluster, request: &Request, read: impl Fn(&Response) -> serde_json::Result<()>) {
+    let mut attempts = Attempts::new(&cluster.nodes);
+    for _ in 0..ATTEMPTS {
+        if let Outcome::Done(()) | Outcome::Refused(_) =
+            attempts.attempt(request, ATTEMPT_TIMEOUT, &read).await
+        {
+            return;
+        }
+    }
+}

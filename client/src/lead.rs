@@ -1,0 +1,133 @@
+//! Elections: work that runs wherever the lease is.
+//!
+//! ```text
+//!  acquire ──▶ work ──▶ done, and still the leader ──▶ released, and the result returned
+//!     ▲          └────▶ the lease is lost: the work is dropped, and the loss reported
+//!     └── a pause ◀─────┘
+//! ```
+
+use std::fmt::Display;
+use std::time::Duration;
+
+use tokio::time::sleep;
+
+use crate::backoff::random;
+use crate::{Error, Lease, Lock};
+
+/// The longest pause before a candidate stands again. The shortest is half of it.
+const PAUSE: Duration = Duration::from_secs(1);
+
+impl Lock {
+    /// Runs `work` as the leader, under a lease of its own, and returns its result once it has ended. If the lease is lost, `work` is
+    /// dropped before the lease can have ended, and the candidate stands again: also if `work` was done by then, whatever it returned,
+    /// and if a guard has found its token [stale](Lease::stale). Each such end of a term is a warning in the log.
+    ///
+    /// While the cluster cannot be reached, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
+    /// queue, is then released in the background.
+    ///
+    /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ringfence_client::{Client, Error};
+    ///
+    /// # async fn schedule(_: [(&str, String); 3]) -> Result<(), Error> { Ok(()) }
+    /// async fn scheduler(client: &Client) -> Result<(), Error> {
+    ///     let candidate = client.lock("scheduler").ttl(Duration::from_secs(10)).holder("machine-7");
+    ///     candidate
+    ///         .lead(|lease| async move {
+    ///             loop {
+    ///                 // Others see the token with each write, and refuse a former leader's.
+    ///                 schedule(lease.headers("scheduler")?).await?;
+    ///                 tokio::time::sleep(Duration::from_secs(1)).await;
+    ///             }
+    ///         })
+    ///         .await
+    /// }
+    /// # fn spawns(client: Client) {
+    /// # tokio::spawn(async move { scheduler(&client).await });
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// That of `work` if it fails while it leads, which ends its term and the campaign; and that of an acquire that no repeat mends, or
+    /// [`Error::TimedOut`] if there is a limit to the [wait](Lock::wait).
+    pub async fn lead<T, E, W>(self, work: impl FnMut(Lease) -> W) -> Result<T, E>
+    where
+        E: From<Error> + Display,
+        W: Future<Output = Result<T, E>>,
+    {
+        let warn = |error: E| tracing::warn!(%error, "no longer the leader: the candidate stands again");
+        self.lead_reporting(work, warn).await
+    }
+
+    /// As [`lead`](Self::lead), but reports to `on_error` instead of the log how a term has ended, if the candidate stands again: with the
+    /// error of `work` if it had failed by then, and otherwise with [`Error::Lost`].
+    ///
+    /// ```
+    /// # use ringfence_client::{Client, Error, Lease};
+    /// # async fn rule(_: Lease) -> Result<(), Error> { Ok(()) }
+    /// # async fn example(client: Client) -> Result<(), Error> {
+    /// let mut terms = 1;
+    /// client.lock("scheduler").lead_reporting(rule, |_error| terms += 1).await
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`lead`](Self::lead).
+    pub async fn lead_reporting<T, E, W>(
+        self,
+        mut work: impl FnMut(Lease) -> W,
+        mut on_error: impl FnMut(E),
+    ) -> Result<T, E>
+    where
+        E: From<Error>,
+        W: Future<Output = Result<T, E>>,
+    {
+        loop {
+            match self.clone().acquire().await {
+                Ok(lease) => {
+                    let works = work(lease.copy());
+                    match term(lease, works).await {
+                        Term::Over(result) => return result,
+                        // By now the lease is being released.
+                        Term::Lost(error) => on_error(error),
+                    }
+                }
+                Err(error @ (Error::Unavailable { .. } | Error::Unknown { .. } | Error::Lost(_))) => {
+                    tracing::warn!(%error, "cannot stand for election: the candidate tries again");
+                }
+                Err(error) => return Err(error.into()),
+            }
+            sleep(PAUSE.mul_f64(0.5 + random() / 2.0)).await;
+        }
+    }
+}
+
+/// How a term ended.
+enum Term<T, E> {
+    /// The work was done while it led.
+    Over(Result<T, E>),
+    Lost(E),
+}
+
+async fn term<T, E: From<Error>>(lease: Lease, works: impl Future<Output = Result<T, E>>) -> Term<T, E> {
+    let mut returned = None;
+    let ran = lease.run(async { returned = Some(works.await) }).await;
+    let lost = match ran {
+        // Whether it led to the end, the cluster knows.
+        Ok(()) => lease.release().await,
+        Err(lost) => {
+            // Released in the background: this may be an outage.
+            drop(lease);
+            Err(lost)
+        }
+    };
+    match (lost, returned) {
+        (Err(Error::Lost(_)), Some(Err(error))) => Term::Lost(error),
+        (Err(lost @ Error::Lost(_)), _) => Term::Lost(lost.into()),
+        (_, Some(result)) => Term::Over(result),
+        (Err(error), None) => Term::Over(Err(error.into())),
+        (Ok(()), None) => unreachable!("work that ran has returned"),
+    }
+}

@@ -1,0 +1,280 @@
+//! How a client is closed, and what becomes of leases when their runtime ends.
+
+use std::pin::pin;
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use ringfence_client::wire::EndReason;
+use ringfence_client::{Client, Consistency, Error, Lease, Loss, State};
+use tokio::runtime::{Builder, Runtime};
+
+use crate::scripted::node::{Received, SOON, ScriptedNode};
+
+const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
+
+fn id(put: &Received) -> String {
+    put.path.split('/').nth(3).unwrap().to_owned()
+}
+
+async fn grant(put: Received) {
+    let grant = format!(
+        r#"{{"lease_id":"{}","state":"granted","token":7,"holder":null,"ttl_ms":600000,"expires_in_ms":600000,"keys":[]}}"#,
+        id(&put)
+    );
+    put.respond("201 Created", &grant).await;
+}
+
+async fn acquired(node: &ScriptedNode, client: &Client, renews: bool) -> Lease {
+    let lock = client.lock("a").ttl(Duration::from_secs(600));
+    let lock = if renews { lock } else { lock.no_renew() };
+    let (lease, ()) = tokio::join!(lock.acquire(), async { grant(node.receive().await).await });
+    lease.unwrap()
+}
+
+fn is_delete(request: &Received, id: &str) {
+    assert_eq!((request.method.as_str(), &request.path), ("DELETE", &format!("/v1/leases/{id}")));
+}
+
+async fn deleted(node: &ScriptedNode, id: &str) {
+    let request = node.receive().await;
+    is_delete(&request, id);
+    request.respond("204 No Content", "").await;
+}
+
+#[tokio::test]
+async fn a_client_that_is_closed_has_released_what_it_held_and_begins_nothing() {
+    for renews in [true, false] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = acquired(&node, &client, renews).await;
+        let (id, lost) = (lease.lease_id().to_string(), lease.lost());
+        let (left, ()) = tokio::join!(client.close(SOON), deleted(&node, &id));
+        assert_eq!(left, 0);
+        let released = Loss::Ended(EndReason::Released);
+        assert_eq!((lost.await, lease.state()), (released, State::Lost(released)));
+        // Nobody receives any of these.
+        assert_eq!(client.lock("a").acquire().await.unwrap_err(), Error::Closed);
+        assert_eq!(client.adopt(lease.lease_id()).await.unwrap_err(), Error::Closed);
+        assert_eq!(client.key("a", Consistency::Linearizable).await, Err(Error::Closed));
+        assert_eq!(client.release(lease.lease_id()).await, Err(Error::Closed));
+        assert_eq!(client.watch("a").next().await, Err(Error::Closed));
+        assert_eq!(lease.release().await, Err(Error::Closed));
+        assert_eq!(client.close(SOON).await, 0);
+    }
+}
+
+/// It would wait for up to 30 s more, and have the lease then.
+#[tokio::test]
+async fn what_waits_when_the_client_is_closed_gives_its_place_back() {
+    for has_place in [false, true] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let acquiring = tokio::spawn(client.lock("a").acquire());
+        let mut put = node.receive().await;
+        let id = id(&put);
+        if has_place {
+            put.respond("202 Accepted", &WAITING.replace("ID", &id)).await;
+            put = node.receive().await;
+        }
+        // By itself a wait ends later.
+        let (left, ()) = tokio::join!(client.close(SOON / 3), deleted(&node, &id));
+        assert_eq!(left, 0);
+        assert_eq!(acquiring.await.unwrap().unwrap_err(), Error::Closed);
+        drop(put);
+    }
+}
+
+#[tokio::test]
+async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let leases = [acquired(&node, &client, true).await, acquired(&node, &client, true).await];
+    let ids = leases.each_ref().map(|lease| lease.lease_id().to_string());
+    let begun = Instant::now();
+    let (left, requests) = tokio::join!(client.close(Duration::from_millis(500)), async {
+        [node.receive().await, node.receive().await]
+    });
+    assert_eq!(left, 2);
+    assert!(begun.elapsed() >= Duration::from_millis(500));
+    assert!(ids.iter().all(|id| requests.iter().any(|request| request.path.ends_with(id))));
+    drop(requests);
+    drop(leases);
+    assert_eq!(client.close(SOON).await, 0, "nothing is under way");
+    assert!(node.receive().now_or_never().is_none());
+}
+
+/// Somebody goes on with it.
+#[tokio::test]
+async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    acquired(&node, &client, true).await.into_id();
+    assert_eq!(client.close(SOON).await, 0);
+    assert!(node.receive().now_or_never().is_none());
+}
+
+/// A release that is refused is none.
+#[tokio::test]
+async fn a_lease_whose_release_is_refused_is_left() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease = acquired(&node, &client, true).await;
+    let denied = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
+    let (left, ()) = tokio::join!(client.close(SOON), async {
+        node.receive().await.respond("403 Forbidden", denied).await;
+    });
+    assert_eq!(left, 1);
+    drop(lease);
+}
+
+/// The runtimes on which `main` may run.
+fn runtimes() -> [Runtime; 2] {
+    let mut flavors = [Builder::new_current_thread(), Builder::new_multi_thread()];
+    flavors.each_mut().map(|flavor| flavor.enable_all().build().unwrap())
+}
+
+/// A release, which the node answers while another thread ends the runtime.
+fn ends_with_a_release(outer: &Runtime, node: &ScriptedNode, runtime: Runtime, id: &str) {
+    let ending = std::thread::spawn(move || {
+        drop(runtime);
+        Instant::now()
+    });
+    let answered = outer.block_on(async {
+        let request = node.receive().await;
+        is_delete(&request, id);
+        let answered = Instant::now();
+        request.respond("204 No Content", "").await;
+        answered
+    });
+    assert!(ending.join().unwrap() >= answered, "the end waits for the release");
+}
+
+#[test]
+fn a_runtime_that_ends_leaves_neither_places_nor_leases_behind() {
+    let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outer.block_on(ScriptedNode::new());
+    for waits in [true, false] {
+        for runtime in runtimes() {
+            let client = Client::connect([node.url()]).unwrap();
+            let acquiring = client.lock("a").ttl(Duration::from_secs(600)).acquire();
+            // Has it, or waits for it, until it is dropped.
+            runtime.spawn(async move {
+                let _lease = acquiring.await.unwrap();
+                std::future::pending::<()>().await;
+            });
+            let drives = runtime.handle().clone();
+            let put = std::thread::scope(|scope| {
+                // A runtime of one thread is driven by whoever waits for it.
+                let put = scope.spawn(|| outer.block_on(node.receive()));
+                drives.block_on(async {});
+                runtime.block_on(async {
+                    while !put.is_finished() {
+                        tokio::time::sleep(Duration::from_millis(1)).await;
+                    }
+                });
+                put.join().unwrap()
+            });
+            let id = id(&put);
+            let mut open = None;
+            if waits {
+                open = Some(put);
+            } else {
+                outer.block_on(grant(put));
+                // The grant arrives.
+                runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+            }
+            ends_with_a_release(&outer, &node, runtime, &id);
+            drop(open);
+        }
+    }
+}
+
+#[test]
+fn a_release_that_is_under_way_when_its_runtime_ends_is_done_all_the_same() {
+    let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outer.block_on(ScriptedNode::new());
+    for runtime in runtimes() {
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = runtime.block_on(async {
+            let acquiring = tokio::spawn(client.lock("a").ttl(Duration::from_secs(600)).acquire());
+            outer.spawn(async {});
+            let put = node.receive().await;
+            grant(put).await;
+            acquiring.await.unwrap().unwrap()
+        });
+        let id = lease.lease_id().to_string();
+        let hangs = runtime.block_on(async {
+            drop(lease);
+            node.receive().await
+        });
+        is_delete(&hangs, &id);
+        ends_with_a_release(&outer, &node, runtime, &id);
+    }
+}
+
+/// What is to be held is: the program may be started again elsewhere.
+#[test]
+fn a_runtime_that_ends_keeps_what_is_to_be_held_at_least_for_a_time() {
+    let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outer.block_on(ScriptedNode::new());
+    for runtime in runtimes() {
+        let client = Client::connect([node.url()]).unwrap();
+        let lock = client.lock("a").ttl(Duration::from_secs(1)).no_renew();
+        let lock = lock.hold_at_least(Duration::from_secs(600));
+        let lease = runtime.block_on(async {
+            let (lease, ()) = tokio::join!(lock.acquire(), async { grant(node.receive().await).await });
+            lease.unwrap()
+        });
+        let id = lease.lease_id().to_string();
+        drop(runtime);
+        let dropping = std::thread::spawn(move || drop(lease));
+        let request = outer.block_on(node.receive());
+        assert_eq!(
+            (request.method.as_str(), request.path.clone()),
+            ("POST", format!("/v1/leases/{id}/renew"))
+        );
+        assert!(String::from_utf8_lossy(&request.body).contains("ttl_ms"));
+        outer.block_on(grant(request));
+        dropping.join().unwrap();
+    }
+}
+
+/// A drop that waits would hold up all that runs there.
+#[test]
+fn a_lease_of_a_runtime_that_has_ended_is_released_by_the_one_that_drops_it() {
+    let [second, first] = runtimes();
+    let node = second.block_on(ScriptedNode::new());
+    let client = Client::connect([node.url()]).unwrap();
+    // The runtime of many threads goes on by itself.
+    let acquiring = first.spawn(client.lock("a").ttl(Duration::from_secs(600)).acquire());
+    let lease = second.block_on(async {
+        grant(node.receive().await).await;
+        acquiring.await.unwrap().unwrap()
+    });
+    let id = lease.lease_id().to_string();
+    drop(first);
+    second.block_on(async {
+        drop(lease);
+        let mut closed = pin!(client.close(SOON));
+        assert!(closed.as_mut().now_or_never().is_none(), "it is under way");
+        let (left, ()) = tokio::join!(closed, deleted(&node, &id));
+        assert_eq!(left, 0);
+    });
+}
+
+/// It is bounded, however many leases there are.
+#[test]
+fn the_end_of_a_runtime_waits_for_a_second_for_a_node_that_does_not_answer() {
+    let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+    let node = outer.block_on(ScriptedNode::new());
+    let client = Client::connect([node.url()]).unwrap();
+    let runtime = Builder::new_current_thread().enable_all().build().unwrap();
+    let leases: Vec<_> = (0..20).map(|_| runtime.block_on(acquired(&node, &client, true))).collect();
+    let begun = Instant::now();
+    drop(runtime);
+    drop(leases);
+    let waited = begun.elapsed();
+    assert!(waited >= Duration::from_millis(900), "{waited:?}");
+    // With a limit of its own, each would have made it 20 s.
+    assert!(waited < Duration::from_secs(10), "{waited:?}");
+}

@@ -1,0 +1,56 @@
+//! The connection that comes after one that is [stale](Link::is_stale).
+//!
+//! It is made beside the old one, which goes on meanwhile: to connect may take seconds, and the other side may refuse what this node shows
+//! now. Whatever one side trusts no more ends at that side anyway.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::task::JoinSet;
+use tokio::time::sleep;
+
+use super::directory::{Directory, Target};
+use super::link::Link;
+
+/// Pause before each attempt. What makes connections stale is not in this node's hands alone, and after a refusal the next is likely.
+const PAUSE: Duration = Duration::from_secs(1);
+
+#[derive(Default)]
+pub(super) struct Successor {
+    /// At most one attempt. It ends when this is dropped.
+    connecting: JoinSet<io::Result<Link>>,
+    made: Option<Link>,
+}
+
+impl Successor {
+    /// Begins to connect if `old` is stale.
+    pub(super) fn prepare(&mut self, old: &Link, directory: &Arc<Directory>, target: Target, max: usize) {
+        if self.made.is_none() && self.connecting.is_empty() && old.is_stale() {
+            let directory = Arc::clone(directory);
+            self.connecting.spawn(async move {
+                sleep(PAUSE).await;
+                directory.connect(target, max).await
+            });
+        }
+    }
+
+    /// Completes when an attempt has ended. Never, if there is none. Dropping the future loses nothing.
+    pub(super) async fn ended(&mut self) {
+        match self.connecting.join_next().await {
+            Some(Ok(Ok(link))) => self.made = Some(link),
+            // The directory has told why.
+            Some(Ok(Err(_)) | Err(_)) => {}
+            None => std::future::pending().await,
+        }
+    }
+
+    pub(super) fn is_made(&self) -> bool {
+        self.made.is_some()
+    }
+
+    /// The connection, once it is made.
+    pub(super) fn take(&mut self) -> Option<Link> {
+        self.made.take()
+    }
+}
