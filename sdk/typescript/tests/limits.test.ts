@@ -6,7 +6,7 @@ import { describe, test } from "node:test";
 import { Batcher } from "../src/batch.js";
 import { systemClock } from "../src/clock.js";
 import { Places } from "../src/connections.js";
-import { Failure, Server } from "../src/server.js";
+import { Failure, Server, Unasked } from "../src/server.js";
 import { Stop } from "../src/stop.js";
 import { FakeCluster, fakeRingfence } from "../src/testing.js";
 import { client, isBatch, isRenewal, Played, type Received, response, usual, waiting } from "./support/played.js";
@@ -55,6 +55,42 @@ describe("limits", { concurrency: 4 }, () => {
     for (const server of [one, other]) {
       server?.closeIdle();
     }
+  });
+
+  test("each that asks for a place gets one of an idle connection, also of one that becomes idle later", async () => {
+    let isHung = true;
+    const held: Received[] = [];
+    await using first = await Played.start((request) => (isHung ? () => void held.push(request) : undefined));
+    await using second = await Played.start(() => undefined);
+    const places = new Places();
+    const [one, other] = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock, places));
+    const get = (server: Server | undefined) => (server as Server).send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
+    const all = Array.from({ length: 64 }, () => get(one));
+    await until("all have arrived", () => held.length === 64);
+    isHung = false;
+    const late = Array.from({ length: 8 }, () => get(other));
+    for (const request of held) {
+      request.socket.write(usual(request));
+    }
+    await Promise.all([...all, ...late]);
+    await Promise.all(Array.from({ length: 16 }, () => get(other)));
+    for (const server of [one, other]) {
+      server?.closeIdle();
+    }
+  });
+
+  test("a node is not to blame for a want of places", async () => {
+    await using played = await Played.start(() => undefined);
+    const places = new Places();
+    const server = new Server(new URL(played.url), undefined, systemClock, places);
+    const turns = await Promise.all(Array.from({ length: 64 }, () => places.take()));
+    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, 500), Unasked);
+    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS), Unasked);
+    for (const turn of turns) {
+      turn.end();
+    }
+    await server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
+    server.closeIdle();
   });
 
   test("a request whose calls have all been given up ends at once", async () => {
