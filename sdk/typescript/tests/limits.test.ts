@@ -231,3 +231,37 @@ test("the fake serves a hundred waits of one client in their order", async () =>
     order.toSorted((a, b) => a - b),
   );
 });
+
+test("waiters without a connection are served in their order, too, with a short time-to-live", async () => {
+  await using cluster = await FakeCluster.start();
+  const it = cluster.client();
+  const [key, busy] = [await it.acquire("key"), await it.acquire("busy")];
+  const hogs = Array.from({ length: 32 }, () => it.using("busy", () => undefined));
+  await until("they wait", () => cluster.waiters("busy") === 32);
+  const order: number[] = [];
+  const all = Array.from({ length: 8 }, (_, n) => it.using("key", { ttl: 600 }, () => order.push(n)));
+  await until("all wait", () => cluster.waiters("key") === 8);
+  await key.release();
+  await Promise.all(all);
+  assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+  await busy.release();
+  await Promise.all(hogs);
+});
+
+test("a wait whose slice is over leaves its connection to another that has none", async () => {
+  const waited = new Set<string>();
+  await using played = await Played.start((request) => {
+    if (request.method !== "PUT") {
+      return undefined;
+    }
+    if (request.body.wait_ms > 100) {
+      waited.add(request.leaseId);
+    }
+    return waiting(request);
+  });
+  const it = client(played);
+  const all = Array.from({ length: 40 }, (_, n) => it.acquire(`k${n}`).catch(() => undefined));
+  await until("each has waited with a connection", () => waited.size === 40);
+  await it.close({ within: 0 });
+  await Promise.all(all);
+});
