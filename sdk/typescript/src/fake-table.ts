@@ -58,6 +58,8 @@ interface Lease {
 const KEPT_MS = 5_000;
 const GONE_MS = 2_000;
 const REMEMBERED_MS = 60_000;
+/** How long after its wait a request may still be answered. */
+const ANSWERED_MS = 20_000;
 const NEVER = Number.POSITIVE_INFINITY;
 
 export class FakeTable {
@@ -280,7 +282,10 @@ export class FakeTable {
     return holders.sort((a, b) => (a.token ?? 0) - (b.token ?? 0));
   }
 
+  /** If several requests may be answered with it, a closed connection does not end it. */
   #grant(lease: Lease): void {
+    const answerable = lease.requests.filter(({ untilMs }) => untilMs + ANSWERED_MS >= this.#atMs);
+    lease.requests = answerable.length === 1 ? answerable : [];
     this.#number += 1;
     lease.token = this.#number;
     lease.deadlineMs = this.#atMs + lease.ttlMs;
@@ -303,8 +308,9 @@ export class FakeTable {
     }
     for (const waiter of new Set(lease.claims.flatMap(({ key }) => this.#lock(key)))) {
       if (waiter.token === undefined && this.#mayEnter(waiter)) {
+        const { requests } = waiter;
         this.#grant(waiter);
-        for (const request of waiter.requests) {
+        for (const request of requests) {
           request.answer?.({ status: 201, body: this.#grantOf(waiter) });
         }
       }
