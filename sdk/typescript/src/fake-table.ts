@@ -5,12 +5,7 @@
  * and only an end lets others in. Each grant, each end, and each time that a lease enters a queue takes the next number; that of the grant is the
  * token. Time is what its owner says: what is due by then happens in its order, each at its own time.
  */
-
-/** What a node answers: a status, and a body. */
-export interface Result {
-  readonly status: number;
-  readonly body?: object;
-}
+import { type End, gone, problem, type Result } from "./fake-answers.js";
 
 interface Claim {
   readonly key: string;
@@ -38,8 +33,6 @@ export interface Request {
   /** Its connection has closed: it keeps no place from then on. */
   goneMs: number;
 }
-
-type End = "released" | "expired" | "revoked" | "abandoned" | "timed-out";
 
 interface Lease {
   readonly id: string;
@@ -391,15 +384,4 @@ function goesWith(others: readonly Lease[], { key, mode, limit }: Claim): boolea
 function modeOf(lease: Lease, key: string): Pick<Claim, "mode" | "limit"> {
   const { mode = "exclusive", limit = null } = lease.claims.find((claim) => claim.key === key) ?? {};
   return { mode, limit };
-}
-
-function gone(end: End): Result {
-  return end === "timed-out"
-    ? problem("wait-timeout", 409, "the wait ended before the keys were free: use a new lease_id")
-    : problem("lease-gone", 410, `the lease has ended (${end}): use a new lease_id`, { reason: end });
-}
-
-/** What a node answers if it does not do it. */
-export function problem(name: string, status: number, detail: string, more: object = {}): Result {
-  return { status, body: { type: `urn:ringfence:problem:${name}`, title: name, status, detail, ...more } };
 }

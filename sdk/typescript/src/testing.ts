@@ -19,7 +19,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { Client } from "./client.js";
 import { systemClock } from "./clock.js";
-import { FakeTable, problem, type Request, type Result, type Wanted } from "./fake-table.js";
+import { problem, type Result } from "./fake-answers.js";
+import { FakeTable, type Request, type Wanted } from "./fake-table.js";
 import type { ClientOptions } from "./options.js";
 import { LONGEST_MS } from "./timers.js";
 
