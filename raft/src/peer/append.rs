@@ -83,7 +83,7 @@ pub(super) struct AppendLink {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        let (successor, follows, tells) = (Successor::default(), false, true);
+        let (successor, follows, tells) = (Successor::new(), false, true);
         Self {
             directory,
             target,
@@ -111,7 +111,7 @@ impl AppendLink {
                 if let Some(not_before) = self.not_before {
                     sleep_until(not_before).await;
                 }
-                self.successor = Successor::default();
+                self.successor = Successor::new();
                 let link = self.directory.connect(self.target, MAX_APPENDED).await;
                 self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
                 Open::new(link?)
@@ -234,7 +234,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     }
                 }
                 () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
-                () = self.link.successor.ended() => {}
+                () = self.link.successor.changed() => {}
                 request = next_of(&mut self.input), if may_send => match request {
                     Some(request) => {
                         let request = self.latest(request).await;

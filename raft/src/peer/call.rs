@@ -175,7 +175,7 @@ impl Caller {
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
     async fn talk(&mut self, link: Link, first: Queued) {
-        let (unanswered, successor) = (BTreeMap::new(), Successor::default());
+        let (unanswered, successor) = (BTreeMap::new(), Successor::new());
         let mut sent = Sent { link, successor, since: self.since, unanswered, number: 0 };
         sent.push(first);
         let error = loop {
@@ -203,7 +203,7 @@ impl Caller {
                     Ok(None) => break closed("the connection was closed"),
                     Err(error) => break error,
                 },
-                () = sent.successor.ended() => {}
+                () = sent.successor.changed() => {}
                 call = self.calls.recv(), if has_room => match call {
                     Some(call) => sent.push(call),
                     None => return,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
-use tokio::time::sleep;
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::directory::{Directory, Target};
 use super::link::Link;
@@ -16,14 +16,24 @@ use super::link::Link;
 /// Pause before each attempt. What makes connections stale is not in this node's hands alone, and after a refusal the next is likely.
 const PAUSE: Duration = Duration::from_secs(1);
 
-#[derive(Default)]
+/// How often a connection is looked at on which nothing happens.
+const LOOK: Duration = Duration::from_secs(1);
+
 pub(super) struct Successor {
     /// At most one attempt. It ends when this is dropped.
     connecting: JoinSet<io::Result<Link>>,
     made: Option<Link>,
+    looks: Interval,
 }
 
 impl Successor {
+    /// None yet.
+    pub(super) fn new() -> Self {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self { connecting: JoinSet::new(), made: None, looks }
+    }
+
     /// Begins to connect if `old` is stale.
     pub(super) fn prepare(&mut self, old: &Link, directory: &Arc<Directory>, target: Target, max: usize) {
         if self.made.is_none() && self.connecting.is_empty() && old.is_stale() {
@@ -35,13 +45,14 @@ impl Successor {
         }
     }
 
-    /// Completes when an attempt has ended. Never, if there is none. Dropping the future loses nothing.
-    pub(super) async fn ended(&mut self) {
-        match self.connecting.join_next().await {
-            Some(Ok(Ok(link))) => self.made = Some(link),
-            // The directory has told why.
-            Some(Ok(Err(_)) | Err(_)) => {}
-            None => std::future::pending().await,
+    /// Completes when an attempt has ended, or it is time to [`prepare`](Self::prepare) again. Dropping the future loses nothing.
+    pub(super) async fn changed(&mut self) {
+        tokio::select! {
+            Some(ended) = self.connecting.join_next() => {
+                // If it failed, the directory has told why.
+                self.made = ended.ok().and_then(Result::ok);
+            }
+            _ = self.looks.tick() => {}
         }
     }
 

@@ -131,7 +131,7 @@ async fn a_transfer_that_waits_long_for_the_one_before_is_refused_with_the_reaso
     let first = generations.receive().await.unwrap();
     let refused = timeout(Duration::from_secs(60), generations.receive()).await.expect("it is refused");
     let refused = refused.err().unwrap();
-    assert!(is_passing(&refused) && refused.to_string().contains("another transfer"), "{refused}");
+    assert!(is_passing(&refused) && refused.to_string().contains("the transfer before"), "{refused}");
     drop(first);
     while generations.receive().await.is_err() {}
 }
