@@ -34,7 +34,7 @@ const SLICE_MS = 30_000;
 const BRIEF_MS = 100;
 /** How long an acquire stands in the queue before that is told. */
 const LONG_MS = 5_000;
-/** How long an acquire with a place waits for a connection before it asks for its place again. */
+/** How long an acquire with a place waits for a connection at most before it asks for its place again: it may be granted meanwhile. */
 const POLL_MS = 1_000;
 /** How long an acquire that has timed out waits until it has left the queue. Then that goes on in the background. */
 const LEAVES_WITHIN_MS = 1_000;
@@ -174,6 +174,11 @@ class Acquire {
     const outcome = await this.#attempts.attempt(this.#message(waitMs, mayWait), waitMs + ATTEMPT_MS, (json, status) =>
       readPut(json, status, this.#leaseId),
     );
+    if (mayWait && outcome.is === "done" && this.#cluster.nodes.waits.waiting > 0) {
+      // It has had its slice.
+      this.#turn?.end();
+      this.#turn = undefined;
+    }
     const sentAt = putAt + this.#attempts.idleMs - idleMs;
     if (outcome.is === "not-done") {
       this.#unansweredSince ??= sentAt;
@@ -186,7 +191,10 @@ class Acquire {
     return outcome;
   }
 
-  /** Whether a connection is free for a wait. If none is within a second, the place has to be asked for again: it is kept for 5 s. */
+  /**
+   * Whether a connection is free for a wait. If none is within a second, the place has to be asked for again: it is kept for 5 s. A grant that is
+   * not asked for within a quarter of its time-to-live may end before its holder learns of it.
+   */
   async #hasTurn(): Promise<boolean> {
     this.#turn ??= this.#cluster.nodes.waits.ask();
     if (!this.#turn.isReady) {
@@ -194,7 +202,8 @@ class Acquire {
       const ignore = this.#stop?.listen((reason) => either.stop(reason));
       this.#turn.whenReady(() => either.stop(undefined));
       try {
-        await sleep(Math.min(POLL_MS * (0.75 + Math.random() / 4), this.#leftMs()), either);
+        const pollMs = Math.min(POLL_MS, this.#request.ttlMs / 4);
+        await sleep(Math.min(pollMs * (0.75 + Math.random() / 4), this.#leftMs()), either);
       } catch {
         this.#stop?.throwIfStopped();
       } finally {

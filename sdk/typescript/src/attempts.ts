@@ -14,7 +14,7 @@ import {
 } from "./errors.js";
 import type { Node, Nodes } from "./nodes.js";
 import { isDenial, lossOf, type Outcome, outcomeOf, outcomeWithout } from "./outcome.js";
-import { Distrust, Failure, type Request, type Response } from "./server.js";
+import { Distrust, Failure, type Request, type Response, Unasked } from "./server.js";
 import { Stop } from "./stop.js";
 import { Backoff, orStop, sleep } from "./timers.js";
 import type { Turn } from "./turns.js";
@@ -99,7 +99,7 @@ export class Attempts {
     if (stranger !== undefined) {
       outcome = outcomeWithout(stranger);
     }
-    this.#record(node, outcome, response, asked);
+    this.#record(node, outcome, response, failure instanceof Unasked ? undefined : asked);
     return outcome;
   }
 
@@ -116,7 +116,8 @@ export class Attempts {
     }
   }
 
-  #record(node: Node, outcome: Outcome<unknown>, response: Response | undefined, asked: number): void {
+  /** `asked`: when the node was, if it was. */
+  #record(node: Node, outcome: Outcome<unknown>, response: Response | undefined, asked: number | undefined): void {
     switch (outcome.is) {
       case "limited":
         this.lastFailure = outcome.problem.detail;
@@ -134,7 +135,9 @@ export class Attempts {
         this.#failed += 1;
         this.maybeDone ||= outcome.is === "ambiguous" && !this.onlyReads;
         this.lastFailure = outcome.why;
-        this.#nodes.failed(node, response === undefined ? asked : undefined);
+        if (asked !== undefined) {
+          this.#nodes.failed(node, response === undefined ? asked : undefined);
+        }
     }
   }
 
@@ -219,7 +222,7 @@ export class Attempts {
     } catch (error) {
       // What is over at once does not hold up those who wait.
       if (error instanceof Failure && request.isApart === undefined && performance.now() - begun >= SLOW_MS) {
-        this.#nodes.alone.fail(new Failure(false, error.message));
+        this.#nodes.alone.fail(new Unasked(error.message));
       }
       throw error;
     } finally {

@@ -169,7 +169,7 @@ export class Batcher {
       const queue = this.#queue;
       this.#queue = [];
       for (const call of queue) {
-        call.reject(new Failure(false, error.message));
+        call.reject(error.wasSent ? new Failure(false, error.message) : error);
       }
     }
   }

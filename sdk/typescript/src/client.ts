@@ -372,7 +372,7 @@ async function under<T>(lease: Lease, release: Release, work: Work<T>): Promise<
 }
 
 /** Work that is told to stop when the lease is lost, or when `stop` aborts. */
-async function stoppable<T>(lease: Lease, work: Work<T>, stop: AbortSignal | undefined): Promise<T> {
+export async function stoppable<T>(lease: Lease, work: Work<T>, stop: AbortSignal | undefined): Promise<T> {
   const controller = new AbortController();
   setMaxListeners(0, controller.signal);
   const ignores = [lease.signal, stop].map((signal) => follow(signal, (reason) => controller.abort(reason)));

@@ -31,27 +31,67 @@ export class Places {
   readonly all = new Set<Connections>();
   readonly #turns = new Turns(MOST);
 
+  /** How many connections are about to give theirs up. */
+  #leaving = 0;
+
+  /** Whether somebody waits for one. */
+  get areShort(): boolean {
+    return this.#turns.waiting > 0;
+  }
+
+  /** Whether a connection that is not in use is to give its place up. */
+  get needRoom(): boolean {
+    return this.#turns.waiting > this.#leaving;
+  }
+
+  /** This one does. */
+  leaves(socket: Socket): void {
+    this.#leaving += 1;
+    socket.once("close", () => {
+      this.#leaving -= 1;
+    });
+    socket.destroy();
+  }
+
   /** A place, within the time that connecting may take. */
   async take(): Promise<Turn> {
     const turn = this.#turns.ask();
     if (turn.isReady) {
       return turn;
     }
-    for (const connections of this.all) {
-      if (connections.makeRoom()) {
-        break;
-      }
+    const idle = this.needRoom ? this.#idle() : undefined;
+    if (idle !== undefined) {
+      this.leaves(idle);
     }
     return await new Promise((resolve, reject) => {
       const clear = limit(CONNECT_MS, () => {
         turn.end();
-        reject(new Error(`all ${MOST} connections of this client are in use`));
+        reject(new NoPlace());
       });
       turn.whenReady(() => {
         clear();
         resolve(turn);
       });
     });
+  }
+
+  /** A connection that is not in use. One that is closed is still listed for a while. */
+  #idle(): Socket | undefined {
+    for (const { freeSockets } of this.all) {
+      for (const socket of Object.values(freeSockets).flat()) {
+        if (socket?.destroyed === false) {
+          return socket;
+        }
+      }
+    }
+    return undefined;
+  }
+}
+
+/** Why there is no connection, if the node has nothing to do with that. */
+export class NoPlace extends Error {
+  constructor() {
+    super(`all ${MOST} connections of this client are in use`);
   }
 }
 
@@ -91,15 +131,17 @@ export class Connections extends Agent {
     }
   }
 
-  /** Closes a connection that is not in use, if there is one. */
-  makeRoom(): boolean {
-    const idle = Object.values(this.freeSockets).flat()[0];
-    idle?.destroy();
-    return idle !== undefined;
+  /** Whether new connections wait for a place. */
+  get lackPlaces(): boolean {
+    return this.#places?.areShort ?? false;
   }
 
-  // Node asks whether it returns true; its type says that it returns nothing.
+  // Node asks whether it returns true, and closes the connection otherwise; its type says that it returns nothing.
   override keepSocketAlive(socket: Socket): boolean {
+    if (this.#places?.needRoom) {
+      this.#places.leaves(socket);
+      return false;
+    }
     const isKept = super.keepSocketAlive(socket) as unknown as boolean;
     if (isKept) {
       // A response that nobody asked for must not become that to the next request.

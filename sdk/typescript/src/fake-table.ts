@@ -5,12 +5,7 @@
  * and only an end lets others in. Each grant, each end, and each time that a lease enters a queue takes the next number; that of the grant is the
  * token. Time is what its owner says: what is due by then happens in its order, each at its own time.
  */
-
-/** What a node answers: a status, and a body. */
-export interface Result {
-  readonly status: number;
-  readonly body?: object;
-}
+import { type End, gone, problem, type Result } from "./fake-answers.js";
 
 interface Claim {
   readonly key: string;
@@ -39,8 +34,6 @@ export interface Request {
   goneMs: number;
 }
 
-type End = "released" | "expired" | "revoked" | "abandoned" | "timed-out";
-
 interface Lease {
   readonly id: string;
   readonly claims: readonly Claim[];
@@ -58,6 +51,8 @@ interface Lease {
 const KEPT_MS = 5_000;
 const GONE_MS = 2_000;
 const REMEMBERED_MS = 60_000;
+/** How long after its wait a request may still be answered. */
+const ANSWERED_MS = 20_000;
 const NEVER = Number.POSITIVE_INFINITY;
 
 export class FakeTable {
@@ -280,7 +275,10 @@ export class FakeTable {
     return holders.sort((a, b) => (a.token ?? 0) - (b.token ?? 0));
   }
 
+  /** If several requests may be answered with it, a closed connection does not end it. */
   #grant(lease: Lease): void {
+    const answerable = lease.requests.filter(({ untilMs }) => untilMs + ANSWERED_MS >= this.#atMs);
+    lease.requests = answerable.length === 1 ? answerable : [];
     this.#number += 1;
     lease.token = this.#number;
     lease.deadlineMs = this.#atMs + lease.ttlMs;
@@ -303,8 +301,9 @@ export class FakeTable {
     }
     for (const waiter of new Set(lease.claims.flatMap(({ key }) => this.#lock(key)))) {
       if (waiter.token === undefined && this.#mayEnter(waiter)) {
+        const { requests } = waiter;
         this.#grant(waiter);
-        for (const request of waiter.requests) {
+        for (const request of requests) {
           request.answer?.({ status: 201, body: this.#grantOf(waiter) });
         }
       }
@@ -385,15 +384,4 @@ function goesWith(others: readonly Lease[], { key, mode, limit }: Claim): boolea
 function modeOf(lease: Lease, key: string): Pick<Claim, "mode" | "limit"> {
   const { mode = "exclusive", limit = null } = lease.claims.find((claim) => claim.key === key) ?? {};
   return { mode, limit };
-}
-
-function gone(end: End): Result {
-  return end === "timed-out"
-    ? problem("wait-timeout", 409, "the wait ended before the keys were free: use a new lease_id")
-    : problem("lease-gone", 410, `the lease has ended (${end}): use a new lease_id`, { reason: end });
-}
-
-/** What a node answers if it does not do it. */
-export function problem(name: string, status: number, detail: string, more: object = {}): Result {
-  return { status, body: { type: `urn:ringfence:problem:${name}`, title: name, status, detail, ...more } };
 }

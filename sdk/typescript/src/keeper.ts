@@ -14,7 +14,7 @@
  */
 
 import { ATTEMPT_MS, Attempts } from "./attempts.js";
-import { type Moment, now } from "./clock.js";
+import { elapsed, type Moment, now } from "./clock.js";
 import type { Cluster } from "./cluster.js";
 import type { Held } from "./held.js";
 import { lossOf } from "./outcome.js";
@@ -31,8 +31,8 @@ interface Kept {
   readonly held: Held;
   /** Whether a call for it is under way. */
   inFlight: boolean;
-  /** A pause after the last call, which may have been in vain, or so slow that the lease is due again. */
-  notBefore: number;
+  /** A pause since the last call, which may have been in vain, or so slow that the lease is due again. */
+  pause: { readonly since: Moment; readonly ms: number };
 }
 
 export class Keeper {
@@ -56,7 +56,7 @@ export class Keeper {
 
   /** Looks after this lease from now on, until it is lost or removed. */
   add(held: Held, at: Moment = now(this.#cluster.clock)): void {
-    const kept = { held, inFlight: false, notBefore: 0 };
+    const kept = { held, inFlight: false, pause: { since: at, ms: 0 } };
     this.#kept.set(held.leaseId, kept);
     if (held.lifetime.renews) {
       this.#awake.add(held);
@@ -104,9 +104,10 @@ export class Keeper {
   }
 
   /** How long there is nothing to do for a lease. Sleeps less than until its end, so that a timer that is late is not too late. */
-  #waitMs({ held, inFlight, notBefore }: Kept, at: Moment): number {
+  #waitMs(kept: Kept, at: Moment): number {
+    const { held, inFlight } = kept;
     const leftMs = held.lifetime.remainingMs(at);
-    const dueMs = Math.max(this.#dueInMs(held, at), notBefore - performance.now());
+    const dueMs = Math.max(this.#dueInMs(held, at), pausesMs(kept, at));
     return Math.min(Math.max(Math.min(leftMs - leftMs / 8, inFlight ? leftMs : dueMs), 1), MAX_SLEEP_MS);
   }
 
@@ -122,7 +123,7 @@ export class Keeper {
         this.remove(held);
       }
     }
-    const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && performance.now() >= kept.notBefore);
+    const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && pausesMs(kept, at) <= 0);
     if (ready.some(({ held }) => this.#dueInMs(held, at) <= 0)) {
       const due = ready.filter(({ held }) => this.#dueInMs(held, at) <= held.lifetime.ttlMs / 6);
       this.#jitter = Math.random();
@@ -190,9 +191,10 @@ export class Keeper {
         break;
       }
     }
+    const since = now(this.#cluster.clock);
     for (const kept of all) {
       kept.inFlight = false;
-      kept.notBefore = performance.now() + Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs);
+      kept.pause = { since, ms: Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs) };
     }
   }
 
@@ -205,6 +207,11 @@ export class Keeper {
     }
     this.#refusal = problem?.detail;
   }
+}
+
+/** How much of its pause is left. */
+function pausesMs({ pause }: Kept, at: Moment): number {
+  return pause.ms - elapsed(pause.since, at);
 }
 
 /** Learns the result of one lease. A renewal that failed for now is repeated after a pause. */

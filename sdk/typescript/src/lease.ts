@@ -15,8 +15,8 @@ export type FencingHeaders = Record<"Ringfence-Key" | "Ringfence-Token" | "Ringf
  * `await using lease = …` releases it at the end of the block, and throws nothing, since that would hide the error of the block: so end the
  * block with `lease.throwIfLost()`, or call `client.using`, which does.
  *
- * One that is dropped is released once it is collected, with a warning. One whose `signal` or `lost` was asked for is not collected: somebody may
- * wait for these.
+ * One that is dropped is released once it is collected, with a warning. One whose `signal` or `lost` was asked for is kept then, also with a
+ * warning: somebody may wait for these.
  */
 export class Lease implements AsyncDisposable {
   /** The fencing token: send it with every access to what the lease protects. */
@@ -75,13 +75,13 @@ export class Lease implements AsyncDisposable {
 
   /** Aborts when the lease is lost or released, before another client can have it. Its reason is a `LostError`. */
   get signal(): AbortSignal {
-    this.#release.pin(this);
+    this.#release.awaited();
     return this.#held.signal;
   }
 
   /** Resolves with the reason when the lease is lost or released. It never rejects. */
   get lost(): Promise<LossReason> {
-    this.#release.pin(this);
+    this.#release.awaited();
     return this.#held.lost;
   }
 

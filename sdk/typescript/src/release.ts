@@ -10,8 +10,8 @@
  *
  * The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do, so these go on.
  *
- * Nothing here refers to the handle, so that it can be collected, except if somebody asked for its signal or for `lost`: who waits for those
- * still uses the lease.
+ * Nothing here refers to the handle, so that it can be collected. If somebody asked for its signal or for `lost`, the lease outlives it: who waits
+ * for those may still work.
  */
 import { elapsed, type Moment, now } from "./clock.js";
 import type { Cluster } from "./cluster.js";
@@ -34,8 +34,6 @@ export interface Owner {
   readonly leases: Set<Release>;
 }
 
-/** The handles that are not collected before their leases have ended. */
-const PINNED = new WeakMap<Release, object>();
 const DROPPED = new FinalizationRegistry<Release>((release) => release.drop());
 
 export class Release {
@@ -45,6 +43,8 @@ export class Release {
   readonly #granted: Moment;
   readonly #holdAtLeastMs: number;
   #end: Promise<void> | undefined;
+  /** Whether somebody may wait for the loss, with nothing but the lease's signal or `lost`. */
+  #isAwaited = false;
   /** Whether the client took it from its holder. */
   #isTaken = false;
 
@@ -66,12 +66,9 @@ export class Release {
     DROPPED.register(handle, this, this);
   }
 
-  /** Somebody waits for the loss, perhaps with nothing but the lease's signal. Afterwards nobody does. */
-  pin(handle: object): void {
-    if (this.#end === undefined && this.held.look() === undefined && !PINNED.has(this)) {
-      PINNED.set(this, handle);
-      void this.held.lost.then(() => PINNED.delete(this));
-    }
+  /** Somebody may wait for the loss from now on. */
+  awaited(): void {
+    this.#isAwaited = true;
   }
 
   /** Releases it, once: a repeat has the same result. */
@@ -101,10 +98,14 @@ export class Release {
     const { keys, token } = this.held.grant;
     if (this.held.look() === undefined) {
       const names = named(keys.map(({ key }) => key));
-      this.#owner.warn(
-        "RINGFENCE_DROPPED",
-        `the lease of ${names} with token ${token} was dropped: it is released now`,
-      );
+      const next = this.#isAwaited
+        ? "its signal or its loss was asked for, so it is kept until the client is closed; nothing else releases it"
+        : "it is released now";
+      this.#owner.warn("RINGFENCE_DROPPED", `the lease of ${names} with token ${token} was dropped: ${next}`);
+      if (this.#isAwaited) {
+        void this.held.lost.then(() => this.take());
+        return;
+      }
     }
     this.take();
   }
@@ -118,7 +119,6 @@ export class Release {
 
   #ended(end: Promise<void>): void {
     this.#end = end;
-    PINNED.delete(this);
     this.#owner.leases.delete(this);
     DROPPED.unregister(this);
   }

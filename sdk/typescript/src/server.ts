@@ -8,7 +8,7 @@
 import { type ClientRequest, type IncomingMessage, request as send } from "node:http";
 import { Batcher } from "./batch.js";
 import { type Clock, type Moment, now } from "./clock.js";
-import { CONNECT_MS, Connections, type Encryption, isRefused, type Places, reset } from "./connections.js";
+import { CONNECT_MS, Connections, type Encryption, isRefused, NoPlace, type Places, reset } from "./connections.js";
 import { Target } from "./dial.js";
 import { Pulse } from "./pulse.js";
 import type { Stop } from "./stop.js";
@@ -63,6 +63,13 @@ export class Failure extends Error {
 
 /** Nothing was sent, and with the same files on both sides nothing will be: one side does not trust the certificate of the other. */
 export class Distrust extends Failure {
+  constructor(why: string) {
+    super(false, why);
+  }
+}
+
+/** Nothing was sent, for want of something of this client's: that says nothing of the node. */
+export class Unasked extends Failure {
   constructor(why: string) {
     super(false, why);
   }
@@ -147,8 +154,9 @@ export class Server {
       }
       const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
       let sent: Moment | undefined;
+      const agent = this.#connections(request);
       const outgoing = send({
-        agent: this.#connections(request),
+        agent,
         method: request.method,
         path: request.path,
         headers: {
@@ -176,7 +184,14 @@ export class Server {
       const ignore = stop?.listen((reason) => (reason instanceof Failure ? broken(reason.message) : fail(reason)));
       // A connection that is never made has a limit of its own.
       const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
-      let clear = limit(connectMs, () => broken(`no connection within ${Math.round(connectMs)} ms`));
+      let clear = limit(connectMs, () => {
+        const why = `no connection within ${Math.round(connectMs)} ms`;
+        if (agent.lackPlaces) {
+          fail(new Unasked(`${this}: ${why}: ${new NoPlace().message}`));
+        } else {
+          broken(why);
+        }
+      });
       outgoing.once("socket", () => {
         clear();
         sent = now(this.#clock);
@@ -189,6 +204,8 @@ export class Server {
       outgoing.on("error", (error) => {
         if (isRefused(error) || (!outgoing.reusedSocket && refusesCertificate(error))) {
           fail(new Distrust(`${this}: ${error.message}`));
+        } else if (error instanceof NoPlace) {
+          fail(new Unasked(`${this}: ${error.message}`));
         } else {
           broken(error.message);
         }

@@ -19,7 +19,8 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { Client } from "./client.js";
 import { systemClock } from "./clock.js";
-import { FakeTable, problem, type Request, type Result, type Wanted } from "./fake-table.js";
+import { problem, type Result } from "./fake-answers.js";
+import { FakeTable, type Request, type Wanted } from "./fake-table.js";
 import type { ClientOptions } from "./options.js";
 import { LONGEST_MS } from "./timers.js";
 
@@ -116,7 +117,10 @@ export class FakeCluster implements AsyncDisposable {
     this.#endAll(key, "expired");
   }
 
-  /** Moves the time of the cluster and of its clients, as if this process had stood still for so many milliseconds. */
+  /**
+   * Moves the time of leases, in the cluster and in its clients, as if this process had stood still for so many milliseconds. `wait`, `timeout`
+   * and the time of repeats are not moved: a place in the queue may be lost, but its client goes on for as long as it would have.
+   */
   advance(ms: number): void {
     this.#jumpedMs += ms;
     this.#run();
@@ -176,8 +180,13 @@ export class FakeCluster implements AsyncDisposable {
 
   async #serve(request: IncomingMessage, response: ServerResponse): Promise<void> {
     const chunks: Buffer[] = [];
-    for await (const chunk of request) {
-      chunks.push(chunk as Buffer);
+    try {
+      for await (const chunk of request) {
+        chunks.push(chunk as Buffer);
+      }
+    } catch {
+      // The client has hung up.
+      return;
     }
     if (this.#isSilent) {
       return;

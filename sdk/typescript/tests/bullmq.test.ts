@@ -14,14 +14,24 @@ type Work = (job: Job<Data, number>, lease: Lease, signal: AbortSignal) => Promi
 const keys = ({ data }: Job<Data, number>) => `reports/${data.id}`;
 
 /** A queue, and so many workers that each have a client of their own. */
-async function stand(cluster: Cluster, redis: Redis, workers: number, work: Work, options: object = {}) {
+async function stand(
+  cluster: Cluster,
+  redis: Redis,
+  workers: number,
+  work: Work,
+  options: object = {},
+  more: object = {},
+) {
   const connection = { host: redis.host, port: redis.port, maxRetriesPerRequest: null };
   const queue = new Queue<Data, number>(`q${Math.random()}`, { connection });
   const all: { client: Client; worker: Worker<Data, number> }[] = [];
   for (let n = 0; n < workers; n += 1) {
     const client = cluster.client();
     const process = fenced<Data, number>(client, keys, work, options);
-    all.push({ client, worker: new Worker<Data, number>(queue.name, process, { connection, concurrency: 4 }) });
+    all.push({
+      client,
+      worker: new Worker<Data, number>(queue.name, process, { connection, concurrency: 4, ...more }),
+    });
   }
   const close = async () => {
     for (const { client, worker } of all) {
@@ -96,4 +106,29 @@ test("a job comes back later if its key is held, and counts no attempt", async (
   const done = await queue.getJob(job.id ?? "");
   assert.ok((done?.returnvalue ?? 0) > held.token);
   assert.equal(done?.attemptsMade, 1);
+});
+
+test("a job that has stalled runs again once its first run has ended", async () => {
+  await using cluster = await Cluster.start(1);
+  await using redis = await Redis.start();
+  const told: string[] = [];
+  const tokens: number[] = [];
+  const work: Work = async (_, lease) => {
+    tokens.push(lease.token);
+    const run = tokens.length;
+    told.push(`run ${run} begins`);
+    if (run === 1) {
+      // The second run has begun, and waits for the key.
+      await until("it is waited for", async () => (await cluster.key("reports/1")).waiters >= 1);
+    }
+    told.push(`run ${run} ends`);
+    return lease.token;
+  };
+  // Nothing renews the lock of a job, and who looks for it finds it gone.
+  const lock = { lockDuration: 100, skipLockRenewal: true, stalledInterval: 200, maxStalledCount: 5 };
+  await using all = await stand(cluster, redis, 2, work, {}, lock);
+  await all.queue.add("report", { id: 1 });
+  await until("both have ended", () => told.length >= 4);
+  assert.deepEqual(told.slice(0, 4), ["run 1 begins", "run 1 ends", "run 2 begins", "run 2 ends"]);
+  assert.ok((tokens[1] ?? 0) > (tokens[0] ?? 0));
 });

@@ -2,11 +2,14 @@
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
 import { randomUUID } from "node:crypto";
+import { once } from "node:events";
 import { chmodSync, existsSync, realpathSync } from "node:fs";
+import { connect } from "node:net";
 import { dirname, join } from "node:path";
 import { describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 import { promisify } from "node:util";
+import { FakeTable, type Request } from "../src/fake-table.js";
 import { HeldError, type Lease, LostError, TimedOutError, UnavailableError, UnknownError } from "../src/index.js";
 import { FakeCluster, fakeRingfence } from "../src/testing.js";
 import { Cluster } from "./support/cluster.js";
@@ -262,6 +265,46 @@ describe("what a test does with it", { concurrency: true }, () => {
     cluster.away();
     cluster.advance(15_000);
     assert.equal(next.state, "lost");
+  });
+
+  test("time that passes in steps loses no lease that is renewed", async (t) => {
+    let tell = () => {};
+    const { cluster, client } = await fakeRingfence(t, { hooks: { renewed: () => tell() } });
+    const lease = await client.acquire("a", { ttl: 15_000 });
+    const begun = performance.now();
+    for (let step = 0; step < 10; step += 1) {
+      const renewed = new Promise<void>((resolve) => {
+        tell = resolve;
+      });
+      cluster.advance(5_000);
+      await Promise.race([renewed, lease.lost]);
+      assert.equal(lease.state, "held", `step ${step}`);
+    }
+    assert.ok(performance.now() - begun < 5_000, "the pause between renewals passes with it, too");
+  });
+
+  test("a client that resets its connection amid a request ends nothing else", async (t) => {
+    const { cluster, client } = await fakeRingfence(t);
+    const { hostname, port } = new URL(cluster.url);
+    const socket = connect(Number(port), hostname);
+    socket.write("PUT /v1/leases/x HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\nexpect: 100-continue\r\n\r\n{");
+    // The node has begun to read.
+    await once(socket, "data");
+    socket.resetAndDestroy();
+    assert.ok(await client.tryAcquire("a"));
+  });
+
+  test("a grant that several requests may be answered with outlives them all", () => {
+    const table = new FakeTable();
+    const wanted = { keys: ["a"], wait_ms: 10_000, ttl_ms: 60_000 };
+    table.acquire("holder", wanted, () => {});
+    const requests = [1, 2].map(() => table.acquire("waiter", wanted, () => {}) as Request);
+    table.release("holder");
+    for (const request of requests) {
+      table.hungUp("waiter", request);
+    }
+    table.run(5_000);
+    assert.equal(table.key("a").holders.length, 1);
   });
 
   test("hold-at-least passes with its time", async (t) => {

@@ -66,8 +66,15 @@ describe("handles", { concurrency: 4 }, () => {
       });
     });
     await works;
-    assert.deepEqual([signal.aborted, played.of("DELETE").length, warnings], [false, 1, []]);
+    assert.deepEqual([signal.aborted, played.of("DELETE").length], [false, 1]);
+    const kept = (key: string) =>
+      new RegExp(`^RINGFENCE_DROPPED the lease of "${key}" .*kept until the client is closed`);
+    assert.equal(warnings.length, 2, "once for each, and not for work");
+    for (const key of ["a", "b"]) {
+      assert.ok(warnings.some((warning) => kept(key).test(warning)));
+    }
     await it.close();
+    assert.equal(played.of("DELETE").length, 3);
     assert.equal(await lost, "released");
     assert.equal(signal.reason.reason, "released");
   });

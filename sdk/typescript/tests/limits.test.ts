@@ -6,7 +6,7 @@ import { describe, test } from "node:test";
 import { Batcher } from "../src/batch.js";
 import { systemClock } from "../src/clock.js";
 import { Places } from "../src/connections.js";
-import { Failure, Server } from "../src/server.js";
+import { Failure, Server, Unasked } from "../src/server.js";
 import { Stop } from "../src/stop.js";
 import { FakeCluster, fakeRingfence } from "../src/testing.js";
 import { client, isBatch, isRenewal, Played, type Received, response, usual, waiting } from "./support/played.js";
@@ -55,6 +55,42 @@ describe("limits", { concurrency: 4 }, () => {
     for (const server of [one, other]) {
       server?.closeIdle();
     }
+  });
+
+  test("each that asks for a place gets one of an idle connection, also of one that becomes idle later", async () => {
+    let isHung = true;
+    const held: Received[] = [];
+    await using first = await Played.start((request) => (isHung ? () => void held.push(request) : undefined));
+    await using second = await Played.start(() => undefined);
+    const places = new Places();
+    const [one, other] = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock, places));
+    const get = (server: Server | undefined) => (server as Server).send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
+    const all = Array.from({ length: 64 }, () => get(one));
+    await until("all have arrived", () => held.length === 64);
+    isHung = false;
+    const late = Array.from({ length: 8 }, () => get(other));
+    for (const request of held) {
+      request.socket.write(usual(request));
+    }
+    await Promise.all([...all, ...late]);
+    await Promise.all(Array.from({ length: 16 }, () => get(other)));
+    for (const server of [one, other]) {
+      server?.closeIdle();
+    }
+  });
+
+  test("a node is not to blame for a want of places", async () => {
+    await using played = await Played.start(() => undefined);
+    const places = new Places();
+    const server = new Server(new URL(played.url), undefined, systemClock, places);
+    const turns = await Promise.all(Array.from({ length: 64 }, () => places.take()));
+    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, 500), Unasked);
+    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS), Unasked);
+    for (const turn of turns) {
+      turn.end();
+    }
+    await server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
+    server.closeIdle();
   });
 
   test("a request whose calls have all been given up ends at once", async () => {
@@ -194,4 +230,38 @@ test("the fake serves a hundred waits of one client in their order", async () =>
     order,
     order.toSorted((a, b) => a - b),
   );
+});
+
+test("waiters without a connection are served in their order, too, with a short time-to-live", async () => {
+  await using cluster = await FakeCluster.start();
+  const it = cluster.client();
+  const [key, busy] = [await it.acquire("key"), await it.acquire("busy")];
+  const hogs = Array.from({ length: 32 }, () => it.using("busy", () => undefined));
+  await until("they wait", () => cluster.waiters("busy") === 32);
+  const order: number[] = [];
+  const all = Array.from({ length: 8 }, (_, n) => it.using("key", { ttl: 600 }, () => order.push(n)));
+  await until("all wait", () => cluster.waiters("key") === 8);
+  await key.release();
+  await Promise.all(all);
+  assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+  await busy.release();
+  await Promise.all(hogs);
+});
+
+test("a wait whose slice is over leaves its connection to another that has none", async () => {
+  const waited = new Set<string>();
+  await using played = await Played.start((request) => {
+    if (request.method !== "PUT") {
+      return undefined;
+    }
+    if (request.body.wait_ms > 100) {
+      waited.add(request.leaseId);
+    }
+    return waiting(request);
+  });
+  const it = client(played);
+  const all = Array.from({ length: 40 }, (_, n) => it.acquire(`k${n}`).catch(() => undefined));
+  await until("each has waited with a connection", () => waited.size === 40);
+  await it.close({ within: 0 });
+  await Promise.all(all);
 });

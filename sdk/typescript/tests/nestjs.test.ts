@@ -7,7 +7,8 @@ import { test } from "node:test";
 import { Controller, Get, Injectable, Module, Param } from "@nestjs/common";
 import { NestFactory } from "@nestjs/core";
 import { Client } from "../src/index.js";
-import { currentLease, Fenced, RingfenceModule } from "../src/nestjs.js";
+import { currentLease, currentSignal, Fenced, RingfenceModule } from "../src/nestjs.js";
+import { FakeCluster } from "../src/testing.js";
 import { Cluster } from "./support/cluster.js";
 import { until } from "./support/until.js";
 
@@ -56,6 +57,36 @@ class ReportsController {
     return "held";
   }
 }
+
+let late: Promise<unknown> | undefined;
+
+@Injectable()
+class Slow {
+  @Fenced("slow")
+  async work(): Promise<string> {
+    const signal = currentSignal();
+    const { token } = currentLease();
+    await once(signal, "abort");
+    late = new Promise((resolve) => setTimeout(resolve, 50)).then(() => currentLease());
+    late.catch(() => undefined);
+    return `${signal.reason.kind} ${currentLease().state} ${currentLease().token === token}`;
+  }
+}
+
+test("methods that run are told of the end of the application, and keep their leases until they have ended", async () => {
+  assert.equal(Slow.prototype.work.name, "work");
+  await using cluster = await FakeCluster.start();
+  @Module({ imports: [RingfenceModule.forRoot(cluster.client())], providers: [Slow] })
+  class AppModule {}
+  const app = await NestFactory.createApplicationContext(AppModule, { logger: false });
+  const slow = app.get(Slow);
+  const [first, second] = [slow.work(), slow.work().catch((error) => error)];
+  await until("one works, and one waits", () => cluster.waiters("slow") === 1);
+  await app.close();
+  assert.equal(await first, "Closed held true");
+  assert.equal((await second).kind, "Closed");
+  await assert.rejects(async () => await late, TypeError);
+});
 
 test("methods work under leases, and the client ends with the application", async (t) => {
   await using cluster = await Cluster.start(1);
