@@ -136,19 +136,24 @@ def test_a_child_that_is_forked_does_not_answer_for_the_fake(
     """Once, who connected while the cluster was away waited for a process that answers nobody."""
     client.holders("a")
     kept, ends = os.pipe()
+    begun, begins = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(ends)
+        os.write(begins, b"!")
         os.read(kept, 1)
         os._exit(0)
     os.close(kept)
+    os.close(begins)
     try:
+        os.read(begun, 1)
         with fake.away():
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", int(fake.url.rpartition(":")[2])), timeout=SOON)
         for _ in range(20):
             client.lock("a").acquire(timeout=SOON).release()
     finally:
+        os.close(begun)
         os.close(ends)
         os.waitpid(child, 0)
 
