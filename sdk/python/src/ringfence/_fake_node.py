@@ -206,11 +206,13 @@ class Listener:
 
     async def refuse(self) -> None:
         """Refuses connections, and ends those that there are."""
-        if self._server is not None:
+        if self._server is not None and self._listening is not None:
+            # Those that were accepted first: a server that is closed loses them without a word, and open.
+            asyncio.get_running_loop().remove_reader(self._listening)
+            for _ in range(_ACCEPTS_IN):
+                await asyncio.sleep(0)
             self._server.close()
             self._server = None
-        for _ in range(_ACCEPTS_IN):
-            await asyncio.sleep(0)
         while self._open:
             for connection in self._open:
                 connection.abort()
