@@ -102,9 +102,15 @@ impl Client {
     /// before; [`Error::Lost`] says that it ended otherwise, and how. After [`Error::Unknown`] and [`Error::Unavailable`] the
     /// release is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
+        // Whoever closes the client waits for this.
+        let _releasing = self.cluster.releases.acquiring();
         let released = self.cluster.release(lease_id).await;
-        if let Err(Error::Unknown { .. } | Error::Unavailable { .. }) = released {
-            self.cluster.release_in_background(lease_id, None, &Handle::current());
+        match &released {
+            Ok(()) | Err(Error::Lost(_) | Error::Closed) => {}
+            Err(Error::Unknown { .. } | Error::Unavailable { .. }) => {
+                self.cluster.release_in_background(lease_id, None, &Handle::current());
+            }
+            Err(_) => self.cluster.releases.note_failure(),
         }
         released
     }

@@ -169,10 +169,10 @@ impl Lease {
         let state = self.state();
         self.stop()?;
         let mut least = self.release.least.filter(|least| !least.is_over());
-        // If this future is dropped, the release goes on in the background.
+        // If this future is dropped, the release goes on in the background. The client may be closed meanwhile: it waits for this.
         let released = match &mut least {
             Some(least) => self.release.cluster.keep(self.lease_id(), least, RETRY_FOR).await,
-            None => self.release.cluster.release(self.lease_id()).await,
+            None => self.release.cluster.release_within(self.lease_id(), RETRY_FOR).await,
         };
         self.release.is_armed = match &released {
             Ok(()) => least.is_some(),
@@ -232,11 +232,17 @@ impl Lease {
         }
     }
 
-    /// Fails if the client was closed, and has released it.
+    /// From then on it is up to this handle to release it. Fails if the client was closed before, and has released it.
     fn stop(&mut self) -> Result<(), Error> {
+        if self.release.counted.is_some() {
+            return Ok(());
+        }
+        // Whoever closes the client finds it among those that are held, or among the releases.
+        let counted = self.release.cluster.releases.count();
         let removed = self.renewals.remove(self.lease_id());
         self.release.least = self.held.leave(self.release.least);
         self.release.is_armed &= removed.is_ok();
+        self.release.counted = removed.is_ok().then_some(counted);
         removed
     }
 }

@@ -18,7 +18,7 @@ use crate::outlive::Least;
 pub(crate) struct Releases {
     /// What is under way has a receiver. Counts those that have failed.
     under_way: watch::Sender<usize>,
-    /// How many acquires are under way, which may end with a release.
+    /// How many acquires are under way, which may end with a release, and releases of a lease by its id.
     acquiring: AtomicUsize,
     /// Whether somebody waits for their end, and is told once there are none.
     is_settling: AtomicBool,
@@ -35,7 +35,7 @@ impl Releases {
         self.under_way.subscribe()
     }
 
-    /// Counts an acquire until this is dropped.
+    /// Counts an acquire, or another call that may end with a release, until this is dropped.
     pub(crate) fn acquiring(&self) -> Acquiring<'_> {
         self.acquiring.fetch_add(1, Ordering::SeqCst);
         Acquiring(self)

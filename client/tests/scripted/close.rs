@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
+const FORBIDDEN: &str = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
 
 fn id(put: &Received) -> String {
     put.path.split('/').nth(3).unwrap().to_owned()
@@ -119,12 +120,61 @@ async fn a_lease_whose_release_is_refused_is_left() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let lease = acquired(&node, &client, true).await;
-    let denied = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
     let (left, ()) = tokio::join!(client.close(SOON), async {
-        node.receive().await.respond("403 Forbidden", denied).await;
+        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
     });
     assert_eq!(left, 1);
     drop(lease);
+}
+
+/// Its holder may give up meanwhile.
+#[tokio::test]
+async fn a_release_by_the_holder_that_is_under_way_is_waited_for_and_repeated() {
+    for gives_up in [false, true] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = acquired(&node, &client, true).await;
+        let id = lease.lease_id().to_string();
+        let releasing = tokio::spawn(lease.release());
+        let first = node.receive().await;
+        let mut closed = pin!(client.close(SOON));
+        assert!(closed.as_mut().now_or_never().is_none(), "it is under way");
+        if gives_up {
+            releasing.abort();
+            assert!(releasing.await.unwrap_err().is_cancelled());
+            let (left, ()) = tokio::join!(closed, deleted(&node, &id));
+            assert_eq!(left, 0);
+        } else {
+            first.respond("204 No Content", "").await;
+            assert_eq!((closed.await, releasing.await.unwrap()), (0, Ok(())));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_by_the_holder_that_takes_too_long_or_is_refused_is_left() {
+    for by_id in [false, true] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = acquired(&node, &client, true).await;
+        let releasing = client.clone();
+        tokio::spawn(async move {
+            match by_id {
+                true => releasing.release(lease.into_id()).await,
+                false => lease.release().await,
+            }
+        });
+        let _hangs = node.receive().await;
+        assert_eq!(client.close(Duration::from_millis(100)).await, 1);
+    }
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease_id = acquired(&node, &client, true).await.into_id();
+    let (released, left, ()) = tokio::join!(client.release(lease_id), client.close(SOON), async {
+        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
+    });
+    assert!(matches!(released, Err(Error::Rejected(_))), "{released:?}");
+    assert_eq!(left, 1);
 }
 
 /// The runtimes on which `main` may run.
