@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use ringfence_wire::{Claim, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
+use ringfence_wire::{Claim, EndReason, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
 
 use crate::attempts::RETRY_FOR;
 use crate::held::Held;
@@ -163,11 +163,16 @@ impl Lease {
     /// [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed, also if this process ends.
     ///
     /// [`Error::Lost`] says that it was lost before, as known to this client or to the cluster: what was done under it may
-    /// have met another holder. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
+    /// have met another holder. [`Error::Closed`] says that the client was closed before, and released it then. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
     /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        self.stop()?;
+        if let Err(closed) = self.stop() {
+            return Err(match state {
+                State::Lost(loss) if loss != Loss::Ended(EndReason::Released) => Error::Lost(loss),
+                _ => closed,
+            });
+        }
         let mut least = self.release.least.filter(|least| !least.is_over());
         // If this future is dropped, the release goes on in the background. The client may be closed meanwhile: it waits for this.
         let released = match &mut least {

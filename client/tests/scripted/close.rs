@@ -114,6 +114,17 @@ async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
     assert!(node.receive().now_or_never().is_none());
 }
 
+/// Somebody else may have had the key by then.
+#[tokio::test]
+async fn a_lease_that_was_lost_before_its_client_was_closed_says_so() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease = acquired(&node, &client, true).await;
+    let (id, stale) = (lease.lease_id().to_string(), lease.stale());
+    let (left, ()) = tokio::join!(client.close(SOON), deleted(&node, &id));
+    assert_eq!((left, lease.release().await), (0, Err(stale)));
+}
+
 /// A release that is refused is none.
 #[tokio::test]
 async fn a_lease_whose_release_is_refused_is_left() {
