@@ -137,7 +137,7 @@ impl Lock {
         let acquire = Acquire::new(cluster, &request, self.wait);
         let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
         // The request may have waited for the grant for long.
-        release.least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
+        let least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
         let mut lifetime = Lifetime::new(&confirmation);
         if let Some(max_hold) = self.max_hold {
             lifetime = lifetime.at_most_until(confirmation.sent.after(max_hold));
@@ -146,7 +146,9 @@ impl Lock {
             lifetime = lifetime.without_renewals();
         }
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
-        self.renewals.add(&held, release.least, &release.runtime)?;
+        self.renewals.add(&held, least, &release.runtime)?;
+        // What nobody gets is released at once.
+        release.least = least;
         Ok((held, release, mirrored))
     }
 

@@ -125,6 +125,23 @@ async fn a_lease_that_was_lost_before_its_client_was_closed_says_so() {
     assert_eq!((left, lease.release().await), (0, Err(stale)));
 }
 
+#[tokio::test]
+async fn a_grant_to_a_client_that_is_being_closed_is_released_at_once() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lock = client.lock("a").ttl(Duration::from_secs(600)).hold_at_least(Duration::from_secs(300));
+    let acquiring = tokio::spawn(lock.try_acquire());
+    let put = node.receive().await;
+    let id = id(&put);
+    let mut closed = pin!(client.close(SOON));
+    assert!(closed.as_mut().now_or_never().is_none(), "it waits for the acquire");
+    let (left, ()) = tokio::join!(closed, async {
+        grant(put).await;
+        deleted(&node, &id).await;
+    });
+    assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
+}
+
 /// A release that is refused is none.
 #[tokio::test]
 async fn a_lease_whose_release_is_refused_is_left() {
