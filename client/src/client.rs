@@ -132,14 +132,18 @@ impl Client {
     /// ```
     pub async fn close(&self, within: Duration) -> usize {
         let releases = &self.cluster.releases;
+        if releases.are_over() {
+            return 0;
+        }
         let failed_before = releases.failed();
         self.cluster.close();
         for (lease_id, least) in self.renewals.close() {
             self.cluster.release_in_background(lease_id, least, &Handle::current());
         }
-        let pending = releases.settle(within).await;
-        let left = pending + releases.failed().saturating_sub(failed_before);
-        releases.end();
+        let under_way = releases.settle(within).await;
+        // Another `close` that waited for less may have ended them.
+        let cut_off = releases.end(under_way);
+        let left = cut_off + releases.failed().saturating_sub(failed_before);
         self.cluster.nodes.disconnect();
         if left > 0 {
             tracing::warn!(

@@ -68,11 +68,11 @@ impl Release {
     }
 
     async fn run(mut self) {
-        let mut are_over = self.cluster.releases.ends();
+        let mut ends = self.cluster.releases.ends();
         tokio::select! {
             biased;
             // The sender cannot be gone: this has the cluster.
-            _ = are_over.wait_for(|are_over| *are_over) => {}
+            _ = ends.wait_for(Option::is_some) => {}
             () = self.release() => {}
         }
         self.is_done = true;

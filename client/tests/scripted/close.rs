@@ -104,6 +104,17 @@ async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     assert!(node.receive().now_or_never().is_none());
 }
 
+/// What the shorter cuts off, the longer does not release.
+#[tokio::test]
+async fn each_of_two_closes_says_what_was_left() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease = acquired(&node, &client, true).await;
+    let (longer, shorter) = tokio::join!(client.close(SOON), client.close(Duration::from_millis(100)));
+    assert_eq!((longer, shorter), (1, 1));
+    drop(lease);
+}
+
 /// Somebody goes on with it.
 #[tokio::test]
 async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
