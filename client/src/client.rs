@@ -116,11 +116,13 @@ impl Client {
     }
 
     /// Closes the client, and all of its clones: no new call begins, and what waits for a lease ends, with [`Error::Closed`]. All leases
-    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. Returns once
-    /// that is done, and all releases in the background are, after `within` at the latest. Five seconds leave time for a second node.
+    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. It does not
+    /// wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
+    /// after `within` at the latest. Five seconds leave time for a second node.
     ///
-    /// Returns how many leases could not be released: they end with their time-to-live. After `within` nothing is sent any more. A second
-    /// call has nothing left to do, and returns 0.
+    /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
+    /// background. Other calls that had begun go on to their end, and a [watch](crate::Watch::next) until its connection ends. A later call
+    /// has nothing left to do, and returns 0.
     ///
     /// ```
     /// # async fn example(client: ringfence_client::Client) {

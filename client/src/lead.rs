@@ -20,8 +20,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl Lock {
     /// Runs `work` as the leader, under a lease of its own, and returns its result once it has ended. If the lease is lost, `work` is
-    /// dropped before the lease can have ended, and the candidate stands again: also if `work` was done by then, whatever it returned,
-    /// and if a guard has found its token [stale](Lease::stale). Each such end of a term is a warning in the log.
+    /// dropped, as [`Lease::run`] says, and the candidate stands again: also if `work` was done by then, whatever it returned,
+    /// and if a guard has found its token [stale](Lease::stale). Each such end of a term is a warning in the log. If the client is
+    /// [closed](crate::Client::close), the campaign ends with [`Error::Closed`].
     ///
     /// While the cluster cannot be reached, or is overloaded, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
     /// queue, is then released in the background.

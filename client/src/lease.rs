@@ -128,9 +128,10 @@ impl Lease {
         async move { held.has_less_than(margin).await }
     }
 
-    /// Runs `work` while the lease lives. If the lease is lost, `work` is dropped before the lease can have ended, and the
-    /// error tells the reason. From then on `work` is not polled, not even after the machine was asleep. The error also says so
-    /// if `work` was done, but not in time, as work that blocks may be.
+    /// Runs `work` while the lease lives. If no renewal succeeds, `work` is dropped before the lease can have ended. If
+    /// something ends the lease at once, as a revocation or [`Client::close`](crate::Client::close) does, `work` is dropped once that
+    /// is known here: others may have the keys by then. The error tells the reason. From then on `work` is not polled, not even after
+    /// the machine was asleep. The error also says so if `work` was done, but not in time, as work that blocks may be.
     ///
     /// This stops work that awaits. It cannot stop work that blocks, that was spawned elsewhere, or that is on its way to
     /// the storage: only the [token](Self::token) helps against that.
