@@ -131,11 +131,12 @@ impl Lock {
         let cluster = &self.renewals.cluster;
         // Whoever closes the client waits until this has given back what it may have been granted.
         let _acquiring = cluster.releases.acquiring();
-        cluster.check_open()?;
-        // A lookup is not part of the wait.
-        cluster.nodes.resolve().await;
-        let acquire = Acquire::new(cluster, &request, self.wait);
-        let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
+        let acquire = async {
+            // A lookup is not part of the wait.
+            cluster.nodes.resolve().await;
+            Acquire::new(cluster, &request, self.wait).run().await
+        };
+        let Granted { confirmation, mirrored, mut release } = cluster.while_open(acquire).await?;
         // The request may have waited for the grant for long.
         let least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
         let mut lifetime = Lifetime::new(&confirmation);

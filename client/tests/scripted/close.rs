@@ -85,6 +85,33 @@ async fn what_waits_when_the_client_is_closed_gives_its_place_back() {
     }
 }
 
+/// No node asks for more than a minute.
+#[tokio::test]
+async fn what_sleeps_when_the_client_is_closed_ends_at_once() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let acquiring = tokio::spawn(client.lock("a").acquire());
+    let overloaded = r#"{"type":"urn:ringfence:problem:overloaded","title":"","status":429,"detail":""}"#;
+    let put = node.receive().await;
+    put.respond_with("429 Too Many Requests", "retry-after: 60\r\n", overloaded).await;
+    // By then it sleeps. Were it late, there would be something to release.
+    let free = r#"{"key":"b","fence":1,"holders":[],"waiters":[],"revision":1}"#;
+    let (read, ()) = tokio::join!(client.key("b", Consistency::Linearizable), async {
+        node.receive().await.respond("200 OK", free).await;
+    });
+    read.unwrap();
+    let answers = async {
+        loop {
+            node.receive().await.respond("204 No Content", "").await;
+        }
+    };
+    let left = tokio::select! {
+        left = client.close(SOON / 2) => left,
+        () = answers => unreachable!("it has no end"),
+    };
+    assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
+}
+
 #[tokio::test]
 async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     let node = ScriptedNode::new().await;
