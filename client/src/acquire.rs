@@ -118,7 +118,6 @@ impl<'a> Acquire<'a> {
         // Since when there was no definite outcome, if the last was none.
         let mut unanswered_since: Option<Instant> = None;
         loop {
-            self.check_open(&attempts, &mut release)?;
             let wait = slice(self.left(), unanswered_since.is_some() || !self.cluster.nodes.is_proven());
             let put_at = Instant::now();
             let put = self.put(lease_id, wait, !has_place);
@@ -218,14 +217,6 @@ impl<'a> Acquire<'a> {
         sleep(time).await;
         release.is_armed = true;
         Ok(())
-    }
-
-    /// Ends it if the client is closed. Then there may be something to release unless nothing was sent.
-    fn check_open(&self, attempts: &Attempts<'_>, release: &mut ReleaseGuard) -> Result<(), End> {
-        self.cluster.check_open().map_err(|closed| {
-            release.is_armed = attempts.have_begun();
-            End::Failed(closed)
-        })
     }
 
     fn is_over(&self) -> bool {

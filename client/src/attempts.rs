@@ -43,7 +43,6 @@ pub(crate) enum Repeat {
 pub(crate) struct Attempts<'a> {
     nodes: &'a Nodes,
     begun: Instant,
-    have_begun: bool,
     failed: usize,
     backoff: Backoff,
     pub(crate) longest_pause: Duration,
@@ -74,7 +73,6 @@ impl<'a> Attempts<'a> {
         Self {
             nodes,
             begun: Instant::now(),
-            have_begun: false,
             failed: 0,
             backoff: Backoff::default(),
             longest_pause: Duration::MAX,
@@ -88,11 +86,6 @@ impl<'a> Attempts<'a> {
     /// Whether no further attempt can help, as long as the files of both sides stay as they are.
     pub(crate) fn are_hopeless(&self) -> bool {
         self.distrust.is_of_all(self.nodes)
-    }
-
-    /// Whether one was made.
-    pub(crate) fn have_begun(&self) -> bool {
-        self.have_begun
     }
 
     /// One attempt. The first may share a request with other calls.
@@ -124,7 +117,6 @@ impl<'a> Attempts<'a> {
         if self.failed > 0 && self.failed.is_multiple_of(self.nodes.count()) {
             sleep(self.backoff.next().min(self.longest_pause)).await;
         }
-        self.have_begun = true;
         (self.nodes.best(), Instant::now())
     }
 

@@ -102,19 +102,27 @@ impl Client {
     /// before; [`Error::Lost`] says that it ended otherwise, and how. After [`Error::Unknown`] and [`Error::Unavailable`] the
     /// release is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
+        // Whoever closes the client waits for this.
+        let _releasing = self.cluster.releases.acquiring();
         let released = self.cluster.release(lease_id).await;
-        if let Err(Error::Unknown { .. } | Error::Unavailable { .. }) = released {
-            self.cluster.release_in_background(lease_id, None, &Handle::current());
+        match &released {
+            Ok(()) | Err(Error::Lost(_) | Error::Closed) => {}
+            Err(Error::Unknown { .. } | Error::Unavailable { .. }) => {
+                self.cluster.release_in_background(lease_id, None, &Handle::current());
+            }
+            Err(_) => self.cluster.releases.note_failure(),
         }
         released
     }
 
     /// Closes the client, and all of its clones: no new call begins, and what waits for a lease ends, with [`Error::Closed`]. All leases
-    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. Returns once
-    /// that is done, and all releases in the background are, after `within` at the latest. Five seconds leave time for a second node.
+    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. It does not
+    /// wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
+    /// after `within` at the latest. Five seconds leave time for a second node.
     ///
-    /// Returns how many leases could not be released: they end with their time-to-live. After `within` nothing is sent any more. A second
-    /// call has nothing left to do, and returns 0.
+    /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
+    /// background. Other calls that had begun go on to their end, and a [watch](crate::Watch::next) until its connection ends. A later call
+    /// has nothing left to do, and returns 0.
     ///
     /// ```
     /// # async fn example(client: ringfence_client::Client) {
@@ -126,14 +134,18 @@ impl Client {
     /// ```
     pub async fn close(&self, within: Duration) -> usize {
         let releases = &self.cluster.releases;
+        if releases.are_over() {
+            return 0;
+        }
         let failed_before = releases.failed();
         self.cluster.close();
         for (lease_id, least) in self.renewals.close() {
             self.cluster.release_in_background(lease_id, least, &Handle::current());
         }
-        let pending = releases.settle(within).await;
-        let left = pending + releases.failed().saturating_sub(failed_before);
-        releases.end();
+        let under_way = releases.settle(within).await;
+        // Another `close` that waited for less may have ended them.
+        let cut_off = releases.end(under_way);
+        let left = cut_off + releases.failed().saturating_sub(failed_before);
         self.cluster.nodes.disconnect();
         if left > 0 {
             tracing::warn!(

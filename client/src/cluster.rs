@@ -6,6 +6,7 @@ use std::time::Duration;
 use hyper::{Method, StatusCode};
 use ringfence_wire::{BatchRelease, LeaseId, Operation, RenewRequest, Ttl};
 use serde::de::{DeserializeOwned, Error as _};
+use tokio::sync::Notify;
 
 use crate::Error;
 use crate::attempts::{Attempts, RETRY_FOR, Repeat};
@@ -20,17 +21,38 @@ pub(crate) struct Cluster {
     pub(crate) releases: Releases,
     /// From then on only releases go on.
     is_closed: AtomicBool,
+    closes: Notify,
 }
 
 impl Cluster {
     pub(crate) fn new(nodes: Nodes) -> Self {
-        Self { nodes, releases: Releases::default(), is_closed: AtomicBool::new(false) }
+        Self {
+            nodes,
+            releases: Releases::default(),
+            is_closed: AtomicBool::new(false),
+            closes: Notify::new(),
+        }
     }
 
-    /// Begins no call any more, and ends what waits in the cluster's queue.
+    /// Begins no call any more, and ends what [waits](Self::while_open).
     pub(crate) fn close(&self) {
         self.is_closed.store(true, Ordering::SeqCst);
-        self.nodes.interrupt();
+        self.closes.notify_waiters();
+    }
+
+    /// The result of `call`, which is dropped once the client is closed.
+    pub(crate) async fn while_open<T>(
+        &self,
+        call: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        // It learns of what comes after the look.
+        let closes = self.closes.notified();
+        self.check_open()?;
+        tokio::select! {
+            biased;
+            () = closes => Err(Error::Closed),
+            done = call => done,
+        }
     }
 
     /// An error once the client is closed.

@@ -48,7 +48,7 @@ pub enum Error {
     /// The cluster rejected the request. Nothing was done.
     #[error("{}", .0.detail)]
     Rejected(Box<Problem>),
-    /// The client was [closed](crate::Client::close). Nothing was sent.
+    /// The client was [closed](crate::Client::close). Nothing was begun. What an acquire had begun by then is given back.
     #[error("the client is closed")]
     Closed,
     /// A watch cannot go on: the cluster no longer keeps events that old, or never had that revision. List the keys, and

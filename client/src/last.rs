@@ -2,9 +2,10 @@
 //!
 //! A runtime drops its tasks when it ends, and with them leases, acquires that wait, and releases under way. Nobody would tell the
 //! cluster, and others would wait for the time-to-live. So a thread of its own does, and whoever ends the runtime waits for that: for a
-//! second in all, however many leases there are. Then the program may be over.
+//! second in all, however many leases there are, unless they come more than a second apart. Then the program may be over.
 //!
-//! Only tasks of a runtime that ends are dropped before they are done, so nothing that runs is blocked.
+//! So does whoever drops a lease after its runtime has ended, on a thread without another one. A task that runs never waits here: its
+//! runtime does the release.
 
 use std::sync::Arc;
 use std::sync::mpsc::channel;

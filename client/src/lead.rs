@@ -9,6 +9,7 @@
 use std::fmt::Display;
 use std::time::Duration;
 
+use ringfence_wire::ProblemKind;
 use tokio::time::sleep;
 
 use crate::backoff::random;
@@ -19,10 +20,11 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 impl Lock {
     /// Runs `work` as the leader, under a lease of its own, and returns its result once it has ended. If the lease is lost, `work` is
-    /// dropped before the lease can have ended, and the candidate stands again: also if `work` was done by then, whatever it returned,
-    /// and if a guard has found its token [stale](Lease::stale). Each such end of a term is a warning in the log.
+    /// dropped, as [`Lease::run`] says, and the candidate stands again: also if `work` was done by then, whatever it returned,
+    /// and if a guard has found its token [stale](Lease::stale). Each such end of a term is a warning in the log. If the client is
+    /// [closed](crate::Client::close), the campaign ends with [`Error::Closed`].
     ///
-    /// While the cluster cannot be reached, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
+    /// While the cluster cannot be reached, or is overloaded, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
     /// queue, is then released in the background.
     ///
     /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term.
@@ -94,13 +96,24 @@ impl Lock {
                         Term::Lost(error) => on_error(error),
                     }
                 }
-                Err(error @ (Error::Unavailable { .. } | Error::Unknown { .. } | Error::Lost(_))) => {
+                Err(error) if may_be_mended(&error) => {
                     tracing::warn!(%error, "cannot stand for election: the candidate tries again");
                 }
                 Err(error) => return Err(error.into()),
             }
             sleep(PAUSE.mul_f64(0.5 + random() / 2.0)).await;
         }
+    }
+}
+
+/// Whether a repeat of the acquire may succeed.
+fn may_be_mended(error: &Error) -> bool {
+    match error {
+        Error::Unavailable { .. } | Error::Unknown { .. } | Error::Lost(_) => true,
+        Error::Rejected(problem) => {
+            matches!(problem.kind, ProblemKind::RateLimited | ProblemKind::Overloaded)
+        }
+        _ => false,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use futures_util::{Stream, stream};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-use ringfence_wire::{Claim, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
+use ringfence_wire::{Claim, EndReason, FENCE_HEADER, Grant, KEY_HEADER, Key, LeaseId, TOKEN_HEADER, Token};
 
 use crate::attempts::RETRY_FOR;
 use crate::held::Held;
@@ -128,9 +128,10 @@ impl Lease {
         async move { held.has_less_than(margin).await }
     }
 
-    /// Runs `work` while the lease lives. If the lease is lost, `work` is dropped before the lease can have ended, and the
-    /// error tells the reason. From then on `work` is not polled, not even after the machine was asleep. The error also says so
-    /// if `work` was done, but not in time, as work that blocks may be.
+    /// Runs `work` while the lease lives. If no renewal succeeds, `work` is dropped before the lease can have ended. If
+    /// something ends the lease at once, as a revocation or [`Client::close`](crate::Client::close) does, `work` is dropped once that
+    /// is known here: others may have the keys by then. The error tells the reason. From then on `work` is not polled, not even after
+    /// the machine was asleep. The error also says so if `work` was done, but not in time, as work that blocks may be.
     ///
     /// This stops work that awaits. It cannot stop work that blocks, that was spawned elsewhere, or that is on its way to
     /// the storage: only the [token](Self::token) helps against that.
@@ -163,16 +164,21 @@ impl Lease {
     /// [`hold_at_least`](crate::Lock::hold_at_least), the keys stay taken until that time has passed, also if this process ends.
     ///
     /// [`Error::Lost`] says that it was lost before, as known to this client or to the cluster: what was done under it may
-    /// have met another holder. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
+    /// have met another holder. [`Error::Closed`] says that the client was closed before, and released it then. After [`Error::Unknown`] and [`Error::Unavailable`] the release is repeated in the
     /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        self.stop()?;
+        if let Err(closed) = self.stop() {
+            return Err(match state {
+                State::Lost(loss) if loss != Loss::Ended(EndReason::Released) => Error::Lost(loss),
+                _ => closed,
+            });
+        }
         let mut least = self.release.least.filter(|least| !least.is_over());
-        // If this future is dropped, the release goes on in the background.
+        // If this future is dropped, the release goes on in the background. The client may be closed meanwhile: it waits for this.
         let released = match &mut least {
             Some(least) => self.release.cluster.keep(self.lease_id(), least, RETRY_FOR).await,
-            None => self.release.cluster.release(self.lease_id()).await,
+            None => self.release.cluster.release_within(self.lease_id(), RETRY_FOR).await,
         };
         self.release.is_armed = match &released {
             Ok(()) => least.is_some(),
@@ -232,11 +238,17 @@ impl Lease {
         }
     }
 
-    /// Fails if the client was closed, and has released it.
+    /// From then on it is up to this handle to release it. Fails if the client was closed before, and has released it.
     fn stop(&mut self) -> Result<(), Error> {
+        if self.release.counted.is_some() {
+            return Ok(());
+        }
+        // Whoever closes the client finds it among those that are held, or among the releases.
+        let counted = self.release.cluster.releases.count();
         let removed = self.renewals.remove(self.lease_id());
         self.release.least = self.held.leave(self.release.least);
         self.release.is_armed &= removed.is_ok();
+        self.release.counted = removed.is_ok().then_some(counted);
         removed
     }
 }

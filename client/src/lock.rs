@@ -131,13 +131,14 @@ impl Lock {
         let cluster = &self.renewals.cluster;
         // Whoever closes the client waits until this has given back what it may have been granted.
         let _acquiring = cluster.releases.acquiring();
-        cluster.check_open()?;
-        // A lookup is not part of the wait.
-        cluster.nodes.resolve().await;
-        let acquire = Acquire::new(cluster, &request, self.wait);
-        let Granted { confirmation, mirrored, mut release } = acquire.run().await?;
+        let acquire = async {
+            // A lookup is not part of the wait.
+            cluster.nodes.resolve().await;
+            Acquire::new(cluster, &request, self.wait).run().await
+        };
+        let Granted { confirmation, mirrored, mut release } = cluster.while_open(acquire).await?;
         // The request may have waited for the grant for long.
-        release.least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
+        let least = self.hold_at_least.map(|time| Least::new(Moment::now(), time));
         let mut lifetime = Lifetime::new(&confirmation);
         if let Some(max_hold) = self.max_hold {
             lifetime = lifetime.at_most_until(confirmation.sent.after(max_hold));
@@ -146,7 +147,9 @@ impl Lock {
             lifetime = lifetime.without_renewals();
         }
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
-        self.renewals.add(&held, release.least, &release.runtime)?;
+        self.renewals.add(&held, least, &release.runtime)?;
+        // What nobody gets is released at once.
+        release.least = least;
         Ok((held, release, mirrored))
     }
 

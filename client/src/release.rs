@@ -68,11 +68,11 @@ impl Release {
     }
 
     async fn run(mut self) {
-        let mut are_over = self.cluster.releases.ends();
+        let mut ends = self.cluster.releases.ends();
         tokio::select! {
             biased;
             // The sender cannot be gone: this has the cluster.
-            _ = are_over.wait_for(|are_over| *are_over) => {}
+            _ = ends.wait_for(Option::is_some) => {}
             () = self.release() => {}
         }
         self.is_done = true;
@@ -127,6 +127,8 @@ pub(crate) struct ReleaseGuard {
     pub(crate) is_armed: bool,
     /// It is not released earlier.
     pub(crate) least: Option<Least>,
+    /// Once the client no longer holds it, and its holder releases it.
+    pub(crate) counted: Option<watch::Receiver<usize>>,
     pub(crate) runtime: Handle,
 }
 
@@ -137,16 +139,15 @@ impl ReleaseGuard {
             lease_id,
             is_armed: true,
             least: None,
+            counted: None,
             runtime: Handle::current(),
         }
     }
-}
 
-impl ReleaseGuard {
     /// One for the same lease that does nothing.
     pub(crate) fn disarmed(&self) -> Self {
         let (cluster, runtime) = (Arc::clone(&self.cluster), self.runtime.clone());
-        Self { cluster, lease_id: self.lease_id, is_armed: false, least: self.least, runtime }
+        Self { cluster, lease_id: self.lease_id, is_armed: false, least: self.least, counted: None, runtime }
     }
 }
 

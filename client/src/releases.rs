@@ -18,13 +18,13 @@ use crate::outlive::Least;
 pub(crate) struct Releases {
     /// What is under way has a receiver. Counts those that have failed.
     under_way: watch::Sender<usize>,
-    /// How many acquires are under way, which may end with a release.
+    /// How many acquires are under way, which may end with a release, and releases of a lease by its id.
     acquiring: AtomicUsize,
     /// Whether somebody waits for their end, and is told once there are none.
     is_settling: AtomicBool,
     none_acquires: Notify,
-    /// Whether what is left is left: the client is closed.
-    are_over: watch::Sender<bool>,
+    /// How many were left when they were over: the client is closed.
+    cut_off: watch::Sender<Option<usize>>,
     /// The thread that releases what runtimes left when they ended, while there is one.
     pub(crate) last: Mutex<Option<Worker>>,
 }
@@ -35,7 +35,7 @@ impl Releases {
         self.under_way.subscribe()
     }
 
-    /// Counts an acquire until this is dropped.
+    /// Counts an acquire, or another call that may end with a release, until this is dropped.
     pub(crate) fn acquiring(&self) -> Acquiring<'_> {
         self.acquiring.fetch_add(1, Ordering::SeqCst);
         Acquiring(self)
@@ -65,18 +65,20 @@ impl Releases {
         settled.map_or_else(|_| under_way(), |()| 0)
     }
 
-    /// Ends all, also those to come.
-    pub(crate) fn end(&self) {
-        self.are_over.send_replace(true);
+    /// Ends all, also those to come, of which `under_way` are. Returns how many were when they ended: by now, or before.
+    pub(crate) fn end(&self, under_way: usize) -> usize {
+        let mut left = under_way;
+        self.cut_off.send_modify(|cut_off| left = *cut_off.get_or_insert(under_way));
+        left
     }
 
     /// Changes once they are over.
-    pub(crate) fn ends(&self) -> watch::Receiver<bool> {
-        self.are_over.subscribe()
+    pub(crate) fn ends(&self) -> watch::Receiver<Option<usize>> {
+        self.cut_off.subscribe()
     }
 
     pub(crate) fn are_over(&self) -> bool {
-        *self.are_over.borrow()
+        self.cut_off.borrow().is_some()
     }
 
     pub(crate) fn note_failure(&self) {

@@ -154,7 +154,8 @@ impl Watch {
 
     /// The next event, in the order of revisions. It waits for ever, through failures of nodes and of the whole cluster; only
     /// the first connection has to succeed within 5 s ([`Error::Unavailable`]). [`Error::HistoryGone`] is final: list again,
-    /// and watch from there. Dropping this future loses nothing.
+    /// and watch from there. Once the client is closed, no connection follows the one that is open: the call then fails with [`Error::Closed`].
+    /// Dropping this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Error> {
         if !self.was_connected {
             self.cluster.nodes.resolve().await;

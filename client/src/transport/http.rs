@@ -232,21 +232,9 @@ impl Server {
         Ok(response)
     }
 
-    /// Completes once it is [silent](super::pulse), and for a request that waits in the queue also once it is interrupted.
-    pub(super) async fn falls_silent(&self, can_wait: bool) {
-        match can_wait {
-            true => self.pulse.stops_or_is_interrupted(|| self.answers()).await,
-            false => self.pulse.stops(|| self.answers()).await,
-        }
-    }
-
-    /// Ends what waits in the cluster's queue, also what is to come.
-    pub(super) fn interrupt(&self) {
-        self.pulse.interrupt();
-    }
-
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.pulse.is_interrupted()
+    /// Completes once it is [silent](super::pulse).
+    pub(super) async fn falls_silent(&self) {
+        self.pulse.stops(|| self.answers()).await;
     }
 
     /// Closes idle connections.

@@ -220,23 +220,15 @@ impl Nodes {
     }
 
     /// Completes once a node is silent while another may answer. Else waiting is all there is.
-    /// A request that `can_wait` looks once more, and can be interrupted.
+    /// A request that `can_wait` looks once more.
     pub(crate) async fn is_silent(&self, node: &Node, can_wait: bool) {
         loop {
-            node.server.falls_silent(can_wait).await;
+            node.server.falls_silent().await;
             let since = Instant::now();
-            if can_wait && node.server.is_interrupted() {
-                return;
-            }
             if self.known().has_usable_besides(node) && (!can_wait || node.server.stays_silent(since).await) {
                 return;
             }
         }
-    }
-
-    /// Ends what waits in the cluster's queue, also what is to come.
-    pub(crate) fn interrupt(&self) {
-        self.known().nodes.iter().for_each(|entry| entry.node.server.interrupt());
     }
 
     /// Closes idle connections.

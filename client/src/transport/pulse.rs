@@ -16,7 +16,6 @@
 //! still. So those who can wait pause for a random time, and look once more.
 
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -44,8 +43,6 @@ pub(super) struct Pulse {
     heard: Mutex<Option<Instant>>,
     /// When a probe failed last: all requests that were sent before are concerned.
     failed: watch::Sender<Option<Instant>>,
-    /// Whether nobody is to wait in the cluster's queue any more.
-    is_interrupted: AtomicBool,
     /// Held by the request that probes.
     probing: tokio::sync::Mutex<()>,
 }
@@ -59,35 +56,9 @@ impl Pulse {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Ends what waits in the cluster's queue, also what is to come.
-    pub(super) fn interrupt(&self) {
-        self.is_interrupted.store(true, Ordering::SeqCst);
-        self.failed.send_replace(Some(Instant::now()));
-    }
-
-    pub(super) fn is_interrupted(&self) -> bool {
-        self.is_interrupted.load(Ordering::SeqCst)
-    }
-
     /// Completes once the server is silent. A `probe` that is answered beats.
     pub(super) async fn stops<'a>(&self, probe: impl Fn() -> Probe<'a>) {
-        self.stops_after(self.failed.subscribe(), probe).await;
-    }
-
-    /// The same, or once it is interrupted.
-    pub(super) async fn stops_or_is_interrupted<'a>(&self, probe: impl Fn() -> Probe<'a>) {
-        // An interruption after the look is news to this one.
-        let failed = self.failed.subscribe();
-        if !self.is_interrupted() {
-            self.stops_after(failed, probe).await;
-        }
-    }
-
-    async fn stops_after<'a>(
-        &self,
-        mut failed: watch::Receiver<Option<Instant>>,
-        probe: impl Fn() -> Probe<'a>,
-    ) {
+        let mut failed = self.failed.subscribe();
         tokio::select! {
             biased;
             _ = failed.changed() => {}

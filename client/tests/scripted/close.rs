@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
+const FORBIDDEN: &str = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
 
 fn id(put: &Received) -> String {
     put.path.split('/').nth(3).unwrap().to_owned()
@@ -84,6 +85,33 @@ async fn what_waits_when_the_client_is_closed_gives_its_place_back() {
     }
 }
 
+/// No node asks for more than a minute.
+#[tokio::test]
+async fn what_sleeps_when_the_client_is_closed_ends_at_once() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let acquiring = tokio::spawn(client.lock("a").acquire());
+    let overloaded = r#"{"type":"urn:ringfence:problem:overloaded","title":"","status":429,"detail":""}"#;
+    let put = node.receive().await;
+    put.respond_with("429 Too Many Requests", "retry-after: 60\r\n", overloaded).await;
+    // By then it sleeps. Were it late, there would be something to release.
+    let free = r#"{"key":"b","fence":1,"holders":[],"waiters":[],"revision":1}"#;
+    let (read, ()) = tokio::join!(client.key("b", Consistency::Linearizable), async {
+        node.receive().await.respond("200 OK", free).await;
+    });
+    read.unwrap();
+    let answers = async {
+        loop {
+            node.receive().await.respond("204 No Content", "").await;
+        }
+    };
+    let left = tokio::select! {
+        left = client.close(SOON / 2) => left,
+        () = answers => unreachable!("it has no end"),
+    };
+    assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
+}
+
 #[tokio::test]
 async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     let node = ScriptedNode::new().await;
@@ -103,6 +131,17 @@ async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     assert!(node.receive().now_or_never().is_none());
 }
 
+/// What the shorter cuts off, the longer does not release.
+#[tokio::test]
+async fn each_of_two_closes_says_what_was_left() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease = acquired(&node, &client, true).await;
+    let (longer, shorter) = tokio::join!(client.close(SOON), client.close(Duration::from_millis(100)));
+    assert_eq!((longer, shorter), (1, 1));
+    drop(lease);
+}
+
 /// Somebody goes on with it.
 #[tokio::test]
 async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
@@ -113,18 +152,95 @@ async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
     assert!(node.receive().now_or_never().is_none());
 }
 
+/// Somebody else may have had the key by then.
+#[tokio::test]
+async fn a_lease_that_was_lost_before_its_client_was_closed_says_so() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease = acquired(&node, &client, true).await;
+    let (id, stale) = (lease.lease_id().to_string(), lease.stale());
+    let (left, ()) = tokio::join!(client.close(SOON), deleted(&node, &id));
+    assert_eq!((left, lease.release().await), (0, Err(stale)));
+}
+
+#[tokio::test]
+async fn a_grant_to_a_client_that_is_being_closed_is_released_at_once() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lock = client.lock("a").ttl(Duration::from_secs(600)).hold_at_least(Duration::from_secs(300));
+    let acquiring = tokio::spawn(lock.try_acquire());
+    let put = node.receive().await;
+    let id = id(&put);
+    let mut closed = pin!(client.close(SOON));
+    assert!(closed.as_mut().now_or_never().is_none(), "it waits for the acquire");
+    let (left, ()) = tokio::join!(closed, async {
+        grant(put).await;
+        deleted(&node, &id).await;
+    });
+    assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
+}
+
 /// A release that is refused is none.
 #[tokio::test]
 async fn a_lease_whose_release_is_refused_is_left() {
     let node = ScriptedNode::new().await;
     let client = Client::connect([node.url()]).unwrap();
     let lease = acquired(&node, &client, true).await;
-    let denied = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
     let (left, ()) = tokio::join!(client.close(SOON), async {
-        node.receive().await.respond("403 Forbidden", denied).await;
+        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
     });
     assert_eq!(left, 1);
     drop(lease);
+}
+
+/// Its holder may give up meanwhile.
+#[tokio::test]
+async fn a_release_by_the_holder_that_is_under_way_is_waited_for_and_repeated() {
+    for gives_up in [false, true] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = acquired(&node, &client, true).await;
+        let id = lease.lease_id().to_string();
+        let releasing = tokio::spawn(lease.release());
+        let first = node.receive().await;
+        let mut closed = pin!(client.close(SOON));
+        assert!(closed.as_mut().now_or_never().is_none(), "it is under way");
+        if gives_up {
+            releasing.abort();
+            assert!(releasing.await.unwrap_err().is_cancelled());
+            let (left, ()) = tokio::join!(closed, deleted(&node, &id));
+            assert_eq!(left, 0);
+        } else {
+            first.respond("204 No Content", "").await;
+            assert_eq!((closed.await, releasing.await.unwrap()), (0, Ok(())));
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_release_by_the_holder_that_takes_too_long_or_is_refused_is_left() {
+    for by_id in [false, true] {
+        let node = ScriptedNode::new().await;
+        let client = Client::connect([node.url()]).unwrap();
+        let lease = acquired(&node, &client, true).await;
+        let releasing = client.clone();
+        tokio::spawn(async move {
+            match by_id {
+                true => releasing.release(lease.into_id()).await,
+                false => lease.release().await,
+            }
+        });
+        let _hangs = node.receive().await;
+        assert_eq!(client.close(Duration::from_millis(100)).await, 1);
+    }
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let lease_id = acquired(&node, &client, true).await.into_id();
+    let (released, left, ()) = tokio::join!(client.release(lease_id), client.close(SOON), async {
+        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
+    });
+    assert!(matches!(released, Err(Error::Rejected(_))), "{released:?}");
+    assert_eq!(left, 1);
 }
 
 /// The runtimes on which `main` may run.

@@ -171,6 +171,23 @@ async fn the_lease_of_a_term_ends_with_it_wherever_the_work_has_left_its_handle(
 }
 
 #[tokio::test]
+async fn a_candidate_that_is_one_too_many_stands_again() {
+    let (node, client) = candidate().await;
+    for kind in ["overloaded", "rate-limited"] {
+        let limited =
+            format!(r#"{{"type":"urn:ringfence:problem:{kind}","title":"","status":429,"detail":""}}"#);
+        // A node asks for a pause of a second, for which there is no time.
+        let leads = client.lock("a").wait(Duration::from_millis(500)).lead(async |_| Ok::<_, Error>(()));
+        let (led, ()) = tokio::join!(leads, async {
+            node.receive().await.respond("429 Too Many Requests", &limited).await;
+            let id = elect(&node, 1).await;
+            released(&node, &id, "204 No Content", "").await;
+        });
+        assert_eq!(led, Ok(()));
+    }
+}
+
+#[tokio::test]
 async fn a_candidate_ends_with_an_error_that_no_repeat_mends() {
     let (_node, client) = candidate().await;
     let work = async |_| Ok::<_, Error>(());
