@@ -1,14 +1,14 @@
 //! The last chance of a release: its runtime has ended, as when `main` returns.
 //!
 //! A runtime drops its tasks when it ends, and with them leases, acquires that wait, and releases under way. Nobody would tell the
-//! cluster, and others would wait for the time-to-live. So a thread of its own does, and whoever ends the runtime waits for that: for a
-//! second in all, however many leases there are, unless they come more than a second apart. Then the program may be over.
+//! cluster, and others would wait for the time-to-live. So a thread of its own does, and the end of the runtime waits for that: for a
+//! second in all, however many leases there are. Then the program may be over.
 //!
-//! So does whoever drops a lease after its runtime has ended, on a thread without another one. A task that runs never waits here: its
-//! runtime does the release.
+//! A lease that is dropped after its runtime has ended, on a thread without another one, is waited for in the same way. A task that runs
+//! never waits here: its runtime does the release.
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use ringfence_wire::LeaseId;
@@ -37,32 +37,39 @@ const LINGERS: Duration = Duration::from_secs(1);
 /// Releases, and waits for that.
 pub(crate) fn take(cluster: &Arc<Cluster>, lease_id: LeaseId, least: Option<Least>) {
     let (done, waits) = channel();
-    let until = begin(cluster, Job { lease_id, least, _done: done });
+    let until = begin(cluster, lease_id, least, done);
     // The thread says nothing: it drops the other end.
     let _ = waits.recv_timeout(until.saturating_duration_since(Instant::now()));
 }
 
 /// Returns until when to wait.
-fn begin(cluster: &Arc<Cluster>, job: Job) -> Instant {
+fn begin(cluster: &Arc<Cluster>, lease_id: LeaseId, least: Option<Least>, done: Sender<()>) -> Instant {
     let mut worker = cluster.releases.last.lock().expect("no code panics while it holds this lock");
-    let job = match &*worker {
-        Some(Worker { jobs, until }) => match jobs.send(job) {
-            Ok(()) => return *until,
-            Err(unsent) => unsent.0,
-        },
-        None => job,
+    let now = Instant::now();
+    let job = |under_way: &Arc<()>| Job { lease_id, least, _done: done, under_way: Arc::clone(under_way) };
+    let job = match &mut *worker {
+        Some(Worker { jobs, until, under_way }) => {
+            if Arc::strong_count(under_way) == 1 {
+                *until = now + WITHIN;
+            }
+            match jobs.send(job(under_way)) {
+                Ok(()) => return *until,
+                Err(unsent) => unsent.0,
+            }
+        }
+        None => job(&Arc::default()),
     };
     // Their tasks are those of a runtime that has ended.
     cluster.nodes.forget_connections();
     let (jobs, received) = unbounded_channel();
+    let under_way = Arc::clone(&job.under_way);
     // The thread is not running yet.
     let _ = jobs.send(job);
     let of_thread = Arc::clone(cluster);
-    let now = Instant::now();
     match ringfence_aside::start("ringfence-last", move || run(&of_thread, received)) {
         Ok(()) => {
             let until = now + WITHIN;
-            *worker = Some(Worker { jobs, until });
+            *worker = Some(Worker { jobs, until, under_way });
             until
         }
         Err(error) => {
@@ -116,5 +123,33 @@ async fn attempt(cluster: &Cluster, request: &Request, read: impl Fn(&Response) 
         {
             return;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::transport::Nodes;
+
+    /// The time of the first was that of all, for as long as they came less than a second apart.
+    #[test]
+    fn what_comes_once_all_is_done_has_a_time_of_its_own() {
+        let nodes = Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap();
+        let cluster = Arc::new(Cluster::new(nodes));
+        let begin = || {
+            let (done, waits) = channel();
+            (begin(&cluster, LeaseId::random(), None, done), waits)
+        };
+        let (first, waits) = begin();
+        // It is dropped.
+        assert!(waits.recv().is_err());
+        let is_under_way = || {
+            let worker = cluster.releases.last.lock().unwrap();
+            worker.as_ref().is_some_and(|worker| Arc::strong_count(&worker.under_way) > 1)
+        };
+        while is_under_way() {
+            std::thread::yield_now();
+        }
+        assert!(begin().0 > first);
     }
 }

@@ -1,9 +1,9 @@
 //! The releases in the background of one client: how many there are, and when they are over.
 
 use std::pin::pin;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringfence_wire::LeaseId;
@@ -102,8 +102,10 @@ impl Drop for Acquiring<'_> {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) jobs: UnboundedSender<Job>,
-    /// Nobody waits for longer.
+    /// Nobody waits for longer for what is under way.
     pub(crate) until: Instant,
+    /// Each job that is under way has a clone.
+    pub(crate) under_way: Arc<()>,
 }
 
 /// A lease that is to be released, or to last for a time.
@@ -113,4 +115,5 @@ pub(crate) struct Job {
     pub(crate) least: Option<Least>,
     /// Dropped once that is done.
     pub(crate) _done: Sender<()>,
+    pub(crate) under_way: Arc<()>,
 }
