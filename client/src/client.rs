@@ -88,7 +88,7 @@ impl Client {
     /// Takes over a lease by its id, as [`Lease::into_id`] left it, perhaps in another process: renews it once, and from then on as if it
     /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
-        // Whoever closes the client waits until this has given back what it may not keep.
+        // `close` waits until this has given back what it may not keep.
         let _acquiring = self.cluster.releases.acquiring();
         let confirmation = self.cluster.renew(lease_id, None).await?;
         let lifetime = Lifetime::new(&confirmation);
@@ -102,7 +102,7 @@ impl Client {
     /// before; [`Error::Lost`] says that it ended otherwise, and how. After [`Error::Unknown`] and [`Error::Unavailable`] the
     /// release is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
-        // Whoever closes the client waits for this.
+        // `close` waits for this.
         let _releasing = self.cluster.releases.acquiring();
         let released = self.cluster.release(lease_id).await;
         match &released {

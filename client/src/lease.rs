@@ -196,7 +196,7 @@ impl Lease {
     /// releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
         self.release.is_armed = false;
-        // A client that was closed has released it, and whoever adopts it learns of that.
+        // A client that was closed has released it. Who adopts it learns of that.
         let _ = self.renewals.remove(self.lease_id());
         self.lease_id()
     }
@@ -243,7 +243,7 @@ impl Lease {
         if self.release.counted.is_some() {
             return Ok(());
         }
-        // Whoever closes the client finds it among those that are held, or among the releases.
+        // `close` finds it among those that are held, or among the releases.
         let counted = self.release.cluster.releases.count();
         let removed = self.renewals.remove(self.lease_id());
         self.release.least = self.held.leave(self.release.least);

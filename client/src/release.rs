@@ -51,7 +51,7 @@ impl Cluster {
     }
 }
 
-/// A release in the background. Nobody is left to tell what comes of it, but for whoever closes the client.
+/// A release in the background. Only `close` is told what becomes of it.
 struct Release {
     cluster: Arc<Cluster>,
     lease_id: LeaseId,
@@ -110,7 +110,7 @@ impl Drop for Release {
             return;
         }
         match Handle::try_current() {
-            // Whoever drops a lease of a runtime that has ended must not block another one.
+            // To drop a lease of a runtime that has ended must not block another runtime.
             Ok(other) if other.id() != self.runtime.id() => {
                 self.cluster.release_in_background(self.lease_id, least, &other);
             }

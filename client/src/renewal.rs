@@ -147,7 +147,7 @@ impl Renewals {
     fn look(&self, now: Moment) -> Option<(Vec<Vec<Arc<Held>>>, Moment)> {
         let mut leases = self.leases();
         let Leases { by_id, task, next_look, .. } = &mut *leases;
-        // Those that are lost stay: whoever has them has not released them.
+        // Those that are lost stay: their holders have not released them.
         let is_live = |held: &Held| held.lifetime().renews() && !held.is_lost();
         let mut live: Vec<_> = by_id.values_mut().filter(|renewed| is_live(&renewed.held)).collect();
         if live.is_empty() {

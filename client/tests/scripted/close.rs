@@ -7,9 +7,13 @@ use futures_util::FutureExt;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Client, Consistency, Error, Lease, Loss, State};
 use tokio::runtime::{Builder, Runtime};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
+/// In which nothing comes. Time is the subject.
+const LATER: Duration = Duration::from_millis(300);
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
 const FORBIDDEN: &str = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
 
@@ -128,7 +132,7 @@ async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     drop(requests);
     drop(leases);
     assert_eq!(client.close(SOON).await, 0, "nothing is under way");
-    assert!(node.receive().now_or_never().is_none());
+    assert!(timeout(LATER, node.receive()).await.is_err());
 }
 
 /// What the shorter cuts off, the longer does not release.
@@ -149,7 +153,7 @@ async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
     let client = Client::connect([node.url()]).unwrap();
     acquired(&node, &client, true).await.into_id();
     assert_eq!(client.close(SOON).await, 0);
-    assert!(node.receive().now_or_never().is_none());
+    assert!(timeout(LATER, node.receive()).await.is_err());
 }
 
 /// Somebody else may have had the key by then.
@@ -273,9 +277,11 @@ fn a_runtime_that_ends_leaves_neither_places_nor_leases_behind() {
         for runtime in runtimes() {
             let client = Client::connect([node.url()]).unwrap();
             let acquiring = client.lock("a").ttl(Duration::from_secs(600)).acquire();
+            let (granted, is_granted) = oneshot::channel();
             // Has it, or waits for it, until it is dropped.
             runtime.spawn(async move {
                 let _lease = acquiring.await.unwrap();
+                granted.send(()).unwrap();
                 std::future::pending::<()>().await;
             });
             let drives = runtime.handle().clone();
@@ -296,8 +302,7 @@ fn a_runtime_that_ends_leaves_neither_places_nor_leases_behind() {
                 open = Some(put);
             } else {
                 outer.block_on(grant(put));
-                // The grant arrives.
-                runtime.block_on(async { tokio::time::sleep(Duration::from_millis(200)).await });
+                runtime.block_on(is_granted).unwrap();
             }
             ends_with_a_release(&outer, &node, runtime, &id);
             drop(open);

@@ -12,7 +12,8 @@
 //! leaves nothing behind.
 //!
 //! A node receives one snapshot at a time: each takes room on its disk, and a sender may have gone without a word. So one that begins
-//! ends the one before, and waits until that is installed or removed, but not for long: then it is refused with the reason. Only the leader that this node's Raft would follow may begin one.
+//! ends the one before, and waits until that is installed or removed, but not for long: then it is refused with the reason. Only the
+//! leader that this node's Raft would follow may begin one.
 //!
 //! What became of transfers that failed is in [`deliveries`](super::deliveries).
 //!
