@@ -284,11 +284,9 @@ fn a_runtime_that_ends_leaves_neither_places_nor_leases_behind() {
                 granted.send(()).unwrap();
                 std::future::pending::<()>().await;
             });
-            let drives = runtime.handle().clone();
             let put = std::thread::scope(|scope| {
                 // A runtime of one thread is driven by whoever waits for it.
                 let put = scope.spawn(|| outer.block_on(node.receive()));
-                drives.block_on(async {});
                 runtime.block_on(async {
                     while !put.is_finished() {
                         tokio::time::sleep(Duration::from_millis(1)).await;
@@ -318,7 +316,6 @@ fn a_release_that_is_under_way_when_its_runtime_ends_is_done_all_the_same() {
         let client = Client::connect([node.url()]).unwrap();
         let lease = runtime.block_on(async {
             let acquiring = tokio::spawn(client.lock("a").ttl(Duration::from_secs(600)).acquire());
-            outer.spawn(async {});
             let put = node.receive().await;
             grant(put).await;
             acquiring.await.unwrap().unwrap()
