@@ -170,7 +170,7 @@ impl AppendLink {
         S: Stream<Item = AppendEntriesRequest<Consensus>> + Send + Unpin + 'static,
     {
         let open = self.ready().await.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))?;
-        open.stale = open.owed;
+        (open.stale, open.since) = (open.owed, Instant::now());
         let session = Session { link: self, input: Some(input), reported: None, lacks: None };
         Ok(stream::unfold(Some(session), |session| async move {
             let mut session = session?;
@@ -294,7 +294,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
         }
         self.link.term = request.vote.leader_id.term;
         if !is_silent {
-            open.owed += 1;
+            open.owes_one();
             self.reported =
                 Some(request.entries.last().map_or(request.prev_log_id, |entry| Some(entry.log_id)));
         }

@@ -357,3 +357,17 @@ async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
     let (lost, ()) = tokio::join!(ask(1), lacks(first));
     assert!(lost.is_err() && peers.directory.has_lost(2, incarnation));
 }
+
+/// The clock of that once began anew with all that happened, and each second.
+#[tokio::test]
+async fn a_connection_that_owes_an_answer_for_long_is_given_up() {
+    let (peers, transport) = node().await;
+    let target = Target { to: 2, incarnation: Some(Uuid::from_u128(2)), channel: Channel::Appends };
+    let mut link = AppendLink::new(Arc::clone(&peers.directory), target, watch::channel(0).1);
+    let vote = Vote::new_committed(1, 1);
+    let entries = vec![Entry { log_id: log_id(1, 1), payload: EntryPayload::Blank }];
+    let request = AppendEntriesRequest { vote, prev_log_id: None, entries, leader_commit: None };
+    let append = async { pin!(link.stream(stream::iter([request])).await.unwrap()).next().await.unwrap() };
+    let (failed, _end) = timeout(SOON, async { tokio::join!(append, welcome(&transport)) }).await.unwrap();
+    assert!(failed.unwrap_err().to_string().contains("no answer to an append"));
+}

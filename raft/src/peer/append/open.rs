@@ -4,7 +4,7 @@ use std::io;
 
 use bytes::Bytes;
 use openraft::raft::StreamAppendResult;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::STALLED;
 use crate::consensus::Consensus;
@@ -18,17 +18,20 @@ pub(super) struct Open {
     pub(super) owed: usize,
     /// How many of those belong to a dropped stream.
     pub(super) stale: usize,
+    /// When the answer that comes next was owed, or the stream began: the caller may look at other things meanwhile.
+    pub(super) since: Instant,
 }
 
 impl Open {
     pub(super) fn new(link: Link) -> Self {
-        Self { link, owed: 0, stale: 0 }
+        Self { link, owed: 0, stale: 0, since: Instant::now() }
     }
 
     /// The next answer, and what follows it.
     pub(super) async fn answer(&mut self) -> io::Result<(StreamAppendResult<Consensus>, Bytes)> {
         let no_answer = |_| io::Error::new(io::ErrorKind::TimedOut, "no answer to an append");
-        let result = match timeout(STALLED, self.link.reader.next()).await.map_err(no_answer)?? {
+        let next = timeout_at(self.since + STALLED, self.link.reader.next());
+        let result = match next.await.map_err(no_answer)?? {
             Some((APPENDED, mut body)) => {
                 let result = read_appended(&mut body).map_err(|error| invalid(error.to_string()))?;
                 (result, body)
@@ -37,7 +40,16 @@ impl Open {
             None => return Err(closed("the connection was closed")),
         };
         self.owed -= 1;
+        self.since = Instant::now();
         Ok(result)
+    }
+
+    /// Notes that one more answer will come.
+    pub(super) fn owes_one(&mut self) {
+        if self.owed == 0 {
+            self.since = Instant::now();
+        }
+        self.owed += 1;
     }
 
     /// Whether this answer belongs to a dropped stream.
