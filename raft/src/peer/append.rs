@@ -72,7 +72,7 @@ pub(super) struct AppendLink {
     /// The term in which this node leads, as the last append said.
     term: u64,
     /// No connection is attempted before.
-    not_before: Option<Instant>,
+    not_before: Instant,
     /// Whether the node has acknowledged something since it was last said to be slow.
     follows: bool,
     /// See [`LogStore::needed_from`].
@@ -83,17 +83,16 @@ pub(super) struct AppendLink {
 
 impl AppendLink {
     pub(super) fn new(directory: Arc<Directory>, target: Target, needed_from: watch::Receiver<u64>) -> Self {
-        let (successor, follows, tells) = (Successor::new(), false, true);
         Self {
             directory,
             target,
             open: None,
-            successor,
+            successor: Successor::new(),
             term: 0,
-            not_before: None,
-            follows,
+            not_before: Instant::now(),
+            follows: false,
             needed_from,
-            tells,
+            tells: true,
         }
     }
 
@@ -108,27 +107,30 @@ impl AppendLink {
         let open = match self.open.take().filter(|open| open.link.writer.is_flushed()) {
             Some(open) => open,
             None => {
-                if let Some(not_before) = self.not_before {
-                    sleep_until(not_before).await;
-                }
+                sleep_until(self.not_before).await;
                 self.successor = Successor::new();
                 let link = self.directory.connect(self.target, MAX_APPENDED).await;
-                self.not_before = link.is_err().then(|| Instant::now() + AGAIN);
+                self.not_before = Instant::now() + if link.is_err() { AGAIN } else { Duration::ZERO };
                 Open::new(link?)
             }
         };
         Ok(self.open.insert(open))
     }
 
-    /// Goes on with another connection if it is there and the open one owes nothing, or begins to make it if that is stale.
+    /// Goes on with another connection if it is there and the open one owes nothing, or nothing that binds.
     fn renew(&mut self) {
-        let Some(open) = &mut self.open else { return };
-        self.successor.prepare(&open.link, &self.directory, self.target, MAX_APPENDED);
-        if open.owed == 0
+        let may_go = |open: &Open| open.owed == 0 || self.target.channel == Channel::Heartbeats;
+        if self.open.as_ref().is_some_and(may_go)
             && let Some(link) = self.successor.take()
         {
-            *open = Open::new(link);
+            self.open = Some(Open::new(link));
         }
+    }
+
+    /// Begins to make another connection if the open one is stale. An error if that is not to be used any more.
+    fn look(&mut self) -> io::Result<()> {
+        let Self { directory, target, successor, .. } = self;
+        self.open.as_ref().map_or(Ok(()), |open| successor.look(&open.link, directory, *target, MAX_APPENDED))
     }
 
     /// An error if the node answers that it lacks what it has acknowledged.
@@ -234,7 +236,7 @@ impl<S: Stream<Item = AppendEntriesRequest<Consensus>> + Unpin> Session<'_, S> {
                     }
                 }
                 () = is_left_behind(&mut self.link.needed_from, self.lacks) => return Err(self.left_behind()),
-                () = self.link.successor.changed() => {}
+                () = self.link.successor.changed() => self.link.look()?,
                 request = next_of(&mut self.input), if may_send => match request {
                     Some(request) => {
                         let request = self.latest(request).await;

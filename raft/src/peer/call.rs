@@ -1,4 +1,5 @@
-//! Calls to another node: many in flight over one connection, which is made when needed and made again after it broke.
+//! Calls to another node: many in flight over one connection, which is made when needed and made again after it broke. Once it is stale,
+//! another takes its place ([`successor`](super::successor)), and it is kept for the answers that it owes.
 //!
 //! A link belongs to one incarnation of a node. An answer that arrives on it comes from that incarnation, even if another
 //! has the same id before or after. When the membership stops naming the incarnation, the link is closed and its open calls
@@ -19,11 +20,11 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use super::directory::{Directory, Target};
-use super::frame::{closed, unexpected};
-use super::link::Link;
+use super::frame::{FrameReader, closed, unexpected};
+use super::link::{Link, timed_out};
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
 use super::successor::Successor;
 use crate::gate::Since;
@@ -36,6 +37,8 @@ pub(super) const MAX_QUEUED: usize = 4_096;
 const AGAIN: Duration = Duration::from_millis(50);
 /// The most bytes of one answer: a thousand grants with all the keys that a lease may have.
 const MAX_ANSWER: usize = 64 << 20;
+/// How long answers are waited for on a connection that another has replaced. A change of the members may take 10 s.
+const LEFT_FOR: Duration = Duration::from_secs(15);
 /// How many bytes of calls are encoded ahead of the connection.
 const WRITE_BYTES: usize = 256 << 10;
 
@@ -170,16 +173,15 @@ impl Caller {
         self.calls.recv().now_or_never()?
     }
 
-    /// Sends calls and receives answers until the connection breaks, or no more calls will come. If it is stale, another takes its place
-    /// as soon as that is there and all answers have come.
+    /// Sends calls and receives answers until the connection breaks, or no more calls will come.
     ///
     /// It never waits for one of the two alone: the other side stops reading calls while its answers are not read.
     async fn talk(&mut self, link: Link, first: Queued) {
         let (unanswered, successor) = (BTreeMap::new(), Successor::new());
-        let mut sent = Sent { link, successor, since: self.since, unanswered, number: 0 };
+        let mut sent = Sent { link, before: None, successor, since: self.since, unanswered, number: 0 };
         sent.push(first);
         let error = loop {
-            sent.renew(&self.directory, self.target);
+            sent.renew();
             while sent.has_room()
                 && let Some(call) = self.next_now()
             {
@@ -194,53 +196,86 @@ impl Caller {
                     Ok(()) => {}
                     Err(error) => break error,
                 },
-                frame = sent.link.reader.next() => match frame {
-                    Ok(Some((ANSWER, body))) => match get_numbered(body) {
-                        Ok((number, answer)) => sent.complete(number, answer),
-                        Err(error) => break error,
-                    },
-                    Ok(Some((kind, _))) => break unexpected(kind, "an answer"),
-                    Ok(None) => break closed("the connection was closed"),
+                answered = next_answer(&mut sent.link.reader) => match answered {
+                    Ok((number, answer)) => sent.complete(number, answer),
                     Err(error) => break error,
                 },
-                () = sent.successor.changed() => {}
+                answered = Before::next_answer(&mut sent.before) => match answered {
+                    Ok((number, answer)) => sent.complete(number, answer),
+                    Err(error) => sent.forget_before(&error),
+                },
+                () = sent.successor.changed() => if let Err(error) = sent.look(&self.directory, self.target) {
+                    break error;
+                },
                 call = self.calls.recv(), if has_room => match call {
                     Some(call) => sent.push(call),
                     None => return,
                 },
             }
         };
-        for reply in sent.unanswered.into_values() {
-            let _ = reply.send(Err(CallError::Unknown(copy(&error))));
-        }
+        unknown(sent.unanswered, &error);
+    }
+}
+
+async fn next_answer(reader: &mut FrameReader) -> io::Result<(u64, Answer)> {
+    match reader.next().await? {
+        Some((ANSWER, body)) => get_numbered(body),
+        Some((kind, _)) => Err(unexpected(kind, "an answer")),
+        None => Err(closed("the connection was closed")),
     }
 }
 
 /// The calls that one connection was given.
 struct Sent {
     link: Link,
+    before: Option<Before>,
     successor: Successor,
     since: Since,
+    /// In the order in which they were sent.
     unanswered: BTreeMap<u64, Reply>,
     number: u64,
 }
 
+/// A connection that another has replaced, and that owes answers.
+struct Before {
+    link: Link,
+    /// The number of the last call that it was given.
+    last: u64,
+    until: Instant,
+}
+
+impl Before {
+    /// Never, if there is none.
+    async fn next_answer(before: &mut Option<Self>) -> io::Result<(u64, Answer)> {
+        match before {
+            Some(Self { link, until, .. }) => {
+                let none = || Err(timed_out("no answer on a connection that was replaced"));
+                timeout_at(*until, next_answer(&mut link.reader)).await.unwrap_or_else(|_| none())
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
 impl Sent {
-    /// Goes on with another connection if it is there and no answer is missing, or begins to make it if the old one is stale.
-    fn renew(&mut self, directory: &Arc<Directory>, target: Target) {
-        self.successor.prepare(&self.link, directory, target, MAX_ANSWER);
-        if self.unanswered.is_empty()
+    /// Goes on with another connection if it is there. One at a time is waited for.
+    fn renew(&mut self) {
+        if self.before.is_none()
+            && self.link.writer.is_flushed()
             && let Some(link) = self.successor.take()
         {
-            self.link = link;
+            let (link, last) = (std::mem::replace(&mut self.link, link), self.number);
+            let before = Before { link, last, until: Instant::now() + LEFT_FOR };
+            self.before = (!self.unanswered.is_empty()).then_some(before);
         }
     }
 
+    fn look(&mut self, directory: &Arc<Directory>, target: Target) -> io::Result<()> {
+        self.successor.look(&self.link, directory, target, MAX_ANSWER)
+    }
+
     fn has_room(&self) -> bool {
-        // The last answers come before the next connection.
-        !self.successor.is_made()
-            && self.link.writer.queued() < WRITE_BYTES
-            && self.unanswered.len() < MAX_CALLS
+        self.link.writer.queued() < WRITE_BYTES && self.unanswered.len() < MAX_CALLS
     }
 
     /// Skips a call that was taken back.
@@ -262,6 +297,21 @@ impl Sent {
             // The caller may have gone.
             let _ = reply.send(Ok(answer));
         }
+        let unanswered = &self.unanswered;
+        self.before.take_if(|before| unanswered.range(..=before.last).next().is_none());
+    }
+
+    fn forget_before(&mut self, error: &io::Error) {
+        if let Some(before) = self.before.take() {
+            let later = self.unanswered.split_off(&(before.last + 1));
+            unknown(std::mem::replace(&mut self.unanswered, later), error);
+        }
+    }
+}
+
+fn unknown(calls: BTreeMap<u64, Reply>, error: &io::Error) {
+    for reply in calls.into_values() {
+        let _ = reply.send(Err(CallError::Unknown(copy(error))));
     }
 }
 

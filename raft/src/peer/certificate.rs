@@ -1,5 +1,6 @@
 //! Which node a certificate is of.
 
+use std::io;
 use std::sync::Arc;
 
 use ringfence_tls::{Name, Peer, covers, expires, names};
@@ -29,7 +30,13 @@ impl Certificate {
 
     /// Whether the node `id`, of which this is, has shown another one since.
     pub(super) fn is_replaced(&self, id: NodeId) -> bool {
-        self.peer.met(id) != self.ends
+        self.peer.met(id).is_some_and(|met| Some(met) != self.ends)
+    }
+
+    /// # Errors
+    /// The files of this node no longer verify it.
+    pub(super) fn check(&self) -> io::Result<()> {
+        self.peer.verify(&self.chain).map_err(|why| io::Error::new(io::ErrorKind::PermissionDenied, why))
     }
 
     /// As [`is_of_node`].

@@ -159,6 +159,12 @@ impl Link {
         self.certificate.as_ref().is_some_and(is_stale)
     }
 
+    /// # Errors
+    /// This node no longer trusts the certificate that the other side has shown.
+    pub(super) fn check_trusted(&self) -> io::Result<()> {
+        self.certificate.as_ref().map_or(Ok(()), Certificate::check)
+    }
+
     async fn welcome(&mut self) -> io::Result<Answered> {
         match read_first(&mut self.reader, "welcome").await? {
             (WELCOME, body) => get_welcome(&body)
@@ -289,6 +295,6 @@ fn unshown(id: NodeId, places: &Places) -> io::Error {
     ))
 }
 
-fn timed_out(what: &str) -> io::Error {
+pub(super) fn timed_out(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::TimedOut, what)
 }

@@ -1,6 +1,7 @@
 //! The caller's end of a connection, with a test at the other end.
 
 mod deliveries;
+mod successor;
 
 use std::collections::BTreeMap;
 use std::pin::pin;
