@@ -1,11 +1,17 @@
-//! The SQL statements of README.md.
+//! The SQL statements that documents show.
 
-const README: &str = include_str!("../../README.md");
+/// guard/README.md.
+pub(crate) const PAGE: &str = include_str!("../../README.md");
 
-/// The statements under `-- label` in the part of README.md that begins with `form`, up to the next comment or the end of
-/// the block.
+/// The statements under `-- label` in the part of [`PAGE`] that begins with `form`, up to the next comment or the end of the
+/// block.
 pub(crate) fn shown(form: &str, label: &str) -> String {
-    let part = &README[README.find(form).expect(form)..];
+    shown_in(PAGE, form, label)
+}
+
+/// The same of another document.
+pub(crate) fn shown_in(document: &str, form: &str, label: &str) -> String {
+    let part = &document[document.find(form).expect(form)..];
     let begins = |line: &str| {
         line.strip_prefix("-- ").is_some_and(|text| text == label || text.starts_with(&format!("{label}:")))
     };

@@ -5,7 +5,7 @@
 //! exclusive holder writes what it read plus one, every shared holder what it read. So unless an update was lost, the number in the
 //! resource at the end is the count of accepted exclusive writes.
 //!
-//! Each resource is raced for twice: with its guard nothing may go wrong, and without it something must. `broken` shows the
+//! The statements of SQL are those that the documents show. Each resource is raced for twice: with its guard nothing may go wrong, and without it something must. `broken` shows the
 //! referee guards with one mistake each.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -25,4 +25,7 @@ mod redis;
 mod referee;
 mod resource;
 mod scratch;
+#[path = "../postgres/shown.rs"]
+mod shown;
 mod sqlite;
+mod statement;

@@ -1,5 +1,5 @@
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, OptsBuilder, params};
+use mysql_async::{Conn, Error, OptsBuilder};
 use ringfence_guard::{Admission, Claim};
 use ringfence_harness::MariaDbServer;
 use ringfence_wire::Token;
@@ -7,12 +7,12 @@ use ringfence_wire::Token;
 use crate::pool::Pool;
 use crate::race::race;
 use crate::resource::Resource;
+use crate::shown::shown;
+use crate::statement::filled;
 
 const ADMIT: &str = include_str!("../../sql/mysql.sql");
-const TABLE: &str = "CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0,
-                     writes bigint NOT NULL DEFAULT 0, token bigint, fence bigint)";
-const TRIGGER: &str = "CREATE TRIGGER t_update BEFORE UPDATE ON t FOR EACH ROW
-                       CALL ringfence_admit(OLD.high, NEW.high, NEW.token, NEW.fence)";
+const BY_TRIGGERS: &str = "**MySQL and MariaDB, by triggers.**";
+const BY_A_COLUMN: &str = "**MySQL and MariaDB, by a column**";
 
 /// The forms of guard/README.md, and two wrong ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -38,14 +38,19 @@ impl Number {
         let pool = Pool::new();
         let server = pool.block_on(MariaDbServer::start()).unwrap();
         let number = Self { pool, form, matched, server };
+        let prepare = match form {
+            Form::Trigger => shown(BY_TRIGGERS, "protect"),
+            Form::Column | Form::Uncounted => shown(BY_A_COLUMN, "add"),
+            Form::Unguarded => String::new(),
+        };
+        let (_, procedure) = ADMIT.split_once("DELIMITER //").unwrap();
+        let procedure = procedure.split_once("//\n").unwrap().0;
+        let table = "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint)";
+        let row = "INSERT INTO accounts VALUES (42, 0)";
+        let prepare = prepare.split_inclusive(";\n").filter(|sql| !sql.trim().is_empty());
         number.with(async |client| {
-            let (_, procedure) = ADMIT.split_once("DELIMITER //").unwrap();
-            let procedure = procedure.split_once("//\n").unwrap().0;
-            for sql in [TABLE, "INSERT INTO t (id, n) VALUES (1, 0)", procedure] {
-                client.query_drop(sql).await.unwrap();
-            }
-            if form == Form::Trigger {
-                client.query_drop(TRIGGER).await.unwrap();
+            for sql in [table, row, procedure].into_iter().chain(prepare) {
+                client.query_drop(sql).await.expect(sql);
             }
         });
         number
@@ -60,29 +65,16 @@ impl Number {
         self.pool.with(async || Conn::new(options).await.unwrap(), what)
     }
 
-    /// One UPDATE, with or without a number to write.
-    fn update(&self, claim: Claim, number: Option<u64>) -> Admission {
+    /// The statement that guard/README.md shows under `label`.
+    fn run(&self, label: &str, claim: Claim, number: u64) -> Admission {
         let sql = match self.form {
-            Form::Trigger => "UPDATE t SET n = COALESCE(:n, n), token = :token, fence = :fence WHERE id = 1",
-            Form::Column => {
-                "UPDATE t SET n = COALESCE(:n, n), writes = writes + 1, high = GREATEST(high, COALESCE(:fence, :token))
-                  WHERE id = 1 AND :token BETWEEN GREATEST(high, 1) AND 9007199254740991
-                    AND COALESCE(:fence, :token) BETWEEN 1 AND :token"
-            }
-            Form::Uncounted => {
-                "UPDATE t SET n = COALESCE(:n, n), high = GREATEST(high, COALESCE(:fence, :token))
-                  WHERE id = 1 AND :token BETWEEN GREATEST(high, 1) AND 9007199254740991
-                    AND COALESCE(:fence, :token) BETWEEN 1 AND :token"
-            }
-            Form::Unguarded => "UPDATE t SET n = COALESCE(:n, n) WHERE id = 1",
+            Form::Trigger => shown(BY_TRIGGERS, label),
+            Form::Column => shown(BY_A_COLUMN, label),
+            Form::Uncounted => shown(BY_A_COLUMN, label).replace("writes = writes + 1, ", ""),
+            Form::Unguarded => "UPDATE accounts SET balance = :balance WHERE id = :id".to_owned(),
         };
-        let (token, fence) = (claim.token().0, claim.fence().0);
         self.with(async |client| {
-            let named = match self.form {
-                Form::Unguarded => params! { "n" => number },
-                _ => params! { "n" => number, "token" => token, "fence" => fence },
-            };
-            let accepted = match client.exec_drop(sql, named).await {
+            let accepted = match client.query_drop(filled(&sql, claim, number)).await {
                 Ok(()) => matches!(self.form, Form::Trigger | Form::Unguarded) || client.affected_rows() > 0,
                 Err(Error::Server(error)) if error.state == "RF412" => false,
                 Err(error) => panic!("{error}"),
@@ -90,7 +82,7 @@ impl Number {
             if accepted {
                 return Admission::Accepted(());
             }
-            let high: Option<u64> = client.query_first("SELECT high FROM t").await.unwrap();
+            let high: Option<u64> = client.query_first("SELECT high FROM accounts").await.unwrap();
             Admission::Stale { high: Token(high.unwrap()) }
         })
     }
@@ -100,17 +92,18 @@ impl Resource for Number {
     fn touch(&self, claim: Claim) -> Admission {
         match self.form {
             Form::Unguarded => Admission::Accepted(()),
-            _ => self.update(claim, None),
+            _ => self.run("touch", claim, 0),
         }
     }
 
     fn read(&self) -> u64 {
-        let read = async |client: &mut Conn| client.query_first("SELECT n FROM t").await.unwrap();
+        let read =
+            async |client: &mut Conn| client.query_first("SELECT balance FROM accounts").await.unwrap();
         self.with(read).unwrap()
     }
 
     fn write(&self, claim: Claim, number: u64) -> Admission {
-        self.update(claim, Some(number))
+        self.run("write", claim, number)
     }
 }
 

@@ -8,21 +8,26 @@ use tokio_postgres::{Client, NoTls};
 use crate::pool::Pool;
 use crate::race::race;
 use crate::resource::Resource;
+use crate::shown::{PAGE, shown, shown_in};
+use crate::statement::filled;
 
 /// Fewer than the holders.
 const BOUNCED: usize = 3;
-const TABLE: &str = "
-    CREATE TABLE t (id int PRIMARY KEY, n bigint, high bigint NOT NULL DEFAULT 0);
-    INSERT INTO t VALUES (1, 0);";
-const TRIGGER: &str = "SELECT ringfence.protect('t', 't/', 'id')";
-const WRITE: &str = "UPDATE t SET n = $1 WHERE id = 1";
+const TABLE: &str =
+    "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint); INSERT INTO accounts VALUES (42, 0);";
+const WRITE: &str = "UPDATE accounts SET balance = $1 WHERE id = 42";
+const README: &str = include_str!("../../../README.md");
+/// The documents that show the trigger form, and where it begins.
+const TRIGGERS: [(&str, &str); 2] = [(README, "**At the storage**"), (PAGE, "**PostgreSQL, by a trigger.**")];
+const BY_A_COLUMN: &str = "**SQL, by a column.**";
 
 /// The forms of `postgres.sql`, and two wrong ones.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Form {
     Function,
     Column,
-    Trigger,
+    /// As this one of [`TRIGGERS`] shows it.
+    Trigger(usize),
     /// The claim is in a transaction of its own, before the one that writes.
     ClaimedBefore,
     Unguarded,
@@ -56,10 +61,15 @@ impl Number {
             (server, bouncer)
         });
         let url = bouncer.as_ref().map_or_else(|| server.url(), PgBouncer::url);
-        let key = "t/1".parse().unwrap();
+        let key = "accounts/42".parse().unwrap();
         let number = Self { pool, form, key, url, _bouncer: bouncer, _server: server };
+        let prepare = match form {
+            Form::Trigger(document) => trigger(document, "protect"),
+            Form::Column => shown(BY_A_COLUMN, "add"),
+            _ => String::new(),
+        };
         number.with(async |client| {
-            for sql in [SQL, TABLE].into_iter().chain((form == Form::Trigger).then_some(TRIGGER)) {
+            for sql in [SQL, TABLE, &prepare] {
                 client.batch_execute(sql).await.unwrap();
             }
         });
@@ -75,54 +85,45 @@ impl Number {
         self.pool.with(connect, what)
     }
 
-    /// One conditional UPDATE, with or without a number to write.
-    async fn update(client: &Client, claim: Claim, number: Option<u64>) -> Admission {
-        let sql = "UPDATE t SET n = COALESCE($3, n), high = GREATEST(high, COALESCE($2, $1))
-                   WHERE id = 1 AND $1 BETWEEN GREATEST(high, 1) AND 9007199254740991 AND COALESCE($2, $1) BETWEEN 1 AND $1";
-        let (token, fence, number) = (bigint(claim.token().0), bigint(claim.fence().0), number.map(bigint));
-        let updated = client
-            .execute_typed(sql, &[(&token, Type::INT8), (&fence, Type::INT8), (&number, Type::INT8)])
-            .await
-            .unwrap();
-        if updated == 1 {
+    /// The statement of the column form that guard/README.md shows under `label`.
+    async fn update(client: &Client, label: &str, claim: Claim, number: u64) -> Admission {
+        let sql = filled(&shown(BY_A_COLUMN, label), claim, number);
+        if client.execute_typed(&sql, &[]).await.unwrap() == 1 {
             return Admission::Accepted(());
         }
-        let row = client.query_typed_one("SELECT high FROM t", &[]).await.unwrap();
+        let row = client.query_typed_one("SELECT high FROM accounts", &[]).await.unwrap();
         Admission::Stale { high: Token(row.get::<_, i64>(0).unsigned_abs()) }
     }
 
-    /// As in any language: a stale token is an error.
-    async fn claim_and_write(&self, client: &mut Client, claim: Claim, number: u64) -> Admission {
-        let transaction = client.transaction().await.unwrap();
-        let (token, fence) = (bigint(claim.token().0), bigint(claim.fence().0));
-        let claimed = transaction
-            .query_typed(
-                "SELECT ringfence.claim($1, $2, $3)",
-                &[(&self.key.as_str(), Type::TEXT), (&token, Type::INT8), (&fence, Type::INT8)],
-            )
-            .await;
-        if let Err(error) = claimed {
-            assert_eq!(error.code().unwrap().code(), "RF412", "{error:?}");
-            transaction.rollback().await.unwrap();
-            return Admission::Stale { high: high(client, &self.key).await.unwrap().token() };
-        }
-        transaction.execute_typed(WRITE, &[(&bigint(number), Type::INT8)]).await.unwrap();
-        transaction.commit().await.unwrap();
-        Admission::Accepted(())
+    /// What a document shows under `label`. A stale token is an error.
+    async fn run(&self, client: &Client, sql: &str, claim: Claim, number: u64) -> Admission {
+        // The block writes a number of its own.
+        let sql = filled(sql, claim, number).replace("balance = 130", &format!("balance = {number}"));
+        let Err(error) = client.batch_execute(&sql).await else { return Admission::Accepted(()) };
+        assert_eq!(error.code().unwrap().code(), "RF412", "{error:?}");
+        client.batch_execute("ROLLBACK").await.unwrap();
+        Admission::Stale { high: high(client, &self.key).await.unwrap().token() }
     }
+}
+
+/// The statements of the trigger form under `label` in this one of [`TRIGGERS`].
+fn trigger(document: usize, label: &str) -> String {
+    let (document, form) = TRIGGERS[document];
+    shown_in(document, form, label)
 }
 
 impl Resource for Number {
     fn touch(&self, claim: Claim) -> Admission {
         self.with(async |client| match self.form {
             Form::Unguarded => Admission::Accepted(()),
-            Form::Column => Self::update(client, claim, None).await,
+            Form::Column => Self::update(client, "touch", claim, 0).await,
+            Form::Trigger(document) => self.run(client, &trigger(document, "touch"), claim, 0).await,
             _ => touch(client, &self.key, claim).await.unwrap(),
         })
     }
 
     fn read(&self) -> u64 {
-        let sql = "SELECT n FROM t";
+        let sql = "SELECT balance FROM accounts";
         let read =
             async |client: &mut Client| client.query_typed_one(sql, &[]).await.unwrap().get::<_, i64>(0);
         self.with(read).unsigned_abs()
@@ -131,8 +132,10 @@ impl Resource for Number {
     fn write(&self, claim: Claim, number: u64) -> Admission {
         self.with(async |client| {
             match self.form {
-                Form::Column => return Self::update(client, claim, Some(number)).await,
-                Form::Trigger => return self.claim_and_write(client, claim, number).await,
+                Form::Column => return Self::update(client, "write", claim, number).await,
+                Form::Trigger(document) => {
+                    return self.run(client, &trigger(document, "write"), claim, number).await;
+                }
                 Form::ClaimedBefore => {
                     let admission = touch(client, &self.key, claim).await.unwrap();
                     if !admission.is_accepted() {
@@ -174,7 +177,9 @@ fn the_column_form_rejects_late_holders_and_nobody_else() {
 #[test]
 #[ignore = "slow"]
 fn the_trigger_form_rejects_late_holders_and_nobody_else() {
-    race(&Number::new(Form::Trigger)).assert_right();
+    for document in 0..TRIGGERS.len() {
+        race(&Number::new(Form::Trigger(document))).assert_right();
+    }
 }
 
 #[test]
@@ -191,7 +196,7 @@ fn the_column_form_rejects_late_holders_through_a_pooler() {
 #[test]
 #[ignore = "slow"]
 fn the_trigger_form_rejects_late_holders_through_a_pooler() {
-    race(&Number::pooled(Form::Trigger)).assert_right();
+    race(&Number::pooled(Form::Trigger(0))).assert_right();
 }
 
 #[test]

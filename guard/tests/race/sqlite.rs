@@ -3,12 +3,16 @@ use std::time::Duration;
 
 use ringfence_guard::{Admission, Claim};
 use ringfence_wire::Token;
-use rusqlite::{Connection, named_params};
+use rusqlite::Connection;
 use tempfile::TempDir;
 
 use crate::race::race;
 use crate::resource::Resource;
 use crate::scratch::folder;
+use crate::shown::shown;
+use crate::statement::filled;
+
+const FORM: &str = "**SQL, by a column.**";
 
 /// A number in SQLite, with a connection for each holder.
 struct Number {
@@ -21,8 +25,8 @@ impl Number {
     fn new(guarded: bool) -> Self {
         let number = Self { folder: folder(), idle: Mutex::default(), guarded };
         let table = "PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF;
-                     CREATE TABLE t (id integer PRIMARY KEY, n integer, high bigint NOT NULL DEFAULT 0);
-                     INSERT INTO t (id, n) VALUES (1, 0)";
+                     CREATE TABLE accounts (id integer PRIMARY KEY, balance integer, high bigint NOT NULL DEFAULT 0);
+                     INSERT INTO accounts (id, balance) VALUES (42, 0)";
         number.with(|db| db.execute_batch(table).unwrap());
         number
     }
@@ -39,24 +43,19 @@ impl Number {
         done
     }
 
-    /// One UPDATE, with or without a number to write.
-    fn update(&self, claim: Claim, number: Option<u64>) -> Admission {
-        let (token, fence) = (claim.token().0.cast_signed(), claim.fence().0.cast_signed());
-        let number = number.map(u64::cast_signed);
+    /// The statement that guard/README.md shows under `label`, with the replacements that it names.
+    fn update(&self, label: &str, claim: Claim, number: u64) -> Admission {
+        let sql = match self.guarded {
+            true => {
+                shown(FORM, label).replace("GREATEST(", "max(").replace(":token", "CAST(:token AS integer)")
+            }
+            false => "UPDATE accounts SET balance = :balance WHERE id = :id".to_owned(),
+        };
         self.with(|db| {
-            let changed = match self.guarded {
-                true => db.execute(
-                    "UPDATE t SET n = COALESCE(:n, n), high = max(high, CAST(COALESCE(:fence, :token) AS integer))
-                      WHERE id = 1 AND CAST(:token AS integer) BETWEEN max(high, 1) AND 9007199254740991
-                        AND CAST(COALESCE(:fence, :token) AS integer) BETWEEN 1 AND CAST(:token AS integer)",
-                    named_params! { ":n": number, ":token": token, ":fence": fence },
-                ),
-                false => db.execute("UPDATE t SET n = COALESCE(?1, n) WHERE id = 1", [number]),
-            };
-            if changed.unwrap() == 1 {
+            if db.execute(&filled(&sql, claim, number), []).unwrap() == 1 {
                 return Admission::Accepted(());
             }
-            let high: i64 = db.query_row("SELECT high FROM t", [], |row| row.get(0)).unwrap();
+            let high: i64 = db.query_row("SELECT high FROM accounts", [], |row| row.get(0)).unwrap();
             Admission::Stale { high: Token(high.unsigned_abs()) }
         })
     }
@@ -65,18 +64,20 @@ impl Number {
 impl Resource for Number {
     fn touch(&self, claim: Claim) -> Admission {
         match self.guarded {
-            true => self.update(claim, None),
+            true => self.update("touch", claim, 0),
             false => Admission::Accepted(()),
         }
     }
 
     fn read(&self) -> u64 {
-        let read = |db: &Connection| db.query_row("SELECT n FROM t", [], |row| row.get::<_, i64>(0)).unwrap();
+        let read = |db: &Connection| {
+            db.query_row("SELECT balance FROM accounts", [], |row| row.get::<_, i64>(0)).unwrap()
+        };
         self.with(read).unsigned_abs()
     }
 
     fn write(&self, claim: Claim, number: u64) -> Admission {
-        self.update(claim, Some(number))
+        self.update("write", claim, number)
     }
 }
 
