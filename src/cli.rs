@@ -7,6 +7,7 @@ pub(crate) mod cert;
 pub(crate) mod client;
 pub(crate) mod cluster;
 pub(crate) mod dev;
+pub(crate) mod guard;
 pub(crate) mod hold;
 pub(crate) mod inspect;
 pub(crate) mod keys;
@@ -77,6 +78,8 @@ enum Command {
     /// Make credentials, and check access rules
     #[command(subcommand)]
     Access(access::Command),
+    /// Print the file with which a store rejects stale writers
+    Guard(guard::Arguments),
     /// Print a completion script for a shell
     Completions(manual::Completions),
     /// Print a manual page
@@ -129,6 +132,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Backup(command) => backup::run(&command),
         Command::Cert(command) => cert::run(&command).map(done),
         Command::Access(command) => access::run(&command),
+        Command::Guard(arguments) => guard::run(&arguments).map(done),
         Command::Completions(arguments) => manual::completions(&Arguments::command(), &arguments).map(done),
         Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
         Command::Exec(arguments) => job::exec::run(&arguments),

@@ -1,11 +1,15 @@
 //! `ringfence dev`: a temporary cluster on this machine.
 
 use std::io::Write;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::anyhow;
+use anyhow::{Context, anyhow};
+use axum::Router;
 use clap::{Args, ValueEnum};
+use ringfence_client::{Client, Tls};
+use tokio::net::TcpListener;
 
 use crate::cli::cert::Trial;
 use crate::config::options::MirrorMode;
@@ -13,6 +17,8 @@ use crate::nodes::{Log, MAX_NODES, Node, Nodes, Variables};
 use crate::runtime;
 use crate::signals::Signals;
 
+/// After the base port. No node has it.
+const STORAGE_PORT: u16 = 80;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Args)]
@@ -35,6 +41,9 @@ pub(crate) struct Arguments {
     redis: Option<String>,
     #[command(flatten)]
     mirror: Mirror,
+    /// Serve files on PORT + 80, too, and reject who writes one with a stale token
+    #[arg(long)]
+    storage: bool,
 }
 
 /// A few of `ringfence serve`'s mirror options, without their variables, which are for real nodes.
@@ -87,12 +96,38 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
         nodes.encrypt(trial.authority(), |id| trial.arguments(id))?;
         authority = Some(trial.authority());
     }
+    let storage = match arguments.storage {
+        true => Some(storage(&nodes, data, authority.as_deref(), arguments.base_port).await?),
+        false => None,
+    };
     nodes.start()?;
     // The nodes are killed at the end: their data is either removed or survives a kill by design.
     tokio::select! {
         result = watch(&mut nodes, data, authority.as_deref(), arguments) => result,
+        result = serve(storage) => result,
         _ = stop.next() => Ok(()),
     }
+}
+
+/// A storage of files that rejects stale writers, beside these nodes.
+async fn storage(
+    nodes: &Nodes,
+    data: &Path,
+    authority: Option<&Path>,
+    base_port: u16,
+) -> anyhow::Result<(TcpListener, Router)> {
+    let tls = Tls { authority: authority.map(Path::to_owned), ..Tls::default() };
+    let client = Client::connect_with(nodes.all().iter().map(Node::url), &tls)?;
+    let folder = data.join("files");
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let address = SocketAddr::from((Ipv4Addr::LOCALHOST, base_port.saturating_add(STORAGE_PORT)));
+    let listener = TcpListener::bind(address).await.with_context(|| format!("cannot listen on {address}"))?;
+    Ok((listener, ringfence_storage::storage(client, folder)))
+}
+
+async fn serve(storage: Option<(TcpListener, Router)>) -> anyhow::Result<()> {
+    let Some((listener, storage)) = storage else { return std::future::pending().await };
+    Ok(axum::serve(listener, storage).await?)
 }
 
 /// Announces the nodes when they are ready. Returns when one exits.
@@ -135,6 +170,13 @@ fn announce(
         "  curl {of_curl}-X PUT {url}/v1/leases/$(cat /proc/sys/kernel/random/uuid) \\\n       -d '{{\"keys\":[\"orders/42\"],\"holder\":\"me\",\"ttl_ms\":30000}}'"
     )?;
     writeln!(out, "  curl {of_curl}{url}/v1/keys/orders/42")?;
+    if arguments.storage {
+        let address = format!("localhost:{}", arguments.base_port.saturating_add(STORAGE_PORT));
+        writeln!(
+            out,
+            "\n  curl -X PUT {address}/files/a -H 'Ringfence-Key: files/a' -H 'Ringfence-Token: TOKEN' -d text"
+        )?;
+    }
     if let Some(redis) = &arguments.redis {
         let (prefix, of_redis) = (&arguments.mirror.prefix, redis_cli(redis));
         writeln!(out, "  {of_redis} HMGET '{prefix}:{{orders/42}}' fence state   # status: {url}/#/mirror")?;

@@ -364,7 +364,7 @@ async fn the_status_tells_which_node_does_not_answer_and_exits_accordingly() {
 }
 
 #[test]
-fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
+fn completions_manual_pages_and_files_of_guards_are_in_the_program() {
     let print = |words: &[&str]| {
         let output = Command::new(PROGRAM).args(words).output().unwrap();
         assert!(output.status.success(), "{words:?}");
@@ -383,6 +383,11 @@ fn completions_and_manual_pages_cover_every_command_but_hidden_ones() {
     for page in [page, print(&["man", "hold"])] {
         let statuses = page.split(".SH ").find(|section| section.starts_with("\"EXIT STATUS\"")).unwrap();
         assert!(statuses.contains("125") && !page.contains("Exit status:"), "{page}");
+    }
+    for (store, mentions) in
+        [("postgres", "ringfence.protect"), ("mysql", "SIGNAL SQLSTATE"), ("redis", "KEYS[1]")]
+    {
+        assert!(print(&["guard", store]).contains(mentions), "{store}");
     }
     let wrong = Command::new(PROGRAM).args(["man", "locks"]).output().unwrap();
     assert!(!wrong.status.success());

@@ -7,11 +7,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, run, try_once, until};
+use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, Shown, run, try_once, until};
 use ringfence_wire::{LeaseId, Token};
 use tempfile::TempDir;
 
 use crate::support::{PROGRAM, SOON};
+
+/// Bounds a shell session, which waits for a lease to expire.
+const TEN_MINUTES: Duration = Duration::from_secs(600);
 
 /// A running `ringfence dev`, killed when dropped.
 struct Dev {
@@ -98,6 +101,26 @@ async fn the_nodes_of_dev_end_with_it_after_any_signal() {
         }
         dev.ends_with(signal);
     }
+}
+
+#[tokio::test]
+#[ignore = "slow"]
+async fn the_storage_of_dev_rejects_a_late_writer_as_the_readme_shows() {
+    let dev = Dev::start(&["--storage"]);
+    let (node, _) = dev.nodes[0];
+    let (url, storage) = (format!("http://{node}"), format!("localhost:{}", node.port() + 79));
+    let folder = tempfile::tempdir().unwrap();
+    // It can be pasted again at once.
+    for _ in 0..2 {
+        Shown::new(include_str!("../../README.md"), "## Using it", "**At the storage**")
+            .play(folder.path(), &[("URL", &*url), ("STORAGE", &storage)], TEN_MINUTES)
+            .await
+            .unwrap();
+    }
+    let unclaimed = ["-s", "-w", "%{http_code}", "-o", "/dev/null", "-X", "PUT", "-d", "no claim"];
+    let unclaimed = Command::new("curl").args(unclaimed).arg(format!("{storage}/files/report")).output();
+    assert_eq!(String::from_utf8(unclaimed.unwrap().stdout).unwrap(), "428");
+    dev.ends_with("-TERM");
 }
 
 /// Regression: each cluster began at token 2, and resources guarded by the last one rejected it.
@@ -191,7 +214,7 @@ fn free_base_port() -> u16 {
         (1..=3).all(|id| {
             TcpListener::bind(("127.0.0.1", base + id)).is_ok()
                 && TcpListener::bind(("127.0.0.1", base + 100 + id)).is_ok()
-        })
+        }) && TcpListener::bind(("127.0.0.1", base + 80)).is_ok()
     };
     let mut bases = (0..60).map(|step| 20_000 + 200 * ((first + step) % 60) as u16);
     bases.find(|&base| is_free(base)).expect("some ports are free")

@@ -5,7 +5,6 @@ use std::time::Duration;
 use ringfence_harness::{Cluster, run};
 use tokio::net::TcpListener;
 
-use crate::storage;
 use crate::support::PROGRAM;
 
 const DRILL: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/drill.sh");
@@ -19,7 +18,7 @@ async fn a_new_cluster_replaces_one_that_lost_two_of_three_disks() {
     let host = claimed.node(1).http().ip();
     let files = tempfile::tempdir().unwrap();
     let client = ringfence_client::Client::connect([format!("http://{host}:7411")]).unwrap();
-    let backend = storage::storage(client, files.path().to_owned());
+    let backend = ringfence_storage::storage(client, files.path().to_owned());
     let listener = TcpListener::bind((host, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });

@@ -11,7 +11,6 @@ use ringfence_wire::{Grant, Key, LeaseId};
 use tokio::net::TcpListener;
 use tokio::process::Command;
 
-use crate::storage;
 use crate::support::PROGRAM;
 
 /// Bounds a request for the fence without a quorum.
@@ -20,29 +19,10 @@ const SOON: Duration = Duration::from_secs(5);
 /// Bounds a shell session, which waits for a lease to expire.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
-#[tokio::test]
-#[ignore = "slow"]
-async fn a_storage_backend_rejects_a_late_writer_as_the_readme_shows() {
-    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
-    let url = cluster.leader().await.unwrap().url();
-    let folder = tempfile::tempdir().unwrap();
-    let client = ringfence_client::Client::connect([&url]).unwrap();
-    let backend = storage::storage(client, folder.path().to_owned());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });
-    // It can be pasted again at once.
-    for _ in 0..2 {
-        Shown::new(include_str!("../../README.md"), "## Using it", "**At the storage**")
-            .play(folder.path(), &[("URL", &*url), ("STORAGE", &address)], TEN_MINUTES)
-            .await
-            .unwrap();
-    }
-    let unclaimed = Command::new("curl")
-        .args(["-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", "PUT", "-d", "no claim"])
-        .arg(format!("{address}/files/report"))
-        .output();
-    assert_eq!(String::from_utf8(unclaimed.await.unwrap().stdout).unwrap(), "428");
+/// Where `ringfence` is the program.
+fn path() -> String {
+    let programs = Path::new(PROGRAM).parent().unwrap().display();
+    format!("{programs}:{}", std::env::var("PATH").unwrap())
 }
 
 #[tokio::test]
@@ -52,7 +32,9 @@ async fn the_first_section_of_the_readme_works_as_shown() {
     let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
     let url = cluster.leader().await.unwrap().url();
     let readme = include_str!("../../guard/README.md");
+    let path = path();
     let variables = [
+        ("PATH", &*path),
         ("URL", &*url),
         ("PGHOST", &host),
         ("PGPORT", &port),
@@ -71,9 +53,7 @@ async fn a_redis_lock_is_replaced_without_a_gap_as_the_page_shows() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let redis = RedisServer::builder().start().await.unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let programs = Path::new(PROGRAM).parent().unwrap().display();
-    let path = format!("{programs}:{}", std::env::var("PATH").unwrap());
-    let (urls, redis) = (cluster.leader().await.unwrap().url(), redis.url());
+    let (path, urls, redis) = (path(), cluster.leader().await.unwrap().url(), redis.url());
     Shown::new(include_str!("../../docs/which-lock.md"), "## Moving from", "## Sources")
         .play(folder.path(), &[("RINGFENCE_URLS", &*urls), ("REDIS", &redis), ("PATH", &path)], TEN_MINUTES)
         .await
@@ -127,7 +107,7 @@ async fn a_lease_is_shown_to_guards_of_all_kinds() {
     let url = cluster.node(1).url();
     let client = ringfence_client::Client::connect([&url]).unwrap();
     let folder = tempfile::tempdir().unwrap();
-    let backend = storage::storage(client.clone(), folder.path().to_owned());
+    let backend = ringfence_storage::storage(client.clone(), folder.path().to_owned());
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     tokio::spawn(async { axum::serve(listener, backend).await.unwrap() });

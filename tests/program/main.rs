@@ -56,7 +56,3 @@ mod wait_ready;
 mod waiting;
 mod wall_clocks;
 mod watch;
-
-#[path = "../../guard/storage/src/main.rs"]
-#[allow(dead_code, reason = "its `main` is for the command line")]
-mod storage;

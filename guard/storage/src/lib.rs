@@ -1,8 +1,6 @@
 //! A storage backend that rejects stale writers: files over HTTP, each guarded by the key in its path.
 //!
-//! ```sh
-//! cargo run -p ringfence-storage -- http://localhost:7401 127.0.0.1:7480 /tmp/files
-//! ```
+//! `ringfence dev --storage` serves one beside its cluster.
 
 use std::path::PathBuf;
 
@@ -18,19 +16,8 @@ use ringfence_guard::Claim;
 use ringfence_guard::http::{GuardLayer, Target};
 use ringfence_wire::Key;
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [cluster, address, folder] = arguments.as_slice() else {
-        return Err("usage: storage URL-OF-A-NODE ADDRESS FOLDER".into());
-    };
-    std::fs::create_dir_all(folder)?;
-    let listener = tokio::net::TcpListener::bind(address).await?;
-    Ok(axum::serve(listener, storage(Client::connect([cluster])?, folder.into())).await?)
-}
-
 /// Serves the files in `folder`, which nobody else writes.
-pub(crate) fn storage(cluster: Client, folder: PathBuf) -> Router {
+pub fn storage(cluster: Client, folder: PathBuf) -> Router {
     // Called for a key not used recently: every token below its fence is dead.
     let fence = move |key: Key| {
         let cluster = cluster.clone();
