@@ -6,6 +6,8 @@ use std::process::Command;
 
 use super::{PROGRAM, deploy};
 
+const ADDRESS: &str = "https://example.org/ringfence";
+
 /// Runs a command that must succeed, and returns what it printed.
 fn run(command: &mut Command) -> String {
     let output = command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -18,7 +20,7 @@ fn packages(out: &Path, glibc: &str) -> Command {
     // A fresh clone has a commit, and an archive of the sources has none.
     command.args(["--binary", PROGRAM, "--out"]).arg(out).env("SOURCE_DATE_EPOCH", "1700000000");
     // Much faster.
-    command.args(["--glibc", glibc]).env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
+    command.args(["--glibc", glibc, "--address", ADDRESS]).env("DPKG_DEB_COMPRESSOR_LEVEL", "0");
     command
 }
 
@@ -69,6 +71,11 @@ fn a_release_is_complete_and_the_same_each_time() {
         "README.md",
         "LICENSE",
         "CHANGELOG.md",
+        "docs/redis-locks.md",
+        "guard/sql/postgres.sql",
+        "guard/lua/guard.lua",
+        "deploy/alerts.yml",
+        "deploy/grafana.json",
         "THIRD-PARTY-LICENSES",
         "man/ringfence-cluster-add.1",
         "completions/_ringfence",
@@ -85,6 +92,8 @@ fn a_release_is_complete_and_the_same_each_time() {
         "usr/lib/systemd/system/ringfence.service",
         "usr/share/man/man1/ringfence-lock.1.gz",
         "usr/share/doc/ringfence/THIRD-PARTY-LICENSES.gz",
+        "usr/share/doc/ringfence/guard/sql/postgres.sql",
+        "usr/share/doc/ringfence/deploy/alerts.yml",
     ] {
         assert!(
             files.lines().any(|line| line.ends_with(&format!(" ./{file}"))),
@@ -93,6 +102,8 @@ fn a_release_is_complete_and_the_same_each_time() {
     }
     let depends = run(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Depends"));
     assert!(depends.starts_with("libc6 (>= 2."), "{depends}");
+    let homepage = run(Command::new("dpkg-deb").arg("-f").arg(&package).arg("Homepage"));
+    assert_eq!(homepage.trim(), ADDRESS);
 
     let program = fs::read(unpacked.join("bin/ringfence")).unwrap();
     let licences = fs::read_to_string(unpacked.join("THIRD-PARTY-LICENSES")).unwrap();
@@ -133,6 +144,9 @@ fn pip_installs(program: &[u8], licences: &str, packages: &Path, dir: &Path) {
     let place = run(Command::new(dir.join("venv/bin/python")).args(["-c", place]));
     let own = Path::new(place.trim()).join("licenses/THIRD-PARTY-LICENSES");
     assert_eq!(fs::read_to_string(own).unwrap(), licences);
+    assert!(dir.join("venv/share/doc/ringfence/guard/sql/postgres.sql").exists());
+    let shown = run(Command::new(&pip).args(["show", "--verbose", "ringfence-cli"]));
+    assert!(shown.contains(&format!("Source, {ADDRESS}\n")), "{shown}");
     run(Command::new(&pip).args(["uninstall", "--yes", "ringfence-cli"]));
     assert!(!dir.join("venv/bin/ringfence").exists());
 }
@@ -147,8 +161,12 @@ fn npm_installs(program: &[u8], licences: &str, packages: &Path, dir: &Path) {
     npm.args(["install", "--offline", "--no-audit", "--no-fund", "--prefix"]).arg(dir.join("app"));
     run(npm.arg(file(packages, ".tgz")).env("npm_config_cache", dir.join("cache")));
     is_installed(&dir.join("app/node_modules/.bin/ringfence"), program);
-    let own = dir.join("app/node_modules/ringfence-cli/THIRD-PARTY-LICENSES");
-    assert_eq!(fs::read_to_string(own).unwrap(), licences);
+    let own = dir.join("app/node_modules/ringfence-cli");
+    assert_eq!(fs::read_to_string(own.join("THIRD-PARTY-LICENSES")).unwrap(), licences);
+    assert!(own.join("doc/guard/sql/postgres.sql").exists());
+    let package = fs::read_to_string(own.join("package.json")).unwrap();
+    let package: serde_json::Value = serde_json::from_str(&package).unwrap();
+    assert_eq!(package["homepage"], ADDRESS);
 }
 
 /// The path of the one file of a folder with this end.

@@ -13,8 +13,9 @@ use crate::tree::Tree;
 const OPTIONS: &str = "src/config/options.rs";
 
 /// Flags of other programs that documents speak of by themselves: of cargo, rustc, docker and scripts.
-const NOT_OURS: [&str; 10] = [
+const NOT_OURS: [&str; 11] = [
     "--target",
+    "--address",
     "--glibc",
     "--ulimit",
     "--locked",
