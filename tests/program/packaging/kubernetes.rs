@@ -112,6 +112,21 @@ fn patched(environment: &Value, patch: &Value) -> Value {
     Value::Array(all)
 }
 
+/// As kustomize adds it to an overlay.
+#[test]
+fn the_pods_with_the_component_listen_for_redis_lock_libraries() {
+    let mut set = yaml::read("kubernetes/base/statefulset.yaml");
+    let patch = yaml::read("kubernetes/resp/statefulset.yaml");
+    let container = &mut set["spec"]["template"]["spec"]["containers"][0];
+    container["env"] = patched(&container["env"], &patch);
+    let port = list(&patch).iter().find(|step| step["path"].as_str().unwrap().contains("/ports/")).unwrap();
+    let port = &port["value"]["containerPort"];
+    for pod in pods_of(&set, None, 0) {
+        pod.is_accepted();
+        assert_eq!(pod.variables["RINGFENCE_RESP"], format!("0.0.0.0:{port}"));
+    }
+}
+
 /// With the files that the page puts into the secret, on this machine. `curl` verifies that the certificates are for the names that
 /// pods and services have.
 #[tokio::test]
