@@ -89,7 +89,7 @@ impl Client {
     /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
         // `close` waits until this has given back what it may not keep.
-        let _acquiring = self.cluster.releases.acquiring();
+        let _acquiring = self.cluster.releases.count();
         let confirmation = self.cluster.renew(lease_id, None).await?;
         let lifetime = Lifetime::new(&confirmation);
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
@@ -103,14 +103,14 @@ impl Client {
     /// release is repeated in the background.
     pub async fn release(&self, lease_id: LeaseId) -> Result<(), Error> {
         // `close` waits for this.
-        let _releasing = self.cluster.releases.acquiring();
+        let mut releasing = self.cluster.releases.count();
         let released = self.cluster.release(lease_id).await;
         match &released {
             Ok(()) | Err(Error::Lost(_) | Error::Closed) => {}
             Err(Error::Unknown { .. } | Error::Unavailable { .. }) => {
                 self.cluster.release_in_background(lease_id, None, &Handle::current());
             }
-            Err(_) => self.cluster.releases.note_failure(),
+            Err(_) => releasing.has_failed = true,
         }
         released
     }
@@ -142,10 +142,8 @@ impl Client {
         for (lease_id, least) in self.renewals.close() {
             self.cluster.release_in_background(lease_id, least, &Handle::current());
         }
-        let under_way = releases.settle(within).await;
-        // Another `close` that waited for less may have ended them.
-        let cut_off = releases.end(under_way);
-        let left = cut_off + releases.failed().saturating_sub(failed_before);
+        let left = releases.settle(within).await.saturating_sub(failed_before);
+        releases.end();
         self.cluster.nodes.disconnect();
         if left > 0 {
             tracing::warn!(

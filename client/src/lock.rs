@@ -130,7 +130,7 @@ impl Lock {
         let request = self.request()?;
         let cluster = &self.renewals.cluster;
         // `close` waits until this has given back what it may have been granted.
-        let _acquiring = cluster.releases.acquiring();
+        let _acquiring = cluster.releases.count();
         let acquire = async {
             // A lookup is not part of the wait.
             cluster.nodes.resolve().await;

@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use ringfence_wire::LeaseId;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::Error;
@@ -19,6 +18,7 @@ use crate::cluster::Cluster;
 use crate::held::nap;
 use crate::last;
 use crate::outlive::Least;
+use crate::releases::UnderWay;
 
 /// How long a release is repeated in the background.
 const RELEASE_FOR: Duration = Duration::from_secs(30);
@@ -57,7 +57,7 @@ struct Release {
     lease_id: LeaseId,
     least: Option<Least>,
     /// Unless all that is left is to wait: the lease ends by itself, too.
-    counted: Option<watch::Receiver<usize>>,
+    counted: Option<UnderWay>,
     runtime: Handle,
     is_done: bool,
 }
@@ -69,32 +69,36 @@ impl Release {
 
     async fn run(mut self) {
         let mut ends = self.cluster.releases.ends();
-        tokio::select! {
+        let has_failed = tokio::select! {
             biased;
             // The sender cannot be gone: this has the cluster.
-            _ = ends.wait_for(Option::is_some) => {}
-            () = self.release() => {}
-        }
-        self.is_done = true;
+            _ = ends.wait_for(|over| *over) => true,
+            released = self.release() => !matches!(released, Ok(()) | Err(Error::Lost(_))),
+        };
+        self.end(has_failed);
     }
 
-    async fn release(&mut self) {
+    async fn release(&mut self) -> Result<(), Error> {
         if let Some(least) = &mut self.least {
             let retry_for = least.left().max(RELEASE_FOR);
             match self.cluster.keep(self.lease_id, least, retry_for).await {
-                Ok(()) => {}
-                Err(Error::Lost(_)) => return,
-                Err(_) => self.cluster.releases.note_failure(),
+                Ok(()) => self.counted = None,
+                Err(lost @ Error::Lost(_)) => return Err(lost),
+                // It may end earlier, and is left unless it is released.
+                Err(_) => {}
             }
-            self.counted = None;
             while !least.is_over() {
                 sleep(nap(least.left())).await;
             }
-            self.counted = Some(self.cluster.releases.count());
+            self.counted.get_or_insert_with(|| self.cluster.releases.count());
         }
-        match self.cluster.release_within(self.lease_id, RELEASE_FOR).await {
-            Ok(()) | Err(Error::Lost(_)) => {}
-            Err(_) => self.cluster.releases.note_failure(),
+        self.cluster.release_within(self.lease_id, RELEASE_FOR).await
+    }
+
+    fn end(&mut self, has_failed: bool) {
+        self.is_done = true;
+        if let Some(counted) = &mut self.counted {
+            counted.has_failed = has_failed;
         }
     }
 }
@@ -102,8 +106,11 @@ impl Release {
 /// Its runtime has ended, unless it is done.
 impl Drop for Release {
     fn drop(&mut self) {
-        if self.is_done || self.cluster.releases.are_over() {
+        if self.is_done {
             return;
+        }
+        if self.cluster.releases.are_over() {
+            return self.end(true);
         }
         let least = self.least.filter(|least| !least.is_over());
         if least.is_some_and(|least| least.is_sure()) {
@@ -128,7 +135,7 @@ pub(crate) struct ReleaseGuard {
     /// It is not released earlier.
     pub(crate) least: Option<Least>,
     /// Once the client no longer holds it, and its holder releases it.
-    pub(crate) counted: Option<watch::Receiver<usize>>,
+    pub(crate) counted: Option<UnderWay>,
     pub(crate) runtime: Handle,
 }
 

@@ -1,14 +1,12 @@
 //! The releases in the background of one client: how many there are, and when they are over.
 
-use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use ringfence_wire::LeaseId;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::outlive::Least;
@@ -16,85 +14,77 @@ use crate::outlive::Least;
 /// The releases in the background of one client.
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
-    /// What is under way has a receiver. Counts those that have failed.
-    under_way: watch::Sender<usize>,
-    /// How many acquires are under way, which may end with a release, and releases of a lease by its id.
-    acquiring: AtomicUsize,
-    /// Whether somebody waits for their end, and is told once there are none.
-    is_settling: AtomicBool,
-    none_acquires: Notify,
-    /// How many were left when they were over: the client is closed.
-    cut_off: watch::Sender<Option<usize>>,
+    tally: watch::Sender<Tally>,
+    /// Whether they are over: the client is closed.
+    cut_off: watch::Sender<bool>,
     /// The thread that releases what runtimes left when they ended, while there is one.
     pub(crate) last: Mutex<Option<Worker>>,
 }
 
-impl Releases {
-    /// Counts as under way until this is dropped. A runtime that has ended drops it with the task.
-    pub(crate) fn count(&self) -> watch::Receiver<usize> {
-        self.under_way.subscribe()
-    }
+#[derive(Debug, Default)]
+struct Tally {
+    /// Releases, and calls that may end with one.
+    under_way: usize,
+    /// How many have failed so far.
+    failed: usize,
+}
 
-    /// Counts an acquire, or another call that may end with a release, until this is dropped.
-    pub(crate) fn acquiring(&self) -> Acquiring<'_> {
-        self.acquiring.fetch_add(1, Ordering::SeqCst);
-        Acquiring(self)
+impl Releases {
+    /// Counts a release, or a call that may end with one, until that is dropped. A runtime that has ended drops it with the task.
+    /// Who then finds the client open is waited for when it is closed.
+    pub(crate) fn count(&self) -> UnderWay {
+        self.tally.send_if_modified(|tally| {
+            tally.under_way += 1;
+            false
+        });
+        UnderWay { tally: self.tally.clone(), has_failed: false }
     }
 
     /// How many have failed so far.
     pub(crate) fn failed(&self) -> usize {
-        *self.under_way.borrow()
+        self.tally.borrow().failed
     }
 
-    /// Waits until none is under way, for at most this time. Returns how many still are. The client is closed: no acquire begins.
+    /// Waits until none is under way, for at most this time. Returns how many still are, or have failed so far. The client is closed:
+    /// what begins now ends at once.
     pub(crate) async fn settle(&self, within: Duration) -> usize {
-        self.is_settling.store(true, Ordering::SeqCst);
-        let settles = async {
-            loop {
-                let mut none_acquires = pin!(self.none_acquires.notified());
-                none_acquires.as_mut().enable();
-                if self.acquiring.load(Ordering::SeqCst) == 0 {
-                    break;
-                }
-                none_acquires.await;
-            }
-            self.under_way.closed().await;
-        };
-        let settled = timeout(within, settles).await;
-        let under_way = || self.acquiring.load(Ordering::SeqCst) + self.under_way.receiver_count();
-        settled.map_or_else(|_| under_way(), |()| 0)
+        let mut tally = self.tally.subscribe();
+        // The sender cannot be gone: this has it.
+        let _ = timeout(within, tally.wait_for(|tally| tally.under_way == 0)).await;
+        let tally = self.tally.borrow();
+        tally.under_way + tally.failed
     }
 
-    /// Ends all, also those to come, of which `under_way` are. Returns how many were when they ended: by now, or before.
-    pub(crate) fn end(&self, under_way: usize) -> usize {
-        let mut left = under_way;
-        self.cut_off.send_modify(|cut_off| left = *cut_off.get_or_insert(under_way));
-        left
+    /// Ends all, also those to come. They have failed.
+    pub(crate) fn end(&self) {
+        self.cut_off.send_replace(true);
     }
 
-    /// Changes once they are over.
-    pub(crate) fn ends(&self) -> watch::Receiver<Option<usize>> {
+    /// Becomes true once they are over.
+    pub(crate) fn ends(&self) -> watch::Receiver<bool> {
         self.cut_off.subscribe()
     }
 
     pub(crate) fn are_over(&self) -> bool {
-        self.cut_off.borrow().is_some()
-    }
-
-    pub(crate) fn note_failure(&self) {
-        self.under_way.send_modify(|failed| *failed += 1);
+        *self.cut_off.borrow()
     }
 }
 
-/// An acquire that is under way.
-pub(crate) struct Acquiring<'a>(&'a Releases);
+/// Is under way until it is dropped.
+#[derive(Debug)]
+pub(crate) struct UnderWay {
+    tally: watch::Sender<Tally>,
+    pub(crate) has_failed: bool,
+}
 
-impl Drop for Acquiring<'_> {
+impl Drop for UnderWay {
     fn drop(&mut self) {
-        let was_last = self.0.acquiring.fetch_sub(1, Ordering::SeqCst) == 1;
-        if was_last && self.0.is_settling.load(Ordering::SeqCst) {
-            self.0.none_acquires.notify_waiters();
-        }
+        self.tally.send_if_modified(|tally| {
+            tally.under_way -= 1;
+            tally.failed += usize::from(self.has_failed);
+            // Few wait for this.
+            tally.under_way == 0 && self.tally.receiver_count() > 0
+        });
     }
 }
 

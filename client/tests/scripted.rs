@@ -8,6 +8,7 @@ mod scripted {
     mod close;
     mod lead;
     mod leader;
+    mod left;
     mod node;
     mod outlive;
     mod release;

@@ -15,13 +15,12 @@ use crate::scripted::node::{Received, SOON, ScriptedNode};
 /// In which nothing comes. Time is the subject.
 const LATER: Duration = Duration::from_millis(300);
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
-const FORBIDDEN: &str = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
 
-fn id(put: &Received) -> String {
+pub(crate) fn id(put: &Received) -> String {
     put.path.split('/').nth(3).unwrap().to_owned()
 }
 
-async fn grant(put: Received) {
+pub(crate) async fn grant(put: Received) {
     let grant = format!(
         r#"{{"lease_id":"{}","state":"granted","token":7,"holder":null,"ttl_ms":600000,"expires_in_ms":600000,"keys":[]}}"#,
         id(&put)
@@ -29,18 +28,18 @@ async fn grant(put: Received) {
     put.respond("201 Created", &grant).await;
 }
 
-async fn acquired(node: &ScriptedNode, client: &Client, renews: bool) -> Lease {
+pub(crate) async fn acquired(node: &ScriptedNode, client: &Client, renews: bool) -> Lease {
     let lock = client.lock("a").ttl(Duration::from_secs(600));
     let lock = if renews { lock } else { lock.no_renew() };
     let (lease, ()) = tokio::join!(lock.acquire(), async { grant(node.receive().await).await });
     lease.unwrap()
 }
 
-fn is_delete(request: &Received, id: &str) {
+pub(crate) fn is_delete(request: &Received, id: &str) {
     assert_eq!((request.method.as_str(), &request.path), ("DELETE", &format!("/v1/leases/{id}")));
 }
 
-async fn deleted(node: &ScriptedNode, id: &str) {
+pub(crate) async fn deleted(node: &ScriptedNode, id: &str) {
     let request = node.receive().await;
     is_delete(&request, id);
     request.respond("204 No Content", "").await;
@@ -135,17 +134,6 @@ async fn a_close_waits_no_longer_than_it_is_told_to_and_sends_nothing_later() {
     assert!(timeout(LATER, node.receive()).await.is_err());
 }
 
-/// What the shorter cuts off, the longer does not release.
-#[tokio::test]
-async fn each_of_two_closes_says_what_was_left() {
-    let node = ScriptedNode::new().await;
-    let client = Client::connect([node.url()]).unwrap();
-    let lease = acquired(&node, &client, true).await;
-    let (longer, shorter) = tokio::join!(client.close(SOON), client.close(Duration::from_millis(100)));
-    assert_eq!((longer, shorter), (1, 1));
-    drop(lease);
-}
-
 /// Somebody goes on with it.
 #[tokio::test]
 async fn a_lease_that_was_left_to_its_id_outlives_the_client() {
@@ -184,19 +172,6 @@ async fn a_grant_to_a_client_that_is_being_closed_is_released_at_once() {
     assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
 }
 
-/// A release that is refused is none.
-#[tokio::test]
-async fn a_lease_whose_release_is_refused_is_left() {
-    let node = ScriptedNode::new().await;
-    let client = Client::connect([node.url()]).unwrap();
-    let lease = acquired(&node, &client, true).await;
-    let (left, ()) = tokio::join!(client.close(SOON), async {
-        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
-    });
-    assert_eq!(left, 1);
-    drop(lease);
-}
-
 /// Its holder may give up meanwhile.
 #[tokio::test]
 async fn a_release_by_the_holder_that_is_under_way_is_waited_for_and_repeated() {
@@ -219,32 +194,6 @@ async fn a_release_by_the_holder_that_is_under_way_is_waited_for_and_repeated() 
             assert_eq!((closed.await, releasing.await.unwrap()), (0, Ok(())));
         }
     }
-}
-
-#[tokio::test]
-async fn a_release_by_the_holder_that_takes_too_long_or_is_refused_is_left() {
-    for by_id in [false, true] {
-        let node = ScriptedNode::new().await;
-        let client = Client::connect([node.url()]).unwrap();
-        let lease = acquired(&node, &client, true).await;
-        let releasing = client.clone();
-        tokio::spawn(async move {
-            match by_id {
-                true => releasing.release(lease.into_id()).await,
-                false => lease.release().await,
-            }
-        });
-        let _hangs = node.receive().await;
-        assert_eq!(client.close(Duration::from_millis(100)).await, 1);
-    }
-    let node = ScriptedNode::new().await;
-    let client = Client::connect([node.url()]).unwrap();
-    let lease_id = acquired(&node, &client, true).await.into_id();
-    let (released, left, ()) = tokio::join!(client.release(lease_id), client.close(SOON), async {
-        node.receive().await.respond("403 Forbidden", FORBIDDEN).await;
-    });
-    assert!(matches!(released, Err(Error::Rejected(_))), "{released:?}");
-    assert_eq!(left, 1);
 }
 
 /// The runtimes on which `main` may run.
