@@ -7,13 +7,14 @@
 //! ```
 
 use std::fmt::Display;
+use std::pin::pin;
 use std::time::Duration;
 
-use ringfence_wire::ProblemKind;
+use ringfence_wire::{EndReason, ProblemKind};
 use tokio::time::sleep;
 
 use crate::backoff::random;
-use crate::{Error, Lease, Lock};
+use crate::{Error, Lease, Lock, Loss};
 
 /// The longest pause before a candidate stands again. The shortest is half of it.
 const PAUSE: Duration = Duration::from_secs(1);
@@ -27,7 +28,8 @@ impl Lock {
     /// While the cluster cannot be reached, or is overloaded, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
     /// queue, is then released in the background.
     ///
-    /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term.
+    /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term. Work that
+    /// [releases](Lease::release) it no longer leads, and goes on to its end, which is that of the campaign.
     ///
     /// ```
     /// use std::time::Duration;
@@ -124,12 +126,19 @@ enum Term<T, E> {
     Lost(E),
 }
 
-async fn term<T, E: From<Error>>(lease: Lease, works: impl Future<Output = Result<T, E>>) -> Term<T, E> {
-    let mut returned = None;
-    let ran = lease.run(async { returned = Some(works.await) }).await;
+async fn term<T, E: From<Error>>(mut lease: Lease, works: impl Future<Output = Result<T, E>>) -> Term<T, E> {
+    let (mut works, mut returned) = (pin!(works), None);
+    let ran = lease.run(async { returned = Some(works.as_mut().await) }).await;
     let lost = match ran {
         // Whether it led to the end, the cluster knows.
         Ok(()) => lease.release().await,
+        // The work itself has released it, by its copy.
+        Err(Error::Lost(Loss::Ended(EndReason::Released))) if matches!(lease.stop(), Err(Error::Lost(_))) => {
+            return Term::Over(match returned {
+                Some(result) => result,
+                None => works.await,
+            });
+        }
         Err(lost) => {
             // Released in the background: this may be an outage.
             drop(lease);

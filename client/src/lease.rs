@@ -168,10 +168,10 @@ impl Lease {
     /// background.
     pub async fn release(mut self) -> Result<(), Error> {
         let state = self.state();
-        if let Err(closed) = self.stop() {
+        if let Err(released) = self.stop() {
             return Err(match state {
                 State::Lost(loss) if loss != Loss::Ended(EndReason::Released) => Error::Lost(loss),
-                _ => closed,
+                _ => released,
             });
         }
         let mut least = self.release.least.filter(|least| !least.is_over());
@@ -195,9 +195,11 @@ impl Lease {
     /// Leaves the lease as it is: nothing renews it any more, and it ends with its time-to-live unless somebody renews or
     /// releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
-        self.release.is_armed = false;
-        // A client that was closed has released it. Who adopts it learns of that.
-        let _ = self.renewals.remove(self.lease_id());
+        // A copy leaves nothing: the other handle still has the lease.
+        if std::mem::take(&mut self.release.is_armed) {
+            // A client that was closed has released it. Who adopts it learns of that.
+            let _ = self.renewals.remove(self.lease_id());
+        }
         self.lease_id()
     }
 
@@ -219,7 +221,7 @@ impl Lease {
         self.check().err().unwrap_or(Error::Lost(Loss::Stale))
     }
 
-    /// Another handle, which releases nothing when it is dropped.
+    /// Another handle, which releases nothing when it is dropped. If it is [released](Self::release), the first one releases nothing.
     pub(crate) fn copy(&self) -> Self {
         let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
         Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
@@ -238,8 +240,9 @@ impl Lease {
         }
     }
 
-    /// From then on it is up to this handle to release it. Fails if the client was closed before, and has released it.
-    fn stop(&mut self) -> Result<(), Error> {
+    /// From then on it is up to this handle to release it. Fails if the client was closed before, or another handle was there, and has
+    /// released it.
+    pub(crate) fn stop(&mut self) -> Result<(), Error> {
         if self.release.counted.is_some() {
             return Ok(());
         }
@@ -247,7 +250,7 @@ impl Lease {
         let counted = self.release.cluster.releases.count();
         let removed = self.renewals.remove(self.lease_id());
         self.release.least = self.held.leave(self.release.least);
-        self.release.is_armed &= removed.is_ok();
+        self.release.is_armed = removed.is_ok();
         self.release.counted = removed.is_ok().then_some(counted);
         removed
     }

@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use ringfence_wire::{BatchAnswer, BatchBody, BatchResult, LeaseId, MAX_BATCH, RenewManyRequest};
+use ringfence_wire::{BatchAnswer, BatchBody, BatchResult, EndReason, LeaseId, MAX_BATCH, RenewManyRequest};
 use serde::de::Error as _;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
@@ -106,13 +106,14 @@ impl Renewals {
         Ok(())
     }
 
-    /// Holds this lease no longer. If it was the last, the task ends at its next look. Fails if the client was closed before, and has
-    /// released it.
+    /// Holds this lease no longer. If it was the last, the task ends at its next look. Fails if the client was closed before, or another
+    /// handle of the lease was there, and has released it.
     pub(crate) fn remove(&self, lease_id: LeaseId) -> Result<(), Error> {
         let mut leases = self.leases();
         match leases.by_id.remove(&lease_id) {
+            Some(_) => Ok(()),
             None if leases.are_closed => Err(Error::Closed),
-            _ => Ok(()),
+            None => Err(Error::Lost(Loss::Ended(EndReason::Released))),
         }
     }
 

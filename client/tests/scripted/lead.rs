@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Client, Error, Lease, Loss, State, Token};
 use tokio::sync::mpsc;
@@ -168,6 +169,52 @@ async fn the_lease_of_a_term_ends_with_it_wherever_the_work_has_left_its_handle(
     });
     assert_eq!((led, kept.unwrap().state()), (Ok(()), State::Lost(Loss::Ended(EndReason::Released))));
     assert_eq!(client.close(SOON).await, 0);
+}
+
+/// It once counted as a loss: the work was dropped, and ran again for ever.
+#[tokio::test]
+async fn work_that_releases_its_lease_goes_on_to_its_end_and_is_over() {
+    for gives_up in [false, true] {
+        let (node, client) = candidate().await;
+        let mut terms = 0;
+        let work = |lease: Lease| {
+            terms += 1;
+            async move {
+                if gives_up {
+                    assert!(lease.release().now_or_never().is_none(), "it goes on in the background");
+                } else {
+                    lease.release().await?;
+                }
+                tokio::task::yield_now().await;
+                Ok::<_, Error>(7)
+            }
+        };
+        let (led, ()) = tokio::join!(client.lock("a").lead(work), async {
+            let id = elect(&node, 1).await;
+            released(&node, &id, "204 No Content", "").await;
+        });
+        assert_eq!((led, terms), (Ok(7), 1));
+        assert_eq!(client.close(SOON).await, 0, "nothing is released twice");
+    }
+}
+
+#[tokio::test]
+async fn the_copy_of_the_work_leaves_no_lease_to_its_id() {
+    let (node, client) = candidate().await;
+    let (left, mut is_left) = mpsc::unbounded_channel();
+    let work = |lease: Lease| {
+        left.send(lease.into_id()).unwrap();
+        std::future::pending::<Result<(), Error>>()
+    };
+    let (led, closed, ()) = tokio::join!(
+        client.lock("a").lead(work),
+        async { (is_left.recv().await, client.close(SOON).await) },
+        async {
+            let id = elect(&node, 1).await;
+            released(&node, &id, "204 No Content", "").await;
+        }
+    );
+    assert_eq!((led, closed.1), (Err(Error::Closed), 0));
 }
 
 #[tokio::test]
