@@ -90,7 +90,7 @@ impl Client {
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
         // `close` waits until this has given back what it may not keep.
         let _acquiring = self.cluster.releases.count();
-        let confirmation = self.cluster.renew(lease_id, None).await?;
+        let confirmation = self.cluster.while_open(self.cluster.renew(lease_id, None)).await?;
         let lifetime = Lifetime::new(&confirmation);
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
         let release = ReleaseGuard::new(&self.cluster, lease_id);
@@ -115,14 +115,14 @@ impl Client {
         released
     }
 
-    /// Closes the client, and all of its clones: no new call begins, and what waits for a lease ends, with [`Error::Closed`]. All leases
+    /// Closes the client, and all of its clones: no new call begins, and what waits for a lease or for an [event](Watch::next) ends, with
+    /// [`Error::Closed`]. All leases
     /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. It does not
     /// wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
     /// after `within` at the latest. Five seconds leave time for a second node.
     ///
     /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
-    /// background. Other calls that had begun go on to their end, and a [watch](crate::Watch::next) until its connection ends. A later call
-    /// has nothing left to do, and returns 0.
+    /// background. Other calls that had begun go on to their end. A later call has nothing left to do, and returns 0.
     ///
     /// ```
     /// # async fn example(client: ringfence_client::Client) {

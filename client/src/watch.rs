@@ -154,9 +154,14 @@ impl Watch {
 
     /// The next event, in the order of revisions. It waits for ever, through failures of nodes and of the whole cluster; only
     /// the first connection has to succeed within 5 s ([`Error::Unavailable`]). [`Error::HistoryGone`] is final: list again,
-    /// and watch from there. Once the client is closed, no connection follows the one that is open: the call then fails with [`Error::Closed`].
+    /// and watch from there. Once the client is closed, it fails with [`Error::Closed`].
     /// Dropping this future loses nothing.
     pub async fn next(&mut self) -> Result<Event, Error> {
+        let cluster = Arc::clone(&self.cluster);
+        cluster.while_open(self.awaited()).await
+    }
+
+    async fn awaited(&mut self) -> Result<Event, Error> {
         if !self.was_connected {
             self.cluster.nodes.resolve().await;
         }
@@ -222,7 +227,6 @@ impl Watch {
 
     /// Connects to a node. Returns why it could not for now, or an error that is final.
     async fn connect(&mut self) -> Result<Option<Why>, Error> {
-        self.cluster.check_open()?;
         let nodes = &self.cluster.nodes;
         let (node, asked) = (nodes.for_watch(), Instant::now());
         let opened = self.open(&node).await;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::FutureExt;
 use ringfence_client::wire::EndReason;
-use ringfence_client::{Client, Consistency, Error, Lease, Loss, State};
+use ringfence_client::{Client, Consistency, Error, Lease, LeaseId, Loss, State};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -113,6 +113,22 @@ async fn what_sleeps_when_the_client_is_closed_ends_at_once() {
         () = answers => unreachable!("it has no end"),
     };
     assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
+}
+
+/// The adoption once went on for 5 s, and the watch for as long as its node had something to tell.
+#[tokio::test]
+async fn an_adoption_and_a_watch_end_when_the_client_is_closed() {
+    let node = ScriptedNode::new().await;
+    let client = Client::connect([node.url()]).unwrap();
+    let (adopts, watches) = (client.clone(), client.clone());
+    let adopting = tokio::spawn(async move { adopts.adopt(LeaseId::random()).await });
+    let _hangs = node.receive().await;
+    let watching = tokio::spawn(async move { watches.watch("a").next().await });
+    let mut stream = node.receive().await;
+    stream.write("HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\nretry: 500\n\n").await;
+    assert_eq!(client.close(SOON).await, 0);
+    assert_eq!(adopting.await.unwrap().unwrap_err(), Error::Closed);
+    assert_eq!(timeout(SOON, watching).await.unwrap().unwrap(), Err(Error::Closed));
 }
 
 #[tokio::test]
