@@ -2,7 +2,8 @@
 //!
 //! A runtime drops its tasks when it ends, and with them leases, acquires that wait, and releases under way. Nobody would tell the
 //! cluster, and others would wait for the time-to-live. So a thread of its own does, and the end of the runtime waits for that: for a
-//! second in all, however many leases there are. Then the program may be over.
+//! second in all, however many leases there are. Then the program may be over. If it goes on, the thread does, too: what comes while
+//! [some requests](AT_ONCE) are under way shares the next one.
 //!
 //! A lease that is dropped after its runtime has ended, on a thread without another one, is waited for in the same way. A task that runs
 //! never waits here: its runtime does the release.
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use ringfence_wire::LeaseId;
+use futures_util::future::join_all;
+use ringfence_wire::{BatchAnswer, BatchRelease, BatchRenew, BatchRequest, LeaseId, MAX_BATCH, Operation};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinSet;
@@ -31,6 +33,8 @@ const WITHIN: Duration = Duration::from_secs(1);
 const ATTEMPT_TIMEOUT: Duration = Duration::from_millis(450);
 /// How often one is tried, at one node or another.
 const ATTEMPTS: usize = 3;
+/// How many requests are under way at once.
+const AT_ONCE: usize = 8;
 /// How long the thread waits for more.
 const LINGERS: Duration = Duration::from_secs(1);
 
@@ -89,12 +93,16 @@ fn run(cluster: &Arc<Cluster>, mut jobs: UnboundedReceiver<Job>) {
     runtime.block_on(async {
         let mut releasing = JoinSet::new();
         loop {
-            match timeout(LINGERS, jobs.recv()).await {
-                Ok(Some(job)) => {
+            while releasing.len() >= AT_ONCE {
+                releasing.join_next().await;
+            }
+            let mut batch = Vec::new();
+            match timeout(LINGERS, jobs.recv_many(&mut batch, MAX_BATCH)).await {
+                Ok(0) => break,
+                Ok(_) => {
                     let cluster = Arc::clone(cluster);
-                    releasing.spawn(async move { release(&cluster, &job).await });
+                    releasing.spawn(async move { release(&cluster, batch).await });
                 }
-                Ok(None) => break,
                 // What comes now, another thread takes.
                 Err(_) => jobs.close(),
             }
@@ -105,7 +113,45 @@ fn run(cluster: &Arc<Cluster>, mut jobs: UnboundedReceiver<Job>) {
     cluster.nodes.forget_connections();
 }
 
-async fn release(cluster: &Cluster, job: &Job) {
+async fn release(cluster: &Cluster, mut jobs: Vec<Job>) {
+    let mut attempts = Attempts::new(&cluster.nodes);
+    for _ in 0..ATTEMPTS {
+        if jobs.len() < 2 {
+            return each_alone(cluster, &jobs).await;
+        }
+        let operations = jobs.iter().map(operation).collect();
+        let request = Request::post("/v1/batch", &BatchRequest { operations });
+        match attempts.attempt(&request, ATTEMPT_TIMEOUT, Response::json::<BatchAnswer>).await {
+            Outcome::Done(BatchAnswer { results }) => {
+                let mut results = results.iter();
+                jobs.retain(|_| results.next().is_none_or(|result| !is_definite(result.status)));
+            }
+            // As by a node that does not know one of the fields.
+            Outcome::Refused(_) => return each_alone(cluster, &jobs).await,
+            Outcome::Limited(..) | Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
+        }
+    }
+}
+
+async fn each_alone(cluster: &Cluster, jobs: &[Job]) {
+    join_all(jobs.iter().map(|job| release_alone(cluster, job))).await;
+}
+
+fn operation(job: &Job) -> Operation {
+    let lease_id = job.lease_id;
+    match job.least {
+        Some(least) => Operation::Renew(BatchRenew { lease_id, ttl_ms: Some(least.ttl()) }),
+        None => Operation::Release(BatchRelease { lease_id }),
+    }
+}
+
+/// Whether a repeat of an operation changes nothing.
+fn is_definite(status: u16) -> bool {
+    // Neither too many requests, nor too long results of others.
+    status < 500 && ![413, 429].contains(&status)
+}
+
+async fn release_alone(cluster: &Cluster, job: &Job) {
     match job.least {
         Some(least) => {
             let renewal = renewal(job.lease_id, Some(least.ttl()));

@@ -6,6 +6,7 @@ mod scripted {
     mod acquire;
     mod batch;
     mod close;
+    mod last;
     mod lead;
     mod leader;
     mod left;
