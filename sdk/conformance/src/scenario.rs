@@ -78,6 +78,7 @@ scenarios! {
     "failed-hint-passed-over" Quick [] played nodes::failed_hint;
     "vanished-node-is-left" Quick [] played nodes::vanished;
     "node-with-a-hung-thread-is-left" Quick [] played nodes::thread_hangs;
+    "wait-is-left-only-for-another" Quick [] played nodes::left_for_another;
     "invalid-key-sends-nothing" Quick [] played acquire::invalid;
     "many-leases-one-renewal" Quick [] played holding::many_leases;
     "renew-answered-past-deadline-stays-lost" Standard [] played loss::late_renewal;

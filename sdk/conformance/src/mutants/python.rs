@@ -87,6 +87,10 @@ mutants! {
         "_THREADS_RUN = {\"ringfence-within-ms\": \"1000\"}"
         => "_THREADS_RUN: dict[str, str] = {}"
         fails ["node-with-a-hung-thread-is-left"];
+    "wait-is-left-for-nothing" "_server.py"
+        "                call.is_left = True\n"
+        => ""
+        fails ["wait-is-left-only-for-another"];
     "checks-no-key" "_wire.py"
         "        check_key(claim.key, field)\n"
         => ""
@@ -197,7 +201,7 @@ mutants! {
         fails ["many-calls-each-their-own-answer"];
     "cancelled-ends-all" "_engine.py"
         "            self._give_back(task)\n            # For a second"
-        => "            for one in list(self._pending):\n                one.cancel()\n            # For a second"
+        => "            self._is_settling = True\n            for one in list(self._pending):\n                one.cancel()\n            # For a second"
         fails ["many-calls-one-cancelled"];
     "one-refusal-is-for-all" "_batch.py"
         "        for call, part in zip(calls, _split(response, len(calls)), strict=True):"

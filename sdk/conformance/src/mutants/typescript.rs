@@ -87,6 +87,10 @@ mutants! {
         "const THREADS_RUN = { \"ringfence-within-ms\": \"1000\" };"
         => "const THREADS_RUN = {};"
         fails ["node-with-a-hung-thread-is-left"];
+    "wait-is-left-for-nothing" "attempts.ts"
+        "      this.#left.push(broken);\n"
+        => "      broken.stop(new Failure(true, \"it is left\"));\n"
+        fails ["wait-is-left-only-for-another"];
     "checks-no-key" "options.ts"
         "  const checked = text(key, field, 512);\n"
         => "  return key;\n  const checked = text(key, field, 512);\n"

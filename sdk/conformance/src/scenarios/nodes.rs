@@ -5,9 +5,11 @@ use std::time::Duration;
 use anyhow::{bail, ensure};
 use serde_json::json;
 
+use crate::adapter::Call;
 use crate::front::Front;
 use crate::front::act::Act;
 use crate::front::log::Asked;
+use crate::rival::Rival;
 use crate::stage::Stage;
 
 /// How often a client may ask elsewhere until it has found out that the leader's URL works.
@@ -55,13 +57,37 @@ pub(crate) async fn thread_hangs(stage: &mut Stage) -> anyhow::Result<()> {
     is_left(stage, Front::block).await
 }
 
-/// A wait goes on elsewhere when `fall_ill` has come over its node.
-async fn is_left(stage: &mut Stage, fall_ill: impl Fn(&Front, bool)) -> anyhow::Result<()> {
+/// The cluster takes a place away soon after the connection of its wait was closed.
+pub(crate) async fn left_for_another(stage: &mut Stage) -> anyhow::Result<()> {
+    let (rival, acquiring, put) = waits(stage).await?;
+    stage.play(|asked| if asked.is_put() { Act::hang() } else { Act::pass() });
+    stage.fronts[put.front].block(true);
+    let is_later = |again: &Asked| again.index > put.index && again.is_put();
+    stage.seen_many(2, "the same is asked elsewhere, and once more", is_later).await?;
+    let is_over = stage.shared.log.all()[put.index].is_over;
+    ensure!(!is_over, "it left its wait before another node had answered");
+    stage.play(|_| Act::pass());
+    stage.fronts[put.front].block(false);
+    stage.rival_leaves(rival).await?;
+    let lease = crate::stage::lease(acquiring.answer().await?)?;
+    ensure!(stage.only_put_id()? == lease.id, "it lost its place");
+    stage.release("L").await?;
+    stage.is_free().await
+}
+
+/// A rival has the key, and the client waits for it with this PUT.
+async fn waits(stage: &mut Stage) -> anyhow::Result<(Rival, Call, Asked)> {
     let rival = stage.rival().await?;
     stage.open(&[0, 1]).await?;
     let acquiring = stage.begin_acquire(json!({})).await?;
     let put =
         stage.seen("a PUT waits", |put| put.is_put() && put.body["wait_ms"].as_u64() > Some(1_000)).await?;
+    Ok((rival, acquiring, put))
+}
+
+/// A wait goes on elsewhere when `fall_ill` has come over its node.
+async fn is_left(stage: &mut Stage, fall_ill: impl Fn(&Front, bool)) -> anyhow::Result<()> {
+    let (rival, acquiring, put) = waits(stage).await?;
     fall_ill(&stage.fronts[put.front], true);
     let is_later = |again: &Asked| again.index > put.index && again.is_put() && again.front != put.front;
     let elsewhere = stage.seen("the same is asked elsewhere", is_later).await?;
