@@ -161,7 +161,8 @@ export class Client implements AsyncDisposable {
         // A candidate may wait for as long as others lead.
         lease = await this.#acquire(keys, lock, () => {});
       } catch (error) {
-        if (!(error instanceof UnavailableError || error instanceof UnknownError)) {
+        // A lease may be revoked, or end, before it is known here.
+        if (![UnavailableError, UnknownError, LostError].some((kind) => error instanceof kind)) {
           throw error;
         }
         this.#report("a campaign failed for now", error, onError);
@@ -231,14 +232,16 @@ export class Client implements AsyncDisposable {
     const end = new Promise<void>((resolve) => {
       timer = setTimeout(resolve, Math.min(withinMs, LONGEST_MS));
     });
-    for (const stop of this.#calls.keys()) {
-      stop.stop(new ClosedError());
-    }
-    for (const release of [...leases]) {
-      release.take();
-    }
-    await Promise.race([Promise.allSettled(this.#calls.values()), end]);
-    const left = (await cluster.settled(end)).map(({ keys }) => keys);
+    const giveBack = () => {
+      for (const stop of this.#calls.keys()) {
+        stop.stop(new ClosedError());
+      }
+      for (const release of [...leases]) {
+        release.take();
+      }
+      return Promise.allSettled(this.#calls.values());
+    };
+    const left = (await cluster.settled(giveBack, end)).map(({ keys }) => keys);
     clearTimeout(timer);
     cluster.stop.stop(new ClosedError());
     keeper.clear();

@@ -86,13 +86,17 @@ export class Cluster {
     this.#background.set(done, lease);
   }
 
-  /** Waits until nothing is left in the background, or until `end`. Returns the leases that are not given back, as far as is known. */
-  async settled(end: Promise<void>): Promise<Named[]> {
+  /**
+   * Waits for `work`, which gives back what is held, and until nothing is left in the background, or until `end`. Returns the leases that are not
+   * given back, as far as is known.
+   */
+  async settled(work: () => Promise<unknown>, end: Promise<void>): Promise<Named[]> {
     let isOver = false;
     void end.then(() => {
       isOver = true;
     });
     this.#failed = new Map();
+    await Promise.race([work(), end]);
     while (this.#background.size > 0 && !isOver) {
       await Promise.race([Promise.all(this.#background.keys()), end]);
     }

@@ -85,7 +85,7 @@ export class Release {
 
   /** Releases it in the name of the client. */
   take(): void {
-    this.#isTaken = this.#end === undefined;
+    this.#isTaken ||= this.#end === undefined;
     // Its outcome is among those that `close` waits for.
     void this.release().catch(() => undefined);
   }
