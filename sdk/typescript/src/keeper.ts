@@ -19,7 +19,7 @@ import type { Cluster } from "./cluster.js";
 import type { Held } from "./held.js";
 import { lossOf } from "./outcome.js";
 import type { Request } from "./server.js";
-import type { Warn } from "./warn.js";
+import { textOf, type Warn } from "./warn.js";
 import { type Problem, type RenewalResult, readRenewals } from "./wire.js";
 
 /** The most leases that one request may renew. */
@@ -142,30 +142,39 @@ export class Keeper {
 
   /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
   async #renew(all: Kept[]): Promise<void> {
+    for (const kept of all) {
+      kept.inFlight = true;
+    }
+    let pauseMs = 0;
     try {
-      await this.#renewAll(all);
-    } catch {
-      // The client is closed.
-      return;
+      pauseMs = await this.#renewAll(all);
+    } catch (error) {
+      if (this.#cluster.stop.isStopped) {
+        return;
+      }
+      this.#warn("RINGFENCE_RENEWAL", `a renewal has failed: ${textOf(error)}`);
+    } finally {
+      const since = now(this.#cluster.clock);
+      for (const kept of all) {
+        kept.inFlight = false;
+        kept.pause = { since, ms: Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs) };
+      }
     }
     this.#look();
   }
 
-  async #renewAll(all: Kept[]): Promise<void> {
-    for (const kept of all) {
-      kept.inFlight = true;
-    }
+  /** Returns how long the cluster asks to wait before the next renewal. */
+  async #renewAll(all: Kept[]): Promise<number> {
     const ttlMs = Math.min(...all.map(({ held }) => held.lifetime.ttlMs));
     const timeMs = Math.min(ttlMs / 4, ATTEMPT_MS);
     const attempts = new Attempts(this.#cluster.nodes, this.#cluster.stop);
     attempts.longestPauseMs = timeMs / 2;
     attempts.keepsAlive = false;
-    let pauseMs = 0;
     for (;;) {
       const at = now(this.#cluster.clock);
       const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look(at) === undefined);
       if (live.length === 0) {
-        break;
+        return 0;
       }
       const leaseIds = live.map(({ held }) => held.leaseId);
       const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds }, isApart: "renewal" };
@@ -176,25 +185,19 @@ export class Keeper {
           learn(held, outcome.response.sent, outcome.value[index], learnt);
         });
         this.#tell(outcome.value);
-        break;
+        return 0;
       }
       const why = "problem" in outcome ? outcome.problem.detail : outcome.why;
       for (const { held } of live) {
         held.failed(why);
       }
       if (outcome.is === "limited") {
-        pauseMs = Math.min(outcome.retryAfterMs, ttlMs / 6);
-        break;
+        return Math.min(outcome.retryAfterMs, ttlMs / 6);
       }
       if (outcome.is === "refused") {
         this.#tell([outcome]);
-        break;
+        return 0;
       }
-    }
-    const since = now(this.#cluster.clock);
-    for (const kept of all) {
-      kept.inFlight = false;
-      kept.pause = { since, ms: Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs) };
     }
   }
 
@@ -226,8 +229,7 @@ function learn(held: Held, sent: Moment, result: RenewalResult | undefined, at: 
   const loss = lossOf(result.problem);
   if (loss === undefined) {
     held.failed(result.problem.detail);
-  }
-  if (loss !== undefined) {
+  } else {
     held.lose(loss, at);
   }
 }
