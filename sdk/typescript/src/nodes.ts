@@ -83,7 +83,7 @@ export class Nodes {
     urls.forEach((url, index) => {
       const parsed = parseUrl(url, `urls[${index}]`, encryption !== undefined);
       if (this.#find(addressOf(parsed)) === undefined) {
-        this.#nodes.push(new Node(new Server(parsed, encryption, clock, this.#places), true));
+        this.#add(parsed, true);
       }
     });
     const [first] = this.#nodes;
@@ -241,7 +241,17 @@ export class Nodes {
     if (known !== undefined || !mayLearn || this.#nodes.length >= this.#configured + MAX_LEARNED) {
       return known;
     }
-    const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), false);
+    return this.#add(url, false);
+  }
+
+  #add(url: URL, isConfigured: boolean): Node {
+    const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), isConfigured);
+    // A call whose own time is over does not say so.
+    node.server.pulse.onSilent = (since) => {
+      if (node.isHealthy) {
+        this.failed(node, since);
+      }
+    };
     this.#nodes.push(node);
     return node;
   }

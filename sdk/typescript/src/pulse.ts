@@ -41,6 +41,9 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
+  /** Is told each time that the server was found silent, and since when, also if nobody waits for it any more. */
+  onSilent: (since: number) => void = () => {};
+
   /** `probe` rejects within a bound if the server does not answer that it works. */
   constructor(probe: () => Promise<unknown>) {
     this.#probe = probe;
@@ -121,6 +124,7 @@ export class Pulse {
     this.#asked = asked;
     this.#isProbing = true;
     if (!(await this.#answers())) {
+      this.onSilent(asked);
       this.#silence(asked);
     }
     this.#isProbing = false;
