@@ -14,6 +14,7 @@
  */
 
 import { ATTEMPT_MS, Attempts } from "./attempts.js";
+import { Bag } from "./bag.js";
 import { elapsed, type Moment, now } from "./clock.js";
 import type { Cluster } from "./cluster.js";
 import type { Held } from "./held.js";
@@ -27,8 +28,11 @@ const MAX_BATCH = 1_000;
 /** The longest sleep: timers stand still while the machine sleeps. */
 const MAX_SLEEP_MS = 1_000;
 
-interface Kept {
+/** A lease that is looked after. */
+export interface Kept {
   readonly held: Held;
+  /** Whether it keeps the process alive. */
+  isAwake: boolean;
   /** Whether a call for it is under way. */
   inFlight: boolean;
   /** A pause since the last call, which may have been in vain, or so slow that the lease is due again. */
@@ -38,9 +42,9 @@ interface Kept {
 export class Keeper {
   readonly #cluster: Cluster;
   readonly #warn: Warn;
-  readonly #kept = new Map<string, Kept>();
-  /** Those that keep the process alive. */
-  readonly #awake = new Set<Held>();
+  readonly #kept = new Bag<Kept>();
+  /** How many keep the process alive. */
+  #awake = 0;
   /** Why the cluster refused to renew when it was asked last. */
   #refusal: string | undefined;
   #timer: NodeJS.Timeout | undefined;
@@ -56,37 +60,48 @@ export class Keeper {
 
   /** Looks after this lease from now on, until it is lost or removed. */
   add(held: Held, at: Moment = now(this.#cluster.clock)): void {
-    const kept = { held, inFlight: false, pause: { since: at, ms: 0 } };
-    this.#kept.set(held.leaseId, kept);
-    if (held.lifetime.renews) {
-      this.#awake.add(held);
-    }
+    const kept = { held, isAwake: held.lifetime.renews, inFlight: false, pause: { since: at, ms: 0 } };
+    held.kept = this.#kept.add(kept);
+    this.#awake += Number(kept.isAwake);
     this.#lookIn(this.#waitMs(kept, at));
     this.#keepAwake();
   }
 
   remove(held: Held): void {
-    if (this.#kept.get(held.leaseId)?.held === held) {
-      this.#kept.delete(held.leaseId);
-    }
     this.unref(held);
+    held.kept?.remove();
+    held.kept = undefined;
+  }
+
+  /** Leaves this lease to another handle of it. */
+  leave(leaseId: string): void {
+    for (const { held } of this.#kept.values()) {
+      if (held.leaseId === leaseId) {
+        this.remove(held);
+      }
+    }
   }
 
   /** It does not keep the process alive any more. */
   unref(held: Held): void {
-    this.#awake.delete(held);
-    this.#keepAwake();
+    const kept = held.kept?.value;
+    if (kept?.isAwake) {
+      kept.isAwake = false;
+      this.#awake -= 1;
+      this.#keepAwake();
+    }
   }
 
   /** Nothing is looked after any more. */
   clear(): void {
-    this.#kept.clear();
-    this.#awake.clear();
+    for (const { held } of this.#kept.values()) {
+      this.remove(held);
+    }
     clearTimeout(this.#timer);
   }
 
   #keepAwake(): void {
-    if (this.#awake.size > 0) {
+    if (this.#awake > 0) {
       this.#timer?.ref();
     } else {
       this.#timer?.unref();
@@ -123,7 +138,7 @@ export class Keeper {
         this.remove(held);
       }
     }
-    const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && pausesMs(kept, at) <= 0);
+    const ready = this.#kept.values().filter((kept) => !kept.inFlight && pausesMs(kept, at) <= 0);
     if (ready.some(({ held }) => this.#dueInMs(held, at) <= 0)) {
       const due = ready.filter(({ held }) => this.#dueInMs(held, at) <= held.lifetime.ttlMs / 6);
       this.#jitter = Math.random();
@@ -172,7 +187,7 @@ export class Keeper {
     attempts.keepsAlive = false;
     for (;;) {
       const at = now(this.#cluster.clock);
-      const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look(at) === undefined);
+      const live = all.filter(({ held }) => held.kept !== undefined && held.look(at) === undefined);
       if (live.length === 0) {
         return 0;
       }

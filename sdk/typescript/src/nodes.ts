@@ -117,11 +117,12 @@ export class Nodes {
     return this.#nodes.some((other) => other !== node && other.isUsable);
   }
 
-  /** Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why. */
-  async resolve(): Promise<void> {
-    if (this.best.server.target.isResolved) {
-      return;
-    }
+  /** Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why. `undefined` if one can now. */
+  resolve(): Promise<void> | undefined {
+    return this.best.server.target.isResolved ? undefined : this.#resolve();
+  }
+
+  async #resolve(): Promise<void> {
     const lookups = this.#nodes.map((node) => node.server.target.resolve());
     let timer: NodeJS.Timeout | undefined;
     const timeout = new Promise<void>((resolve) => {

@@ -5,6 +5,7 @@ import { once } from "node:events";
 import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
+import { Bag } from "../src/bag.js";
 import { now, systemClock } from "../src/clock.js";
 import { Cluster } from "../src/cluster.js";
 import { Held } from "../src/held.js";
@@ -203,7 +204,7 @@ describe("ending", { concurrency: 4 }, () => {
     await using played = await Played.start(() => undefined);
     const cluster = new Cluster(new Nodes([played.url], undefined, systemClock), systemClock);
     const warn = () => {};
-    const owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Set<Release>() };
+    const owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Bag<Release>() };
     const granted = { leaseId: randomUUID(), token: 1, ttlMs: 60_000, expiresInMs: 60_000, keys: [] };
     const at = now(systemClock);
     const held = new Held(granted, new Lifetime({ grant: granted, sent: at }), systemClock);
