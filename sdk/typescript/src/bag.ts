@@ -2,8 +2,7 @@
  * What is under way, in the order in which it began. Whatever is added can be taken out again, at no cost.
  *
  * A `Set` or a `Map` will not do where calls come and go: it makes itself a new table every few changes, each table names its successor, and so the
- * first that has become old keeps all later ones, with all that was in them, until the next full collection. That was a fifth of the time of a
- * busy client.
+ * first that has become old keeps all later ones, with all that was in them, until the next full collection.
  */
 
 /** Where something is in a bag. */

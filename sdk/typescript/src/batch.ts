@@ -34,7 +34,7 @@ export function isBatched(request: Request): request is Batched {
   return request.operation !== undefined;
 }
 
-/** One that waits, or is under way. */
+/** One that waits, or is under way. A class, as is `Part`: V8 makes the objects of a literal old from the start if those of the first calls were. */
 class Call {
   readonly request: Batched;
   readonly text: string;

@@ -45,7 +45,7 @@ export class Keeper {
   readonly #kept = new Bag<Kept>();
   /** How many keep the process alive. */
   #awake = 0;
-  /** Why the cluster refused to renew when it was asked last. */
+  /** Why leases were not renewed the last time, if they were not. */
   #refusal: string | undefined;
   #timer: NodeJS.Timeout | undefined;
   #looksAt = Number.POSITIVE_INFINITY;
@@ -167,7 +167,7 @@ export class Keeper {
       if (this.#cluster.stop.isStopped) {
         return;
       }
-      this.#warn("RINGFENCE_RENEWAL", `a renewal has failed: ${textOf(error)}`);
+      this.#say(textOf(error));
     } finally {
       const since = now(this.#cluster.clock);
       for (const kept of all) {
@@ -220,10 +220,14 @@ export class Keeper {
   #tell(results: readonly (RenewalResult | { readonly problem: Problem })[]): void {
     const refused = results.flatMap((result) => ("problem" in result ? [result.problem] : []));
     const problem = refused.find((problem) => lossOf(problem) === undefined);
-    if (problem !== undefined && problem.detail !== this.#refusal) {
-      this.#warn("RINGFENCE_RENEWAL", `leases are not renewed: ${problem.detail}`);
+    this.#say(problem?.detail);
+  }
+
+  #say(why: string | undefined): void {
+    if (why !== undefined && why !== this.#refusal) {
+      this.#warn("RINGFENCE_RENEWAL", `leases are not renewed: ${why}`);
     }
-    this.#refusal = problem?.detail;
+    this.#refusal = why;
   }
 }
 

@@ -137,9 +137,19 @@ describe("holding", { concurrency: 4 }, () => {
     await using it = new Client({ urls: [played.url], clock, onWarning: (_, text) => void warnings.push(text) });
     const lease = await it.acquire("a", { ttl: 3_000 });
     await until("it is renewed again", () => played.received.filter(isRenewal).length > 2);
-    assert.deepEqual(warnings, ["a renewal has failed: Error: the clock is broken"]);
+    assert.deepEqual(warnings, ["leases are not renewed: Error: the clock is broken"]);
     assert.notEqual(lease.state, "lost");
     await released(lease);
+  });
+
+  test("a lease that was adopted twice is renewed once", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const lease = await it.acquire("a", { ttl: 3_000 });
+    const others = [await it.adopt(lease.leaseId), await it.adopt(lease.leaseId)];
+    const renewal = await until("it is renewed", () => played.received.find(isRenewal));
+    assert.deepEqual(renewal.body.lease_ids, [lease.leaseId]);
+    await released(lease, ...others);
   });
 
   test("a renewal that hangs is sent to the next node in time", async () => {
