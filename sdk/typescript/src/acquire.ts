@@ -52,8 +52,11 @@ const UNUSED = Symbol("unused");
 
 /** Acquires, under one id after the other. Throws a `RingfenceError`, or the reason of `stop`. */
 export async function acquire(cluster: Cluster, request: LockRequest, told: Told, stop?: Stop): Promise<Confirmation> {
-  // A lookup is not part of the wait.
-  await orStop(cluster.nodes.resolve(), stop);
+  const lookup = cluster.nodes.resolve();
+  if (lookup !== undefined) {
+    // It is not part of the wait.
+    await orStop(lookup, stop);
+  }
   const begun = performance.now();
   const leftMs = () => Math.max(request.waitMs - (performance.now() - begun), 0);
   const backoff = new Backoff();

@@ -4,6 +4,7 @@
  * **Doubt is sticky.** If one attempt may have been done, the outcome *not done* of a repeat says nothing about it, nor does a denial; only
  * *done* or *refused* resolves it. All attempts of a call together take 5 s, far less than the 60 s after which the cluster may forget an id.
  */
+import { isBatched } from "./batch.js";
 import {
   LostError,
   RejectedError,
@@ -148,11 +149,10 @@ export class Attempts {
     }
     this.#stop?.throwIfStopped();
     const hasAnother = () => this.#nodes.hasUsableBesides(node);
-    if (request.operation === undefined || turn !== undefined) {
+    if (!isBatched(request) || turn !== undefined) {
       return await this.#sendAlone(node, request, timeMs, hasAnother);
     }
-    const batched = { ...request, operation: request.operation };
-    const response = await node.server.batcher.send(batched, timeMs, this.#stop, hasAnother);
+    const response = await node.server.batcher.send(request, timeMs, this.#stop, hasAnother);
     if (response !== undefined) {
       return response;
     }
@@ -264,8 +264,11 @@ export class Attempts {
    * is held here goes on where no attempt can help: certificates may be replaced while it is.
    */
   async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>, isHeld = true): Promise<Done<T>> {
-    // The time for that is not taken from the attempts.
-    await orStop(this.#nodes.resolve(), this.#stop);
+    const lookup = this.#nodes.resolve();
+    if (lookup !== undefined) {
+      // Its time is not taken from the attempts.
+      await orStop(lookup, this.#stop);
+    }
     const begun = performance.now();
     for (;;) {
       const leftMs = Math.max(retryMs - (performance.now() - begun - this.idleMs), 100);

@@ -13,6 +13,7 @@
  * example by a proxy's limit or by a node that does not know a field, each call is sent alone. A call that is given up leaves the others alone; only
  * when all are given up, the request is.
  */
+import type { Moment } from "./clock.js";
 import { Failure, type Request, type Response, type Server } from "./server.js";
 import { Stop } from "./stop.js";
 import { readProblem, readResults } from "./wire.js";
@@ -28,16 +29,75 @@ export interface Batched extends Request {
   readonly operation: object;
 }
 
-interface Call {
+/** Whether it may. */
+export function isBatched(request: Request): request is Batched {
+  return request.operation !== undefined;
+}
+
+/** One that waits, or is under way. A class, as is `Part`: V8 makes the objects of a literal old from the start if those of the first calls were. */
+class Call {
   readonly request: Batched;
   readonly text: string;
   readonly timeMs: number;
   readonly hasAnother: () => boolean;
-  readonly resolve: (response: Response | undefined) => void;
-  readonly reject: (error: unknown) => void;
-  isGone: boolean;
+  readonly #resolve: (response: Response | undefined) => void;
+  readonly #reject: (error: unknown) => void;
+  isGone = false;
+  /** No longer listens to what stops it. */
+  ignore: (() => void) | undefined;
   /** Tells the request that it is in. */
-  left: (reason: unknown) => void;
+  left: ((reason: unknown) => void) | undefined;
+
+  constructor(
+    request: Batched,
+    timeMs: number,
+    hasAnother: () => boolean,
+    resolve: (response: Response | undefined) => void,
+    reject: (error: unknown) => void,
+  ) {
+    this.request = request;
+    this.text = JSON.stringify(request.operation);
+    this.timeMs = timeMs;
+    this.hasAnother = hasAnother;
+    this.#resolve = resolve;
+    this.#reject = reject;
+  }
+
+  resolve(response: Response | undefined): void {
+    this.ignore?.();
+    this.#resolve(response);
+  }
+
+  reject(error: unknown): void {
+    this.ignore?.();
+    this.#reject(error);
+  }
+
+  giveUp(reason: unknown): void {
+    this.isGone = true;
+    this.left?.(reason);
+    this.reject(reason);
+  }
+}
+
+/** What one operation of a batch was answered with. */
+class Part implements Response {
+  readonly sent: Moment;
+  readonly status: number;
+  readonly leader: string | undefined;
+  readonly cluster: string | undefined;
+  readonly retryAfterMs: number | undefined;
+  readonly body = "";
+  readonly json: unknown;
+
+  constructor({ sent, leader, cluster, retryAfterMs }: Response, status: number, json: unknown) {
+    this.sent = sent;
+    this.status = status;
+    this.leader = leader;
+    this.cluster = cluster;
+    this.retryAfterMs = retryAfterMs;
+    this.json = json;
+  }
 }
 
 export class Batcher {
@@ -62,27 +122,8 @@ export class Batcher {
     hasAnother: () => boolean,
   ): Promise<Response | undefined> {
     return new Promise((resolve, reject) => {
-      const ignore = stop?.listen((reason) => {
-        call.isGone = true;
-        call.left(reason);
-        reject(reason);
-      });
-      const call: Call = {
-        request,
-        text: JSON.stringify(request.operation),
-        timeMs,
-        hasAnother,
-        resolve: (response) => {
-          ignore?.();
-          resolve(response);
-        },
-        reject: (error) => {
-          ignore?.();
-          reject(error);
-        },
-        isGone: false,
-        left: () => {},
-      };
+      const call = new Call(request, timeMs, hasAnother, resolve, reject);
+      call.ignore = stop?.listen((reason) => call.giveUp(reason));
       this.#queue.push(call);
       this.#soon();
     });
@@ -208,7 +249,7 @@ export class Batcher {
     try {
       return readResults(JSON.parse(body), count).map((result) =>
         // The others' results left no room for this one, which was not done.
-        result.status === 413 ? undefined : { ...response, status: result.status, body: "", json: result.body },
+        result.status === 413 ? undefined : new Part(response, result.status, result.body),
       );
     } catch (error) {
       throw new Failure(true, `${this.#server}: unreadable response to a batch: ${(error as Error).message}`);

@@ -43,7 +43,7 @@ export function fenced<Data, Result>(
     try {
       return await client.using(keys(job), { ...usual, ...(stop === undefined ? {} : { signal: stop }) }, body);
     } catch (error) {
-      const { kind } = error as Partial<RingfenceError>;
+      const kind = (error as Partial<RingfenceError> | null | undefined)?.kind;
       if (delay === undefined || isWorking || (kind !== "Held" && kind !== "TimedOut")) {
         throw error;
       }

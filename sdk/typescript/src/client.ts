@@ -1,6 +1,7 @@
 /** The client. */
 import { setMaxListeners } from "node:events";
 import { acquire, type Told } from "./acquire.js";
+import { Bag } from "./bag.js";
 import { type Clock, now, systemClock } from "./clock.js";
 import { Cluster } from "./cluster.js";
 import {
@@ -69,7 +70,7 @@ export class Client implements AsyncDisposable {
   /** What belongs to each handle. */
   readonly #leases = new WeakMap<Lease, Release>();
   /** The calls that are under way, and what stops each. */
-  readonly #calls = new Map<Stop, Promise<unknown>>();
+  readonly #calls = new Bag<{ readonly stop: Stop; readonly working: Promise<unknown> }>();
   #closing: Promise<Closed> | undefined;
   /** When it warned of an acquire that waits. */
   #warnedAt = Number.NEGATIVE_INFINITY;
@@ -80,7 +81,7 @@ export class Client implements AsyncDisposable {
     const clock: Clock = options.clock ?? systemClock;
     const cluster = new Cluster(new Nodes(urls, encryption, clock), clock);
     this.#tell = tell;
-    this.#owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Set() };
+    this.#owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Bag() };
   }
 
   /**
@@ -161,7 +162,8 @@ export class Client implements AsyncDisposable {
         // A candidate may wait for as long as others lead.
         lease = await this.#acquire(keys, lock, () => {});
       } catch (error) {
-        if (!(error instanceof UnavailableError || error instanceof UnknownError)) {
+        // A lease may be revoked, or end, before it is known here.
+        if (![UnavailableError, UnknownError, LostError].some((kind) => error instanceof kind)) {
           throw error;
         }
         this.#report("a campaign failed for now", error, onError);
@@ -202,6 +204,7 @@ export class Client implements AsyncDisposable {
     const confirmation = await this.#call(options.signal, timeoutMs, (stop) =>
       this.#owner.cluster.renew(id, undefined, stop, false),
     );
+    this.#owner.keeper.leave(id);
     return this.#hold(confirmation, new Lifetime(confirmation, renews, maxHoldMs), 0);
   }
 
@@ -231,14 +234,16 @@ export class Client implements AsyncDisposable {
     const end = new Promise<void>((resolve) => {
       timer = setTimeout(resolve, Math.min(withinMs, LONGEST_MS));
     });
-    for (const stop of this.#calls.keys()) {
-      stop.stop(new ClosedError());
-    }
-    for (const release of [...leases]) {
-      release.take();
-    }
-    await Promise.race([Promise.allSettled(this.#calls.values()), end]);
-    const left = (await cluster.settled(end)).map(({ keys }) => keys);
+    const giveBack = () => {
+      for (const { stop } of this.#calls.values()) {
+        stop.stop(new ClosedError());
+      }
+      for (const release of leases.values()) {
+        release.take();
+      }
+      return Promise.allSettled(this.#calls.values().map(({ working }) => working));
+    };
+    const left = (await cluster.settled(giveBack, end)).map(({ keys }) => keys);
     clearTimeout(timer);
     cluster.stop.stop(new ClosedError());
     keeper.clear();
@@ -281,11 +286,11 @@ export class Client implements AsyncDisposable {
         ? undefined
         : setTimeout(() => stop.stop(new TimedOutError(timeoutMs, "timeout")), Math.min(timeoutMs, LONGEST_MS));
     const working = work(stop);
-    this.#calls.set(stop, working);
+    const link = this.#calls.add({ stop, working });
     try {
       return await working;
     } finally {
-      this.#calls.delete(stop);
+      link.remove();
       clearTimeout(timer);
       ignore();
     }
@@ -294,7 +299,7 @@ export class Client implements AsyncDisposable {
   /** Warns of an acquire that has waited for long, and says for whom: perhaps for this very client. */
   async #waits(keys: readonly string[]): Promise<void> {
     const { cluster, leases, warn } = this.#owner;
-    const own = new Map([...leases].map(({ held }) => [held.token, held.keys]));
+    const own = new Map(leases.values().map(({ held }) => [held.token, held.keys]));
     const isForItself = [...own.values()].some((held) => held.some((key) => keys.includes(key)));
     // One of many that wait is enough, unless it waits for ever.
     if (!isForItself && performance.now() - this.#warnedAt < WARN_INTERVAL_MS) {

@@ -27,17 +27,43 @@ export interface Moment {
 /** Where uptime counts whole seconds, a smaller lead says nothing. */
 const COARSE_MS = process.platform === "linux" ? 0 : 1_000;
 
+/** For how long a reading of the uptime is good: far less than one of its steps. */
+const GOOD_MS = 1;
+
+/**
+ * The uptime, which costs as much to read as the rest of a call. So it is read again only once a millisecond has passed, by the monotonic clock or
+ * by the wall clock: that counts what the machine sleeps, too.
+ */
+export function sparingly(read: () => number, monotonic: () => number, wall: () => number): () => number {
+  let [readAt, wallAt] = [Number.NEGATIVE_INFINITY, 0];
+  let last = 0;
+  return () => {
+    const [at, wallNow] = [monotonic(), wall()];
+    if (at - readAt >= GOOD_MS || Math.abs(wallNow - wallAt) > GOOD_MS) {
+      [readAt, wallAt] = [at, wallNow];
+      last = read();
+    }
+    return last;
+  };
+}
+
+function readUptime(): number {
+  try {
+    return uptime() * 1_000;
+  } catch {
+    // A sandbox hides it.
+    return 0;
+  }
+}
+
 /** The clocks of this machine. */
 export const systemClock: Clock = {
   monotonic: () => performance.now(),
-  uptime: () => {
-    try {
-      return uptime() * 1_000;
-    } catch {
-      // A sandbox hides it.
-      return 0;
-    }
-  },
+  uptime: sparingly(
+    readUptime,
+    () => performance.now(),
+    () => Date.now(),
+  ),
 };
 
 export function now(clock: Clock): Moment {

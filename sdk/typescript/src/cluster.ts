@@ -1,5 +1,6 @@
 /** Calls to the cluster, as a client and its leases share them. */
 import { Attempts, RETRY_MS } from "./attempts.js";
+import { Bag } from "./bag.js";
 import type { Clock } from "./clock.js";
 import { LostError } from "./errors.js";
 import type { Confirmation } from "./lifetime.js";
@@ -24,7 +25,7 @@ export class Cluster {
   /** Stops what goes on in the background. */
   readonly stop = new Stop();
   /** What goes on in the background, and for which lease. */
-  readonly #background = new Map<Promise<void>, Named>();
+  readonly #background = new Bag<{ readonly done: Promise<void>; readonly lease: Named }>();
   /** Those of which the last call failed while the client was being closed. */
   #failed: Map<string, Named> | undefined;
 
@@ -72,7 +73,7 @@ export class Cluster {
   /** Work that gives back a lease, and that the client waits for when it is closed. Its failure is of no other consequence. */
   background(work: Promise<void>, lease: Named): void {
     const ended = (hasFailed: boolean) => {
-      this.#background.delete(done);
+      link.remove();
       if (hasFailed) {
         this.#failed?.set(lease.leaseId, lease);
       } else {
@@ -83,21 +84,25 @@ export class Cluster {
       () => ended(false),
       (error) => ended(!(error instanceof LostError)),
     );
-    this.#background.set(done, lease);
+    const link = this.#background.add({ done, lease });
   }
 
-  /** Waits until nothing is left in the background, or until `end`. Returns the leases that are not given back, as far as is known. */
-  async settled(end: Promise<void>): Promise<Named[]> {
+  /**
+   * Waits for `work`, which gives back what is held, and until nothing is left in the background, or until `end`. Returns the leases that are not
+   * given back, as far as is known.
+   */
+  async settled(work: () => Promise<unknown>, end: Promise<void>): Promise<Named[]> {
     let isOver = false;
     void end.then(() => {
       isOver = true;
     });
     this.#failed = new Map();
+    await Promise.race([work(), end]);
     while (this.#background.size > 0 && !isOver) {
-      await Promise.race([Promise.all(this.#background.keys()), end]);
+      await Promise.race([Promise.all(this.#background.values().map(({ done }) => done)), end]);
     }
     const left = new Map(this.#failed);
-    for (const lease of this.#background.values()) {
+    for (const { lease } of this.#background.values()) {
       left.set(lease.leaseId, lease);
     }
     return [...left.values()];

@@ -8,6 +8,7 @@ import { Agent, type ClientRequest, type ClientRequestArgs } from "node:http";
 import { isIP, type Socket } from "node:net";
 import { connect as connectTls, type PeerCertificate, type SecureContext, type TLSSocket } from "node:tls";
 import type { Target } from "./dial.js";
+import type { Stop } from "./stop.js";
 import { limit } from "./timers.js";
 import { type Turn, Turns } from "./turns.js";
 
@@ -34,11 +35,6 @@ export class Places {
   /** How many connections are about to give theirs up. */
   #leaving = 0;
 
-  /** Whether somebody waits for one. */
-  get areShort(): boolean {
-    return this.#turns.waiting > 0;
-  }
-
   /** Whether a connection that is not in use is to give its place up. */
   get needRoom(): boolean {
     return this.#turns.waiting > this.#leaving;
@@ -53,8 +49,8 @@ export class Places {
     socket.destroy();
   }
 
-  /** A place, within the time that connecting may take. */
-  async take(): Promise<Turn> {
+  /** A place, within this time, unless who asks is gone before. */
+  async take(withinMs: number, gone: Stop): Promise<Turn> {
     const turn = this.#turns.ask();
     if (turn.isReady) {
       return turn;
@@ -64,12 +60,17 @@ export class Places {
       this.leaves(idle);
     }
     return await new Promise((resolve, reject) => {
-      const clear = limit(CONNECT_MS, () => {
+      const fail = (error: unknown) => {
+        clear();
+        ignore();
         turn.end();
-        reject(new NoPlace());
-      });
+        reject(error);
+      };
+      const clear = limit(withinMs, () => fail(new NoPlace()));
+      const ignore = gone.listen(fail);
       turn.whenReady(() => {
         clear();
+        ignore();
         resolve(turn);
       });
     });
@@ -95,6 +96,19 @@ export class NoPlace extends Error {
   }
 }
 
+/** What a request wants of its connection, if that is a new one. */
+export interface Wanted {
+  /** How long it waits for a place. */
+  readonly withinMs: number;
+  /** Stops once nobody waits for its response any more. */
+  readonly gone: Stop;
+  /** It has a place, and is being connected. */
+  readonly begin: () => void;
+}
+
+/** The agent passes on what the request was given. */
+export type ConnectionArgs = ClientRequestArgs & { readonly wanted: Wanted };
+
 /** Connections to one node. A request gets one only once it is established, and the node's certificate verified. */
 export class Connections extends Agent {
   readonly #target: Target;
@@ -111,17 +125,19 @@ export class Connections extends Agent {
   }
 
   override createConnection(
-    _: ClientRequestArgs,
+    { wanted }: ConnectionArgs,
     connected?: (error: Error | null, socket: Socket) => void,
   ): undefined {
     // Node always gives the callback. After an error it does not look at the socket.
     const fail = connected as ((error: Error) => void) | undefined;
-    this.#connect().then((socket) => connected?.(null, socket), fail);
+    this.#connect(wanted).then((socket) => connected?.(null, socket), fail);
   }
 
-  async #connect(): Promise<Socket> {
-    const place = await this.#places?.take();
+  async #connect({ withinMs, gone, begin }: Wanted): Promise<Socket> {
+    const place = await this.#places?.take(withinMs, gone);
     try {
+      gone.throwIfStopped();
+      begin();
       const raw = await this.#target.connect(CONNECT_MS);
       raw.once("close", () => place?.end());
       return this.#encryption === undefined ? raw : await shakeHands(raw, this.#target.host, this.#encryption);
@@ -129,11 +145,6 @@ export class Connections extends Agent {
       place?.end();
       throw error;
     }
-  }
-
-  /** Whether new connections wait for a place. */
-  get lackPlaces(): boolean {
-    return this.#places?.areShort ?? false;
   }
 
   // Node asks whether it returns true, and closes the connection otherwise; its type says that it returns nothing.

@@ -1,12 +1,16 @@
 /** The state of a lease, which its handle and the keeper share. */
 import { setMaxListeners } from "node:events";
+import type { Link } from "./bag.js";
 import { type Clock, type Moment, now } from "./clock.js";
 import { type LossReason, LostError } from "./errors.js";
 import type { LeaseView, Tell } from "./hooks.js";
+import type { Kept } from "./keeper.js";
 import type { Confirmation, Lifetime, State } from "./lifetime.js";
 import type { Grant } from "./wire.js";
 
 export class Held {
+  /** Where the keeper has it, while it does. */
+  kept: Link<Kept> | undefined;
   readonly lifetime: Lifetime;
   /** Resolves once it is lost. It never rejects. */
   readonly lost: Promise<LossReason>;

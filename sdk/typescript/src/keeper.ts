@@ -14,12 +14,13 @@
  */
 
 import { ATTEMPT_MS, Attempts } from "./attempts.js";
+import { Bag } from "./bag.js";
 import { elapsed, type Moment, now } from "./clock.js";
 import type { Cluster } from "./cluster.js";
 import type { Held } from "./held.js";
 import { lossOf } from "./outcome.js";
 import type { Request } from "./server.js";
-import type { Warn } from "./warn.js";
+import { textOf, type Warn } from "./warn.js";
 import { type Problem, type RenewalResult, readRenewals } from "./wire.js";
 
 /** The most leases that one request may renew. */
@@ -27,8 +28,11 @@ const MAX_BATCH = 1_000;
 /** The longest sleep: timers stand still while the machine sleeps. */
 const MAX_SLEEP_MS = 1_000;
 
-interface Kept {
+/** A lease that is looked after. */
+export interface Kept {
   readonly held: Held;
+  /** Whether it keeps the process alive. */
+  isAwake: boolean;
   /** Whether a call for it is under way. */
   inFlight: boolean;
   /** A pause since the last call, which may have been in vain, or so slow that the lease is due again. */
@@ -38,10 +42,10 @@ interface Kept {
 export class Keeper {
   readonly #cluster: Cluster;
   readonly #warn: Warn;
-  readonly #kept = new Map<string, Kept>();
-  /** Those that keep the process alive. */
-  readonly #awake = new Set<Held>();
-  /** Why the cluster refused to renew when it was asked last. */
+  readonly #kept = new Bag<Kept>();
+  /** How many keep the process alive. */
+  #awake = 0;
+  /** Why leases were not renewed the last time, if they were not. */
   #refusal: string | undefined;
   #timer: NodeJS.Timeout | undefined;
   #looksAt = Number.POSITIVE_INFINITY;
@@ -56,37 +60,48 @@ export class Keeper {
 
   /** Looks after this lease from now on, until it is lost or removed. */
   add(held: Held, at: Moment = now(this.#cluster.clock)): void {
-    const kept = { held, inFlight: false, pause: { since: at, ms: 0 } };
-    this.#kept.set(held.leaseId, kept);
-    if (held.lifetime.renews) {
-      this.#awake.add(held);
-    }
+    const kept = { held, isAwake: held.lifetime.renews, inFlight: false, pause: { since: at, ms: 0 } };
+    held.kept = this.#kept.add(kept);
+    this.#awake += Number(kept.isAwake);
     this.#lookIn(this.#waitMs(kept, at));
     this.#keepAwake();
   }
 
   remove(held: Held): void {
-    if (this.#kept.get(held.leaseId)?.held === held) {
-      this.#kept.delete(held.leaseId);
-    }
     this.unref(held);
+    held.kept?.remove();
+    held.kept = undefined;
+  }
+
+  /** Leaves this lease to another handle of it. */
+  leave(leaseId: string): void {
+    for (const { held } of this.#kept.values()) {
+      if (held.leaseId === leaseId) {
+        this.remove(held);
+      }
+    }
   }
 
   /** It does not keep the process alive any more. */
   unref(held: Held): void {
-    this.#awake.delete(held);
-    this.#keepAwake();
+    const kept = held.kept?.value;
+    if (kept?.isAwake) {
+      kept.isAwake = false;
+      this.#awake -= 1;
+      this.#keepAwake();
+    }
   }
 
   /** Nothing is looked after any more. */
   clear(): void {
-    this.#kept.clear();
-    this.#awake.clear();
+    for (const { held } of this.#kept.values()) {
+      this.remove(held);
+    }
     clearTimeout(this.#timer);
   }
 
   #keepAwake(): void {
-    if (this.#awake.size > 0) {
+    if (this.#awake > 0) {
       this.#timer?.ref();
     } else {
       this.#timer?.unref();
@@ -123,7 +138,7 @@ export class Keeper {
         this.remove(held);
       }
     }
-    const ready = [...this.#kept.values()].filter((kept) => !kept.inFlight && pausesMs(kept, at) <= 0);
+    const ready = this.#kept.values().filter((kept) => !kept.inFlight && pausesMs(kept, at) <= 0);
     if (ready.some(({ held }) => this.#dueInMs(held, at) <= 0)) {
       const due = ready.filter(({ held }) => this.#dueInMs(held, at) <= held.lifetime.ttlMs / 6);
       this.#jitter = Math.random();
@@ -142,30 +157,39 @@ export class Keeper {
 
   /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
   async #renew(all: Kept[]): Promise<void> {
+    for (const kept of all) {
+      kept.inFlight = true;
+    }
+    let pauseMs = 0;
     try {
-      await this.#renewAll(all);
-    } catch {
-      // The client is closed.
-      return;
+      pauseMs = await this.#renewAll(all);
+    } catch (error) {
+      if (this.#cluster.stop.isStopped) {
+        return;
+      }
+      this.#say(textOf(error));
+    } finally {
+      const since = now(this.#cluster.clock);
+      for (const kept of all) {
+        kept.inFlight = false;
+        kept.pause = { since, ms: Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs) };
+      }
     }
     this.#look();
   }
 
-  async #renewAll(all: Kept[]): Promise<void> {
-    for (const kept of all) {
-      kept.inFlight = true;
-    }
+  /** Returns how long the cluster asks to wait before the next renewal. */
+  async #renewAll(all: Kept[]): Promise<number> {
     const ttlMs = Math.min(...all.map(({ held }) => held.lifetime.ttlMs));
     const timeMs = Math.min(ttlMs / 4, ATTEMPT_MS);
     const attempts = new Attempts(this.#cluster.nodes, this.#cluster.stop);
     attempts.longestPauseMs = timeMs / 2;
     attempts.keepsAlive = false;
-    let pauseMs = 0;
     for (;;) {
       const at = now(this.#cluster.clock);
-      const live = all.filter(({ held }) => this.#kept.has(held.leaseId) && held.look(at) === undefined);
+      const live = all.filter(({ held }) => held.kept !== undefined && held.look(at) === undefined);
       if (live.length === 0) {
-        break;
+        return 0;
       }
       const leaseIds = live.map(({ held }) => held.leaseId);
       const request: Request = { method: "POST", path: "/v1/renew", body: { lease_ids: leaseIds }, isApart: "renewal" };
@@ -176,25 +200,19 @@ export class Keeper {
           learn(held, outcome.response.sent, outcome.value[index], learnt);
         });
         this.#tell(outcome.value);
-        break;
+        return 0;
       }
       const why = "problem" in outcome ? outcome.problem.detail : outcome.why;
       for (const { held } of live) {
         held.failed(why);
       }
       if (outcome.is === "limited") {
-        pauseMs = Math.min(outcome.retryAfterMs, ttlMs / 6);
-        break;
+        return Math.min(outcome.retryAfterMs, ttlMs / 6);
       }
       if (outcome.is === "refused") {
         this.#tell([outcome]);
-        break;
+        return 0;
       }
-    }
-    const since = now(this.#cluster.clock);
-    for (const kept of all) {
-      kept.inFlight = false;
-      kept.pause = { since, ms: Math.max(Math.min(kept.held.lifetime.ttlMs / 12, MAX_SLEEP_MS), pauseMs) };
     }
   }
 
@@ -202,10 +220,14 @@ export class Keeper {
   #tell(results: readonly (RenewalResult | { readonly problem: Problem })[]): void {
     const refused = results.flatMap((result) => ("problem" in result ? [result.problem] : []));
     const problem = refused.find((problem) => lossOf(problem) === undefined);
-    if (problem !== undefined && problem.detail !== this.#refusal) {
-      this.#warn("RINGFENCE_RENEWAL", `leases are not renewed: ${problem.detail}`);
+    this.#say(problem?.detail);
+  }
+
+  #say(why: string | undefined): void {
+    if (why !== undefined && why !== this.#refusal) {
+      this.#warn("RINGFENCE_RENEWAL", `leases are not renewed: ${why}`);
     }
-    this.#refusal = problem?.detail;
+    this.#refusal = why;
   }
 }
 
@@ -226,8 +248,7 @@ function learn(held: Held, sent: Moment, result: RenewalResult | undefined, at: 
   const loss = lossOf(result.problem);
   if (loss === undefined) {
     held.failed(result.problem.detail);
-  }
-  if (loss !== undefined) {
+  } else {
     held.lose(loss, at);
   }
 }

@@ -83,7 +83,7 @@ export class Nodes {
     urls.forEach((url, index) => {
       const parsed = parseUrl(url, `urls[${index}]`, encryption !== undefined);
       if (this.#find(addressOf(parsed)) === undefined) {
-        this.#nodes.push(new Node(new Server(parsed, encryption, clock, this.#places), true));
+        this.#add(parsed, true);
       }
     });
     const [first] = this.#nodes;
@@ -117,11 +117,12 @@ export class Nodes {
     return this.#nodes.some((other) => other !== node && other.isUsable);
   }
 
-  /** Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why. */
-  async resolve(): Promise<void> {
-    if (this.best.server.target.isResolved) {
-      return;
-    }
+  /** Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why. `undefined` if one can now. */
+  resolve(): Promise<void> | undefined {
+    return this.best.server.target.isResolved ? undefined : this.#resolve();
+  }
+
+  async #resolve(): Promise<void> {
     const lookups = this.#nodes.map((node) => node.server.target.resolve());
     let timer: NodeJS.Timeout | undefined;
     const timeout = new Promise<void>((resolve) => {
@@ -241,7 +242,17 @@ export class Nodes {
     if (known !== undefined || !mayLearn || this.#nodes.length >= this.#configured + MAX_LEARNED) {
       return known;
     }
-    const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), false);
+    return this.#add(url, false);
+  }
+
+  #add(url: URL, isConfigured: boolean): Node {
+    const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), isConfigured);
+    // A call whose own time is over does not say so.
+    node.server.pulse.onSilent = (since) => {
+      if (node.isHealthy) {
+        this.failed(node, since);
+      }
+    };
     this.#nodes.push(node);
     return node;
   }

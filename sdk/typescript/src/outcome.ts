@@ -4,7 +4,7 @@
  *     response                                       outcome     what follows
  *     2xx that reads as expected                     done        the end
  *     4xx with a `type` of Ringfence                 refused     the end
- *     429                                            not done    the same node, once it says
+ *     429                                            limited     not done; the same node, once it says
  *     503 `unavailable`; nothing was sent            not done    repeat elsewhere
  *     504; a 3xx; a 4xx or 5xx that no node wrote;   ambiguous   repeat elsewhere
  *     an unreadable 2xx; no complete response

@@ -13,6 +13,7 @@
  * A busy server may be late for a moment, with thousands of waiters. If all of them asked elsewhere at once, that would make it later still. So
  * those who can wait pause for a random time, and look once more.
  */
+import { Bag } from "./bag.js";
 import { sleep } from "./timers.js";
 
 /** How long a request waits before the server is asked. Most responses take less. */
@@ -31,7 +32,7 @@ interface Waits {
 
 export class Pulse {
   readonly #probe: () => Promise<unknown>;
-  readonly #waits = new Set<Waits>();
+  readonly #waits = new Bag<Waits>();
   /** When a probe was answered last. */
   #lived = Number.NEGATIVE_INFINITY;
   #asked = Number.NEGATIVE_INFINITY;
@@ -41,6 +42,9 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
+  /** Is told each time that the server was found silent, and since when, also if nobody waits for it any more. */
+  onSilent: (since: number) => void = () => {};
+
   /** `probe` rejects within a bound if the server does not answer that it works. */
   constructor(probe: () => Promise<unknown>) {
     this.#probe = probe;
@@ -49,10 +53,10 @@ export class Pulse {
   /** Calls `silent` each time the server is found silent, until the returned function is called. */
   watch(silent: () => void): () => void {
     const waits = { begun: performance.now(), silent };
-    this.#waits.add(waits);
+    const link = this.#waits.add(waits);
     this.#lookAt(this.#dueAt(waits));
     return () => {
-      this.#waits.delete(waits);
+      link.remove();
       if (this.#waits.size === 0) {
         this.#stopTimer();
       }
@@ -106,7 +110,7 @@ export class Pulse {
   #look(): void {
     this.#stopTimer();
     let due = Number.POSITIVE_INFINITY;
-    for (const waits of this.#waits) {
+    for (const waits of this.#waits.values()) {
       due = Math.min(due, this.#dueAt(waits));
     }
     if (due <= performance.now()) {
@@ -121,6 +125,7 @@ export class Pulse {
     this.#asked = asked;
     this.#isProbing = true;
     if (!(await this.#answers())) {
+      this.onSilent(asked);
       this.#silence(asked);
     }
     this.#isProbing = false;
@@ -129,7 +134,7 @@ export class Pulse {
 
   /** Tells the requests that have waited since then. */
   #silence(asked: number): void {
-    for (const waits of [...this.#waits]) {
+    for (const waits of this.#waits.values()) {
       if (waits.begun <= asked) {
         waits.silent();
       }

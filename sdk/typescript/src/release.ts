@@ -13,6 +13,7 @@
  * Nothing here refers to the handle, so that it can be collected. If somebody asked for its signal or for `lost`, the lease outlives it: who waits
  * for those may still work.
  */
+import type { Bag, Link } from "./bag.js";
 import { elapsed, type Moment, now } from "./clock.js";
 import type { Cluster } from "./cluster.js";
 import { LostError } from "./errors.js";
@@ -31,7 +32,7 @@ export interface Owner {
   readonly keeper: Keeper;
   readonly warn: Warn;
   /** Those that are to be released. */
-  readonly leases: Set<Release>;
+  readonly leases: Bag<Release>;
 }
 
 const DROPPED = new FinalizationRegistry<Release>((release) => release.drop());
@@ -39,6 +40,7 @@ const DROPPED = new FinalizationRegistry<Release>((release) => release.drop());
 export class Release {
   readonly held: Held;
   readonly #owner: Owner;
+  readonly #link: Link<Release>;
   /** When the grant was known here, which is not before it was made. */
   readonly #granted: Moment;
   readonly #holdAtLeastMs: number;
@@ -53,7 +55,7 @@ export class Release {
     this.#owner = owner;
     this.#granted = granted;
     this.#holdAtLeastMs = holdAtLeastMs;
-    owner.leases.add(this);
+    this.#link = owner.leases.add(this);
   }
 
   /** Whether it was released by `close`, and not by its holder. */
@@ -85,7 +87,7 @@ export class Release {
 
   /** Releases it in the name of the client. */
   take(): void {
-    this.#isTaken = this.#end === undefined;
+    this.#isTaken ||= this.#end === undefined;
     // Its outcome is among those that `close` waits for.
     void this.release().catch(() => undefined);
   }
@@ -119,7 +121,7 @@ export class Release {
 
   #ended(end: Promise<void>): void {
     this.#end = end;
-    this.#owner.leases.delete(this);
+    this.#link.remove();
     DROPPED.unregister(this);
   }
 

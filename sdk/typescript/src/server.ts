@@ -8,10 +8,19 @@
 import { type ClientRequest, type IncomingMessage, request as send } from "node:http";
 import { Batcher } from "./batch.js";
 import { type Clock, type Moment, now } from "./clock.js";
-import { CONNECT_MS, Connections, type Encryption, isRefused, NoPlace, type Places, reset } from "./connections.js";
+import {
+  CONNECT_MS,
+  type ConnectionArgs,
+  Connections,
+  type Encryption,
+  isRefused,
+  NoPlace,
+  type Places,
+  reset,
+} from "./connections.js";
 import { Target } from "./dial.js";
 import { Pulse } from "./pulse.js";
-import type { Stop } from "./stop.js";
+import { Stop } from "./stop.js";
 import { limit } from "./timers.js";
 
 /** How long a sign of life may take. */
@@ -155,8 +164,16 @@ export class Server {
       const body = request.text ?? (request.body === undefined ? undefined : JSON.stringify(request.body));
       let sent: Moment | undefined;
       const agent = this.#connections(request);
-      const outgoing = send({
+      const gone = new Stop();
+      // A connection that is never made has a limit of its own.
+      const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
+      let clear = () => {};
+      const begin = () => {
+        clear = limit(connectMs, () => broken(`no connection within ${Math.round(connectMs)} ms`));
+      };
+      const given: ConnectionArgs = {
         agent,
+        wanted: { withinMs: Math.min(timeMs, CONNECT_MS), gone, begin },
         method: request.method,
         path: request.path,
         headers: {
@@ -169,29 +186,21 @@ export class Server {
             ? {}
             : { authorization: `Bearer ${this.#encryption.credential}` }),
         },
-      });
+      };
+      const outgoing = send(given);
       const end = () => {
         clear();
         ignore?.();
       };
       const fail = (error: unknown) => {
         end();
+        gone.stop(error);
         abandon(outgoing);
         reject(error);
       };
       const broken = (why: string) => fail(new Failure(sent !== undefined, `${this}: ${why}`));
       // A failure that is the reason does not know whether anything was sent.
       const ignore = stop?.listen((reason) => (reason instanceof Failure ? broken(reason.message) : fail(reason)));
-      // A connection that is never made has a limit of its own.
-      const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
-      let clear = limit(connectMs, () => {
-        const why = `no connection within ${Math.round(connectMs)} ms`;
-        if (agent.lackPlaces) {
-          fail(new Unasked(`${this}: ${why}: ${new NoPlace().message}`));
-        } else {
-          broken(why);
-        }
-      });
       outgoing.once("socket", () => {
         clear();
         sent = now(this.#clock);

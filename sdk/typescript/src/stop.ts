@@ -4,9 +4,10 @@
  * Inside the client it is a `Stop`: any number of calls may listen to one, and it costs a fraction of an `AbortController`. A signal of the user
  * gets one listener, however many calls it is given to, since Node warns of more than ten.
  */
+import { Bag } from "./bag.js";
 
 export class Stop {
-  #listeners: Set<(reason: unknown) => void> | undefined;
+  #listeners: Bag<(reason: unknown) => void> | undefined;
   #reason: unknown;
   #isStopped = false;
 
@@ -25,11 +26,16 @@ export class Stop {
     }
     this.#isStopped = true;
     this.#reason = reason;
-    const listeners = this.#listeners;
-    this.#listeners = undefined;
-    for (const listener of listeners ?? []) {
-      listener(reason);
+    // One may end another.
+    for (let next = this.#listeners?.first; next !== undefined; next = this.#listeners?.first) {
+      next.remove();
+      next.value(reason);
     }
+  }
+
+  /** How many listen. */
+  get listening(): number {
+    return this.#listeners?.size ?? 0;
   }
 
   throwIfStopped(): void {
@@ -44,17 +50,17 @@ export class Stop {
       listener(this.#reason);
       return () => {};
     }
-    this.#listeners ??= new Set();
-    this.#listeners.add(listener);
-    return () => this.#listeners?.delete(listener);
+    this.#listeners ??= new Bag();
+    const link = this.#listeners.add(listener);
+    return () => link.remove();
   }
 }
 
 /** What stops with each signal of a user that is in use. */
-const FOLLOWERS = new WeakMap<AbortSignal, Followers>();
+const FOLLOWERS = new WeakMap<AbortSignal, Follower>();
 
-interface Followers {
-  readonly all: Set<(reason: unknown) => void>;
+interface Follower {
+  readonly stop: Stop;
   readonly tell: () => void;
 }
 
@@ -67,29 +73,26 @@ export function follow(signal: AbortSignal | undefined, listener: (reason: unkno
     listener(signal.reason);
     return () => {};
   }
-  const followers = FOLLOWERS.get(signal) ?? begin(signal);
-  // A listener may be given twice.
-  const own = (reason: unknown) => listener(reason);
-  followers.all.add(own);
+  const follower = FOLLOWERS.get(signal) ?? begin(signal);
+  const { stop, tell } = follower;
+  const ignore = stop.listen(listener);
   return () => {
-    followers.all.delete(own);
-    if (followers.all.size === 0 && FOLLOWERS.get(signal) === followers) {
+    ignore();
+    if (stop.listening === 0 && FOLLOWERS.get(signal) === follower) {
       FOLLOWERS.delete(signal);
-      signal.removeEventListener("abort", followers.tell);
+      signal.removeEventListener("abort", tell);
     }
   };
 }
 
-function begin(signal: AbortSignal): Followers {
-  const all = new Set<(reason: unknown) => void>();
+function begin(signal: AbortSignal): Follower {
+  const stop = new Stop();
   const tell = () => {
     FOLLOWERS.delete(signal);
-    for (const listener of all) {
-      listener(signal.reason);
-    }
+    stop.stop(signal.reason);
   };
   signal.addEventListener("abort", tell, { once: true });
-  const followers = { all, tell };
-  FOLLOWERS.set(signal, followers);
-  return followers;
+  const follower = { stop, tell };
+  FOLLOWERS.set(signal, follower);
+  return follower;
 }

@@ -5,6 +5,7 @@ import { test } from "node:test";
 import { type Job, Queue, Worker } from "bullmq";
 import { fenced } from "../src/bullmq.js";
 import type { Client, Lease } from "../src/index.js";
+import { FakeCluster } from "../src/testing.js";
 import { Cluster } from "./support/cluster.js";
 import { Redis } from "./support/redis.js";
 import { until } from "./support/until.js";
@@ -131,4 +132,13 @@ test("a job that has stalled runs again once its first run has ended", async () 
   await until("both have ended", () => told.length >= 4);
   assert.deepEqual(told.slice(0, 4), ["run 1 begins", "run 1 ends", "run 2 begins", "run 2 ends"]);
   assert.ok((tokens[1] ?? 0) > (tokens[0] ?? 0));
+});
+
+test("whatever a job throws is passed on", async () => {
+  await using cluster = await FakeCluster.start();
+  for (const thrown of [undefined, null, "text"]) {
+    const process = fenced<Data, number>(cluster.client(), keys, () => Promise.reject(thrown), { delay: 1 });
+    const [result] = await Promise.allSettled([process({ data: { id: 1 } } as Job<Data, number>)]);
+    assert.deepEqual(result, { status: "rejected", reason: thrown });
+  }
 });

@@ -1,12 +1,21 @@
 /** How leases end: dropped, closed or revoked, with a fake cluster. */
 import assert from "node:assert/strict";
+import { randomUUID } from "node:crypto";
 import { once } from "node:events";
 import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { type Lease, LostError, StaleError } from "../src/index.js";
+import { Bag } from "../src/bag.js";
+import { now, systemClock } from "../src/clock.js";
+import { Cluster } from "../src/cluster.js";
+import { Held } from "../src/held.js";
+import { Client, type Lease, LostError, StaleError } from "../src/index.js";
+import { Keeper } from "../src/keeper.js";
+import { Lifetime } from "../src/lifetime.js";
+import { Nodes } from "../src/nodes.js";
+import { Release } from "../src/release.js";
 import { fakeRingfence } from "../src/testing.js";
-import { client, Played, type Received } from "./support/played.js";
+import { client, Played, problem, type Received, response, waiting } from "./support/played.js";
 import { failure, until } from "./support/until.js";
 
 setFlagsFromString("--expose-gc");
@@ -149,5 +158,61 @@ describe("ending", { concurrency: 4 }, () => {
     term = 5;
     assert.equal(await it.lead("leader", own, { onError }), "done");
     assert.equal(told.length, 5);
+  });
+
+  test("close says that a lease was refused to be released, also while an acquire leaves the queue", async () => {
+    let leaving: Received | undefined;
+    await using played = await Played.start((request) => {
+      const { method, body, leaseId } = request;
+      if (method === "PUT") {
+        return body.keys[0].key === "busy" ? waiting(request) : undefined;
+      }
+      if (method !== "DELETE") {
+        return undefined;
+      }
+      if (leaseId === mine) {
+        refusals += 1;
+        return problem("forbidden", 403);
+      }
+      return (request) => {
+        leaving ??= request;
+      };
+    });
+    let refusals = 0;
+    const it = new Client({ urls: [played.url], onWarning: () => {} });
+    const mine = (await it.acquire("mine")).leaseId;
+    const busy = failure(it.acquire("busy", { wait: 1 }), Error);
+    const request = await until("it leaves the queue", () => leaving);
+    const closed = it.close();
+    await until("the release and its repeat are refused", () => refusals === 2);
+    request.socket.write(response(204));
+    assert.deepEqual(await closed, { left: [["mine"]] });
+    await busy;
+  });
+
+  test("a candidate goes on if its lease is revoked before it is granted", async () => {
+    await using played = await Played.start(({ method }, count) =>
+      method === "PUT" && count === 0 ? problem("lease-gone", 410, { reason: "revoked" }) : undefined,
+    );
+    await using it = client(played);
+    const told: unknown[] = [];
+    assert.equal(await it.lead("leader", () => 7, { onError: (error) => void told.push(error) }), 7);
+    assert.ok(told.length === 1 && told[0] instanceof LostError);
+  });
+
+  test("a lease that the client took stays taken, whoever takes it again", async () => {
+    await using played = await Played.start(() => undefined);
+    const cluster = new Cluster(new Nodes([played.url], undefined, systemClock), systemClock);
+    const warn = () => {};
+    const owner = { cluster, keeper: new Keeper(cluster, warn), warn, leases: new Bag<Release>() };
+    const granted = { leaseId: randomUUID(), token: 1, ttlMs: 60_000, expiresInMs: 60_000, keys: [] };
+    const at = now(systemClock);
+    const held = new Held(granted, new Lifetime({ grant: granted, sent: at }), systemClock);
+    const release = new Release(held, owner, 0, at);
+    release.take();
+    release.take();
+    assert.ok(release.isTaken);
+    await release.release();
+    cluster.nodes.closeIdle();
   });
 });

@@ -324,6 +324,20 @@ describe("handles", { concurrency: 4 }, () => {
     await it.close();
   });
 
+  test("a node that falls silent is left, although no call has the time to wait for that", async () => {
+    let isSilent = false;
+    await using first = await Played.start(() => (isSilent ? () => {} : undefined));
+    await using second = await Played.start(() => undefined);
+    await using it = client(first, second);
+    await (await it.acquire("a")).release();
+    isSilent = true;
+    await until("another is asked", async () => {
+      const seen = await it.locked("a", { timeout: 600 }).catch(({ kind }) => kind);
+      assert.ok(seen === false || seen === "TimedOut");
+      return second.received.some(({ path }) => path !== "/livez");
+    });
+  });
+
   test("a node that does not answer its probe is left, although it answers others", async () => {
     await using first = await Played.start((request) => {
       if (request.path === "/livez") {

@@ -115,6 +115,43 @@ describe("holding", { concurrency: 4 }, () => {
     await released(lease);
   });
 
+  test("a renewal that fails by a mistake is told, and followed by another", async () => {
+    let isBroken = false;
+    const clock = {
+      ...systemClock,
+      monotonic: () => {
+        if (isBroken) {
+          isBroken = false;
+          throw new Error("the clock is broken");
+        }
+        return systemClock.monotonic();
+      },
+    };
+    await using played = await Played.start(
+      renewals((_, count) => {
+        isBroken = count === 0;
+        return undefined;
+      }),
+    );
+    const warnings: string[] = [];
+    await using it = new Client({ urls: [played.url], clock, onWarning: (_, text) => void warnings.push(text) });
+    const lease = await it.acquire("a", { ttl: 3_000 });
+    await until("it is renewed again", () => played.received.filter(isRenewal).length > 2);
+    assert.deepEqual(warnings, ["leases are not renewed: Error: the clock is broken"]);
+    assert.notEqual(lease.state, "lost");
+    await released(lease);
+  });
+
+  test("a lease that was adopted twice is renewed once", async () => {
+    await using played = await Played.start(() => undefined);
+    await using it = client(played);
+    const lease = await it.acquire("a", { ttl: 3_000 });
+    const others = [await it.adopt(lease.leaseId), await it.adopt(lease.leaseId)];
+    const renewal = await until("it is renewed", () => played.received.find(isRenewal));
+    assert.deepEqual(renewal.body.lease_ids, [lease.leaseId]);
+    await released(lease, ...others);
+  });
+
   test("a renewal that hangs is sent to the next node in time", async () => {
     await using first = await Played.start((request) => (isRenewal(request) ? () => {} : undefined));
     await using second = await Played.start(() => undefined);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { elapsed, now } from "../src/clock.js";
+import { elapsed, now, sparingly } from "../src/clock.js";
 import { type Confirmation, Lifetime } from "../src/lifetime.js";
 
 /** 9 s less 0.2 % and 15 ms. */
@@ -82,4 +82,32 @@ test("the clock of this machine runs", async () => {
     // It is a matter of two milliseconds.
   }
   assert.ok(now(clock.systemClock).uptime > 0);
+});
+
+test("the uptime is read again once a millisecond has passed, or the machine has slept", () => {
+  const clocks = { monotonic: 0, wall: 0, uptime: 0 };
+  let reads = 0;
+  const uptime = sparingly(
+    () => {
+      reads += 1;
+      return clocks.uptime;
+    },
+    () => clocks.monotonic,
+    () => clocks.wall,
+  );
+  clocks.uptime = 5_000;
+  for (const ms of [0, 0.5, 0.9]) {
+    clocks.monotonic = ms;
+    assert.equal(uptime(), 5_000);
+  }
+  assert.equal(reads, 1);
+  clocks.monotonic = 1;
+  clocks.uptime = 5_010;
+  assert.equal(uptime(), 5_010);
+  clocks.wall += 60_000;
+  clocks.uptime += 60_000;
+  assert.equal(uptime(), 65_010, "it has slept");
+  clocks.wall -= 60_000;
+  clocks.uptime += 10;
+  assert.equal(uptime(), 65_020, "the wall clock was set");
 });

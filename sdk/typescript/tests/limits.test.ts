@@ -10,7 +10,38 @@ import { Failure, Server, Unasked } from "../src/server.js";
 import { Stop } from "../src/stop.js";
 import { FakeCluster, fakeRingfence } from "../src/testing.js";
 import { client, isBatch, isRenewal, Played, type Received, response, usual, waiting } from "./support/played.js";
-import { failure, SOON_MS, until } from "./support/until.js";
+import { failure, pause, SOON_MS, until } from "./support/until.js";
+
+const GET = { method: "GET", path: "/v1/keys/a" } as const;
+
+/** A client of two servers, of which the first has a request on each of its 64 connections. */
+async function full() {
+  let isHung = true;
+  const held: Received[] = [];
+  const first = await Played.start((request) => (isHung ? () => void held.push(request) : undefined));
+  const second = await Played.start(() => undefined);
+  const places = new Places();
+  const [one, other] = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock, places)) as [
+    Server,
+    Server,
+  ];
+  const get = (server: Server) => server.send(GET, SOON_MS);
+  const all = Array.from({ length: 64 }, () => get(one));
+  await until("all have arrived", () => held.length === 64);
+  const answer = () => {
+    isHung = false;
+    for (const request of held) {
+      request.socket.write(usual(request));
+    }
+  };
+  const end = async () => {
+    for (const server of [one, other]) {
+      server.closeIdle();
+    }
+    await Promise.all([first, second].map((played) => played[Symbol.asyncDispose]()));
+  };
+  return { places, other, second, held, all, get, answer, [Symbol.asyncDispose]: end };
+}
 
 describe("limits", { concurrency: 4 }, () => {
   test("an outage takes no longer for many calls than for one, although few of them are alone at once", async () => {
@@ -25,72 +56,89 @@ describe("limits", { concurrency: 4 }, () => {
   });
 
   test("a client has 64 connections, also to nodes that it has left; one that is idle makes room", async () => {
-    let isHung = true;
-    const held: Received[] = [];
-    await using first = await Played.start((request) => (isHung ? () => void held.push(request) : undefined));
-    await using second = await Played.start(() => undefined);
-    const places = new Places();
-    const [one, other] = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock, places));
-    const get = (server: Server | undefined) => (server as Server).send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
-    const all = Array.from({ length: 64 }, () => get(one));
-    await until("all have arrived", () => held.length === 64);
+    await using stand = await full();
+    const { other, second, held, all, get } = stand;
     assert.match((await failure(get(other), Failure)).message, /all 64 connections|no connection within/);
     assert.equal(second.connections, 0);
     // Nobody waits for the answer any more, but the connection is there.
     const stop = new Stop();
-    const given = (other as Server).send({ method: "GET", path: "/" }, SOON_MS, stop);
+    const given = other.send({ method: "GET", path: "/" }, SOON_MS, stop);
     stop.stop(new Error("enough"));
     await failure(given, Error);
-    isHung = false;
-    for (const request of held) {
-      request.socket.write(usual(request));
-    }
+    stand.answer();
     await Promise.all(all);
     await get(other);
     await until("another has made room", () => held.some(({ socket }) => socket.destroyed));
     assert.ok(held.filter(({ socket }) => socket.destroyed).length <= 2);
     // Renewals and probes need no place.
-    isHung = true;
-    await other?.probe();
-    for (const server of [one, other]) {
-      server?.closeIdle();
-    }
+    await other.probe();
   });
 
   test("each that asks for a place gets one of an idle connection, also of one that becomes idle later", async () => {
-    let isHung = true;
-    const held: Received[] = [];
-    await using first = await Played.start((request) => (isHung ? () => void held.push(request) : undefined));
-    await using second = await Played.start(() => undefined);
-    const places = new Places();
-    const [one, other] = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock, places));
-    const get = (server: Server | undefined) => (server as Server).send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
-    const all = Array.from({ length: 64 }, () => get(one));
-    await until("all have arrived", () => held.length === 64);
-    isHung = false;
+    await using stand = await full();
+    const { other, all, get } = stand;
     const late = Array.from({ length: 8 }, () => get(other));
-    for (const request of held) {
-      request.socket.write(usual(request));
-    }
+    stand.answer();
     await Promise.all([...all, ...late]);
     await Promise.all(Array.from({ length: 16 }, () => get(other)));
-    for (const server of [one, other]) {
-      server?.closeIdle();
-    }
   });
 
   test("a node is not to blame for a want of places", async () => {
     await using played = await Played.start(() => undefined);
     const places = new Places();
     const server = new Server(new URL(played.url), undefined, systemClock, places);
-    const turns = await Promise.all(Array.from({ length: 64 }, () => places.take()));
-    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, 500), Unasked);
-    await failure(server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS), Unasked);
+    const turns = await Promise.all(Array.from({ length: 64 }, () => places.take(SOON_MS, new Stop())));
+    await failure(server.send(GET, 500), Unasked);
+    await failure(server.send(GET, SOON_MS), Unasked);
+    // Connecting has its own time once there is a place.
+    const late = server.send(GET, SOON_MS);
+    const connect = server.target.connect.bind(server.target);
+    server.target.connect = async (ms) => {
+      await pause(700);
+      return await connect(ms);
+    };
+    setTimeout(() => turns[0]?.end(), 500);
+    await late;
     for (const turn of turns) {
       turn.end();
     }
-    await server.send({ method: "GET", path: "/v1/keys/a" }, SOON_MS);
+    await server.send(GET, SOON_MS);
     server.closeIdle();
+  });
+
+  test("a node that cannot be connected to is to blame, also while others wait for places", async () => {
+    const places = new Places();
+    for (let n = 0; n < 63; n += 1) {
+      await places.take(SOON_MS, new Stop());
+    }
+    const [dead, other] = [1, 2].map(
+      (port) => new Server(new URL(`http://127.0.0.1:${port}`), undefined, systemClock, places),
+    ) as [Server, Server];
+    let isAsked = false;
+    dead.target.connect = () => {
+      isAsked = true;
+      return new Promise(() => {});
+    };
+    const failed = failure(dead.send(GET, SOON_MS), Failure);
+    await until("it has a place", () => isAsked);
+    const stop = new Stop();
+    const waits = failure(other.send(GET, SOON_MS, stop), Error);
+    assert.ok(!((await failed) instanceof Unasked));
+    stop.stop(new Error("enough"));
+    await waits;
+  });
+
+  test("a request that is given up does not wait for a place", async () => {
+    await using stand = await full();
+    const { other, places, answer, all } = stand;
+    const stop = new Stop();
+    const given = failure(other.send(GET, SOON_MS, stop), Error);
+    assert.ok(places.needRoom);
+    stop.stop(new Error("enough"));
+    await given;
+    assert.ok(!places.needRoom);
+    answer();
+    await Promise.all(all);
   });
 
   test("a request whose calls have all been given up ends at once", async () => {
@@ -232,20 +280,38 @@ test("the fake serves a hundred waits of one client in their order", async () =>
   );
 });
 
-test("waiters without a connection are served in their order, too, with a short time-to-live", async () => {
+test("waiters without a connection are served in their order, too", async () => {
   await using cluster = await FakeCluster.start();
   const it = cluster.client();
   const [key, busy] = [await it.acquire("key"), await it.acquire("busy")];
   const hogs = Array.from({ length: 32 }, () => it.using("busy", () => undefined));
   await until("they wait", () => cluster.waiters("busy") === 32);
   const order: number[] = [];
-  const all = Array.from({ length: 8 }, (_, n) => it.using("key", { ttl: 600 }, () => order.push(n)));
-  await until("all wait", () => cluster.waiters("key") === 8);
+  const all = Array.from({ length: 4 }, (_, n) => it.using("key", () => order.push(n)));
+  await until("all wait", () => cluster.waiters("key") === 4);
   await key.release();
   await Promise.all(all);
-  assert.deepEqual(order, [0, 1, 2, 3, 4, 5, 6, 7]);
+  assert.deepEqual(order, [0, 1, 2, 3]);
   await busy.release();
   await Promise.all(hogs);
+});
+
+test("a waiter without a connection asks the more often the less its time-to-live is", async () => {
+  await using played = await Played.start((request) => {
+    if (request.method !== "PUT") {
+      return undefined;
+    }
+    return request.body.wait_ms > 100 ? () => {} : waiting(request);
+  });
+  const it = client(played);
+  const hogs = Array.from({ length: 32 }, (_, n) => it.acquire(`k${n}`));
+  await until("they wait", () => played.received.filter(({ body }) => body?.wait_ms > 100).length === 32);
+  const ttls = [400, 60_000];
+  const all = [...hogs, ...ttls.map((ttl) => it.acquire("key", { ttl }))];
+  const asked = (ttl: number) => played.of("PUT").filter(({ body }) => body.ttl_ms === ttl).length;
+  await until("the other has asked again and again", () => asked(60_000) > 4);
+  assert.ok(asked(400) > 2 * asked(60_000), `${asked(400)}, ${asked(60_000)}`);
+  await Promise.all([it.close({ within: 0 }), ...all.map((one) => failure(one, Error))]);
 });
 
 test("a wait whose slice is over leaves its connection to another that has none", async () => {
