@@ -21,7 +21,7 @@ pub(crate) mod under_lease;
 
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{ArgMatches, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use crate::config::options;
@@ -99,8 +99,8 @@ enum Command {
 
 /// Parses the command line and runs the command.
 pub(crate) fn run() -> anyhow::Result<ExitCode> {
-    let mut program = Arguments::command();
-    if let Some(variable) = empty_variable(&program) {
+    let mut program = command();
+    if let Some(variable) = empty_variable(&mut program) {
         let message = format!("{variable} is empty: give it a value, or unset it");
         return Ok(usage_error(&program.error(ErrorKind::InvalidValue, message)));
     }
@@ -110,7 +110,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     });
     let (Arguments { command }, matches) = match parsed {
         Ok(parsed) => parsed,
-        Err(error) => return Ok(usage_error(&error)),
+        Err(error) => return Ok(usage_error(&with_usage(error, &mut program))),
     };
     let done = |()| ExitCode::SUCCESS;
     // A node logs this itself.
@@ -133,8 +133,8 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
         Command::Cert(command) => cert::run(&command).map(done),
         Command::Access(command) => access::run(&command),
         Command::Guard(arguments) => guard::run(&arguments).map(done),
-        Command::Completions(arguments) => manual::completions(&Arguments::command(), &arguments).map(done),
-        Command::Man(arguments) => manual::man(&Arguments::command(), &arguments).map(done),
+        Command::Completions(arguments) => manual::completions(&self::command(), &arguments).map(done),
+        Command::Man(arguments) => manual::man(&self::command(), &arguments).map(done),
         Command::Exec(arguments) => job::exec::run(&arguments),
         Command::Supervise(arguments) => job::supervisor::run(&arguments).map(done),
         Command::Serve(arguments) => serve::run(*arguments, of_subcommand(&matches)),
@@ -146,20 +146,72 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
+/// The program, where each command that calls nodes tells of the credential, which is no option.
+fn command() -> clap::Command {
+    tell_of_credential(Arguments::command())
+}
+
+fn tell_of_credential(command: clap::Command) -> clap::Command {
+    let command = command.mut_subcommands(tell_of_credential);
+    if !calls_nodes(&command) {
+        return command;
+    }
+    let told = format!(
+        "The client's credential, if the nodes have access rules, is read from the variable {}: everybody sees the arguments of a process.",
+        client::CREDENTIAL
+    );
+    match command.get_after_help().map(ToString::to_string) {
+        Some(help) => command.after_help(format!("{told}\n\n{help}")),
+        None => command.after_help(told),
+    }
+}
+
+fn calls_nodes(command: &clap::Command) -> bool {
+    command.get_arguments().any(|argument| argument.get_env().is_some_and(|name| name == "RINGFENCE_URLS"))
+}
+
+/// The command that is called, as far as its name goes.
+fn called(program: &mut clap::Command) -> &mut clap::Command {
+    let mut command = program;
+    for word in std::env::args_os().skip(1) {
+        let Some(name) = word.to_str().filter(|name| command.find_subcommand(name).is_some()) else { break };
+        command = command.find_subcommand_mut(name).expect("it was found");
+    }
+    command
+}
+
+/// An error whose usage is that of the command, without the options that variables have set.
+fn with_usage(mut error: clap::Error, program: &mut clap::Command) -> clap::Error {
+    if error.get(ContextKind::Usage).is_some() {
+        program.build();
+        let usage = called(program).render_usage();
+        error.insert(ContextKind::Usage, ContextValue::StyledStr(usage));
+    }
+    error
+}
+
+/// The command that somebody means who calls one of this name, which there is not.
+fn meant(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "status" | "members" | "nodes" => "cluster status",
+        "why" | "who" | "show" => "get KEY",
+        "list" | "keys" => "ls",
+        "top" => "ls --sort waiters",
+        "version" => "--version",
+        _ => return None,
+    })
+}
+
 fn innermost(matches: &ArgMatches) -> &ArgMatches {
     matches.subcommand().map_or(matches, |(_, inner)| innermost(inner))
 }
 
 /// A variable of the command that is called, if it is set and empty: a deployment forgot to fill it, probably. That is an error
 /// for all variables alike, as for the values in a file.
-fn empty_variable(program: &clap::Command) -> Option<String> {
-    let mut command = program;
-    for word in std::env::args_os().skip(1) {
-        let Some(inner) = word.to_str().and_then(|word| command.find_subcommand(word)) else { break };
-        command = inner;
-    }
+fn empty_variable(program: &mut clap::Command) -> Option<String> {
+    let command = &*called(program);
     let mut names: Vec<_> = command.get_arguments().filter_map(|argument| argument.get_env()).collect();
-    if names.iter().any(|name| *name == "RINGFENCE_URLS") {
+    if calls_nodes(command) {
         names.push(client::CREDENTIAL.as_ref());
     }
     let empty = names.into_iter().find(|name| std::env::var_os(name).is_some_and(|value| value.is_empty()));
@@ -176,6 +228,10 @@ fn usage_error(error: &clap::Error) -> ExitCode {
     let _ = error.print();
     let called = std::env::args_os().nth(1).unwrap_or_default();
     let (is_lock, is_hold) = (called == "lock", called == "hold");
+    let meant = called.to_str().filter(|_| error.kind() == ErrorKind::InvalidSubcommand).and_then(meant);
+    if let Some(meant) = meant {
+        eprintln!("\nringfence: perhaps you mean: ringfence {meant}");
+    }
     if error.kind() == ErrorKind::MissingRequiredArgument {
         if is_lock {
             eprintln!(

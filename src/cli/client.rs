@@ -8,6 +8,7 @@ use anyhow::{Context, anyhow};
 use clap::Args;
 use clap::builder::NonEmptyStringValueParser;
 use ringfence_client::{Client, Credential, Error, Tls};
+use ringfence_wire::ProblemKind;
 use serde::Serialize;
 
 use crate::cli::output::Output;
@@ -23,6 +24,8 @@ pub(crate) const LOST: u8 = 76;
 pub(crate) const RELEASE_TIMEOUT: Duration = Duration::from_secs(6);
 /// The variable with the client's credential. There is no option for it: everybody sees the arguments of a process.
 pub(crate) const CREDENTIAL: &str = "RINGFENCE_CREDENTIAL";
+/// The variable with the leases of all `lock` and `hold` that a process runs under: one TOKEN KEY per line.
+pub(crate) const HELD: &str = "RINGFENCE_HELD";
 /// A node with default options, and the nodes of `dev`.
 const DEFAULT: [&str; 4] =
     ["http://127.0.0.1:7400", "http://127.0.0.1:7401", "http://127.0.0.1:7402", "http://127.0.0.1:7403"];
@@ -88,13 +91,34 @@ impl Connection {
         }
     }
 
-    /// Adds to an error why these nodes were called, if no others were named.
+    /// Adds to an error what mends it: why these nodes were called, if no others were named, and where a credential comes from.
     pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
-        match error.downcast_ref() {
-            Some(Error::Unavailable { .. }) if self.urls().is_ok_and(|urls| urls.is_empty()) => anyhow!(
-                "{error:#}; no nodes were named (-u or RINGFENCE_URLS), so this called 127.0.0.1, ports 7400 to 7403"
-            ),
-            _ => error,
+        let remedy = match error.downcast_ref() {
+            Some(Error::Unavailable { .. }) if self.urls().is_ok_and(|urls| urls.is_empty()) => {
+                "no nodes were named (-u or RINGFENCE_URLS), so this called 127.0.0.1, ports 7400 to 7403"
+            }
+            Some(Error::Rejected(problem)) if problem.kind == ProblemKind::Unauthenticated => of_credential(),
+            _ => return error,
+        };
+        anyhow!("{error:#}; {remedy}")
+    }
+}
+
+/// The leases that this process runs under: one TOKEN KEY per line.
+pub(crate) fn held() -> String {
+    std::env::var(HELD).unwrap_or_default()
+}
+
+/// Where a credential comes from.
+fn of_credential() -> &'static str {
+    match std::env::var_os(CREDENTIAL) {
+        Some(_) => "this showed the credential in RINGFENCE_CREDENTIAL",
+        None if held().is_empty() => {
+            "a credential goes into the variable RINGFENCE_CREDENTIAL, which is not set"
+        }
+        None => {
+            "a credential goes into the variable RINGFENCE_CREDENTIAL, which `ringfence lock` and `hold` take away from their COMMAND: let \
+             COMMAND set it again, as from a file"
         }
     }
 }

@@ -1,12 +1,15 @@
 //! `ringfence get`, `ls`, `watch`, `validate` and `revoke`.
 
+use std::cmp::Reverse;
 use std::pin::pin;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use clap::Args;
-use ringfence_client::{Consistency, Error, Event, KeyList, KeyView, Revision, Token, Verdict, VerdictName};
-use ringfence_wire::Holder;
+use clap::{Args, ValueEnum};
+use ringfence_client::{
+    Client, Consistency, Error, Event, KeyList, KeyView, Revision, Token, Verdict, VerdictName,
+};
+use ringfence_wire::{Holder, ProblemKind};
 use serde_json::json;
 
 use crate::cli::client::Call;
@@ -37,10 +40,27 @@ pub(crate) struct List {
     /// List only keys with this prefix
     #[arg(default_value = "")]
     prefix: String,
+    /// List only keys with waiters
+    #[arg(long)]
+    contended: bool,
+    /// Order of the list
+    #[arg(long, value_name = "ORDER", default_value = "key")]
+    sort: Order,
     #[command(flatten)]
     freshness: Freshness,
     #[command(flatten)]
     call: Call,
+}
+
+/// An order of keys.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Order {
+    /// By their names
+    Key,
+    /// Those with most waiters first
+    Waiters,
+    /// Those whose oldest holder has held them longest first
+    Held,
 }
 
 #[derive(Debug, Args)]
@@ -94,10 +114,44 @@ pub(crate) fn get(arguments: &Get) -> anyhow::Result<ExitCode> {
 }
 
 pub(crate) fn list(arguments: &List) -> anyhow::Result<ExitCode> {
-    let List { prefix, freshness, call } = arguments;
+    let List { prefix, contended, sort, freshness, call } = arguments;
     call.print(list_text, async |client| {
-        Ok(client.list(prefix.as_str()).consistency((*freshness).into()).all().await?)
+        let listed = client.list(prefix.as_str()).consistency((*freshness).into()).all().await;
+        let mut list = match listed {
+            Err(Error::Rejected(problem)) if problem.kind == ProblemKind::Forbidden => {
+                bail!("{}{}", problem.detail, may_list(&client).await)
+            }
+            listed => listed?,
+        };
+        list.keys.retain(|view| !contended || waiters(view) > 0);
+        match sort {
+            Order::Key => {}
+            Order::Waiters => list.keys.sort_by_key(|view| Reverse(waiters(view))),
+            // Tokens only rise. A key that is only waited for comes last.
+            Order::Held => {
+                list.keys.sort_by_key(|view| view.holders.first().map_or(u64::MAX, |oldest| oldest.token.0));
+            }
+        }
+        Ok(list)
     })
+}
+
+/// What may be listed instead, as the end of a sentence.
+async fn may_list(client: &Client) -> String {
+    let Ok(access) = client.access().await else { return String::new() };
+    let may_read = access.allow.iter().filter(|allowed| allowed.may.iter().any(|right| right == "read"));
+    let instead: Vec<_> = may_read
+        .filter_map(|allowed| match allowed.keys.strip_prefix('=') {
+            Some(key) => Some(format!("`ringfence get {key}`")),
+            None if allowed.keys == "*" => None,
+            None => Some(format!("`ringfence ls {}`", allowed.keys)),
+        })
+        .collect();
+    if instead.is_empty() { String::new() } else { format!("; it may {}", instead.join(", ")) }
+}
+
+fn waiters(view: &KeyView) -> u64 {
+    view.waiters.len() as u64 + view.more_waiters
 }
 
 /// Prints events, one per line, until it is killed or its reader is gone.
@@ -195,14 +249,13 @@ fn list_text(list: &KeyList) -> String {
     let mut table = Table::new(["KEY", "MODE", "HOLDERS", "TOKEN", "EXPIRES IN", "WAITERS", "HOLDER"]);
     for view in &list.keys {
         let oldest = view.holders.first();
-        let count = |shown: usize, more: u64| (shown as u64 + more).to_string();
         table.add([
             view.key.to_string(),
             or_dash(oldest.map(|oldest| mode(oldest.mode, oldest.limit))),
-            count(view.holders.len(), view.more_holders),
+            (view.holders.len() as u64 + view.more_holders).to_string(),
             or_dash(oldest.map(|oldest| oldest.token)),
             seconds(oldest.and_then(|oldest| oldest.expires_in_ms)),
-            count(view.waiters.len(), view.more_waiters),
+            waiters(view).to_string(),
             holder(&oldest.and_then(|oldest| oldest.holder.clone())),
         ]);
     }

@@ -12,6 +12,7 @@ use tokio::time::timeout;
 
 use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Call, LOST, NOT_ACQUIRED, RELEASE_TIMEOUT};
+use crate::cli::lock::waiting::conflict;
 use crate::cli::output::{Output, Table, mode, seconds};
 
 /// More than a lease_id and spaces around it.
@@ -91,12 +92,11 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
         let lease = match options.lock(&client, keys).no_renew().acquire().await {
             Ok(lease) => lease,
             Err(error) => {
+                let conflict = conflict(&error, &client, keys).await;
                 // The client is releasing a grant that may have come too late.
                 client.close(RELEASE_TIMEOUT).await;
-                if !matches!(error, Error::Held { .. } | Error::TimedOut { .. }) {
-                    return Err(error.into());
-                }
-                eprintln!("ringfence: {error}");
+                let Some(why) = conflict else { return Err(error.into()) };
+                eprintln!("ringfence: {why}");
                 return Ok(ExitCode::from(NOT_ACQUIRED));
             }
         };

@@ -1,6 +1,6 @@
 //! `ringfence lock`: runs a command while it holds a lease.
 
-mod waiting;
+pub(crate) mod waiting;
 
 use std::ffi::OsString;
 use std::pin::pin;
@@ -127,8 +127,8 @@ async fn acquire(
     }
     match acquired {
         Ok(Ok(lease)) => Ok(Ok(lease)),
-        Ok(Err(NotAcquired::Failed(error @ (Error::Held { .. } | Error::TimedOut { .. })))) => {
-            stderr.print(error);
+        Ok(Err(NotAcquired::Conflict(why))) => {
+            stderr.print(why);
             Ok(Err(exit(arguments.conflict_exit_code)))
         }
         Ok(Err(NotAcquired::Failed(error))) => Err(arguments.connection.explain(error.into())),
@@ -139,6 +139,8 @@ async fn acquire(
 
 /// Why there is no lease.
 enum NotAcquired {
+    /// Another lease has a key.
+    Conflict(String),
     Failed(Error),
     /// This process runs under a lease on one of the keys.
     IsOwn(anyhow::Error),
@@ -152,7 +154,13 @@ async fn try_acquire(arguments: &Arguments, client: &Client, stderr: &Stderr) ->
         if let Some(least) = arguments.at_least {
             lock = lock.hold_at_least(*least);
         }
-        lock.acquire().await.map_err(NotAcquired::Failed)
+        match lock.acquire().await {
+            Ok(lease) => Ok(lease),
+            Err(error) => Err(match waiting::conflict(&error, client, keys).await {
+                Some(why) => NotAcquired::Conflict(why),
+                None => NotAcquired::Failed(error),
+            }),
+        }
     });
     let told = waiting::tell(client, keys, options, stderr);
     tokio::select! {

@@ -16,7 +16,7 @@ use rustix::process::{Signal, getpid, kill_current_process_group, kill_process};
 use tokio::time::error::Elapsed;
 use tokio::time::timeout;
 
-use crate::cli::client::{LOST, RELEASE_TIMEOUT};
+use crate::cli::client::{HELD, LOST, RELEASE_TIMEOUT, held};
 use crate::job::deadline::Deadline;
 use crate::job::terminal::Terminal;
 use crate::job::{self, Job};
@@ -45,8 +45,6 @@ const PASSED_ON: [Signal; 9] = [
 /// Renewals run at one third of the ttl, and COMMAND is signalled with one third left. With less than this, one late
 /// renewal would end it.
 pub(crate) const MIN_TTL: Duration = Duration::from_secs(2);
-/// The variable with the leases of all `lock` and `hold` that a process runs under: one TOKEN KEY per line.
-const HELD: &str = "RINGFENCE_HELD";
 
 /// How to end COMMAND.
 #[derive(Debug, Args)]
@@ -220,11 +218,6 @@ fn held_with(lease: &Lease) -> String {
         let _ = writeln!(held, "{} {key}", lease.token());
     }
     held
-}
-
-/// The leases that this process runs under: one TOKEN KEY per line.
-pub(crate) fn held() -> String {
-    std::env::var(HELD).unwrap_or_default()
 }
 
 fn code_of(status: ExitStatus) -> ExitCode {

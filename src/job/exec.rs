@@ -49,8 +49,13 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::from(LOST));
     }
     let error = command.exec();
-    let _ = writeln!(io::stderr(), "ringfence: cannot run {}: {error}", program.display());
-    Ok(ExitCode::from(if error.kind() == io::ErrorKind::NotFound { NOT_FOUND } else { CANNOT_RUN }))
+    let is_not_found = error.kind() == io::ErrorKind::NotFound;
+    // Somebody quoted the command as for `ssh` or `watch`.
+    let is_line = is_not_found && program.as_encoded_bytes().contains(&b' ');
+    let hint =
+        if is_line { "; no shell reads it: -- sh -c 'COMMAND ARGUMENT…' lets one do so" } else { "" };
+    let _ = writeln!(io::stderr(), "ringfence: cannot run {}: {error}{hint}", program.display());
+    Ok(ExitCode::from(if is_not_found { NOT_FOUND } else { CANNOT_RUN }))
 }
 
 /// This program, as it runs: its file may have been replaced since.

@@ -4,6 +4,7 @@ mod guarded;
 mod limits;
 mod owners;
 mod proofs;
+mod remedies;
 mod resp;
 mod rights;
 

@@ -39,6 +39,7 @@ mod peer_tls;
 mod power_cuts;
 mod recipes;
 mod refusals;
+mod remedies;
 mod request_logs;
 mod resp;
 mod resp_port;

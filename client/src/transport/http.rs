@@ -157,6 +157,11 @@ impl Server {
         let uri: Uri = url.parse().map_err(|error| format!("{url:?} is no URL: {error}"))?;
         match (uri.scheme_str(), encryption) {
             (Some("http"), None) | (Some("https"), Some(_)) => {}
+            (Some("http"), Some(encryption)) if encryption.credential.is_some() => {
+                return Err(format!(
+                    "{url:?} is plain, and there is a credential, which is sent over TLS alone: with one, all URLs begin with https://"
+                ));
+            }
             (Some("http"), Some(_)) => {
                 return Err(format!("{url:?} is plain: with TLS, all URLs begin with https://"));
             }

@@ -4,16 +4,18 @@ use std::io::IsTerminal;
 use std::time::Duration;
 
 use anyhow::bail;
-use ringfence_client::{Client, Consistency, KeyView};
+use ringfence_client::{Client, Consistency, Error, KeyView};
 use ringfence_wire::ModeName;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::cli::acquire_options::AcquireOptions;
-use crate::cli::under_lease::held;
+use crate::cli::client::held;
 use crate::stderr::Stderr;
 
 /// How long a person waits without a word.
 const SILENT: Duration = Duration::from_secs(1);
+/// How long a person waits to learn why a wait was in vain.
+const TOLD_WITHIN: Duration = Duration::from_secs(1);
 
 /// Fails if this process runs under a lease on one of the keys that shuts it out: it would wait for its own end.
 pub(super) async fn refuse_own(
@@ -46,28 +48,55 @@ pub(super) async fn tell(client: &Client, keys: &[String], options: &AcquireOpti
         return;
     }
     sleep(SILENT).await;
-    for key in keys {
-        // Who may acquire may be forbidden to read.
-        if let Ok(view) = client.key(key, Consistency::Local).await
-            && let Some(obstacle) = obstacle(&view)
-        {
-            return stderr.print(obstacle);
-        }
+    // One of those who wait is this process.
+    if let Some(obstacle) = first_obstacle(client, keys, 1, Consistency::Local).await {
+        stderr.print(format_args!("waiting for {obstacle}"));
     }
 }
 
+/// Which key was not free, and who has it, if that is why an acquire has failed.
+pub(crate) async fn conflict(error: &Error, client: &Client, keys: &[String]) -> Option<String> {
+    match error {
+        Error::Held { .. } => Some(error.to_string()),
+        Error::TimedOut { .. } => {
+            // A node that lags might still show the place that this process has left.
+            let obstacle = first_obstacle(client, keys, 0, Consistency::Linearizable);
+            let obstacle = timeout(TOLD_WITHIN, obstacle).await.ok().flatten();
+            Some(format!("{error}: {}", obstacle.unwrap_or_else(|| keys.join(", "))))
+        }
+        _ => None,
+    }
+}
+
+/// Who is in the way at the first of the keys where anybody is, but for so many of this process's own places.
+async fn first_obstacle(
+    client: &Client,
+    keys: &[String],
+    own: u64,
+    consistency: Consistency,
+) -> Option<String> {
+    for key in keys {
+        // Who may acquire may be forbidden to read.
+        if let Ok(view) = client.key(key, consistency).await
+            && let Some(obstacle) = obstacle(&view, own)
+        {
+            return Some(obstacle);
+        }
+    }
+    None
+}
+
 /// Who holds the key, and how many others wait for it; `None` if nobody is in the way.
-fn obstacle(view: &KeyView) -> Option<String> {
+fn obstacle(view: &KeyView, own: u64) -> Option<String> {
     let KeyView { key, holders, more_holders, waiters, more_waiters, .. } = view;
-    // One of them is this process.
-    let others = (waiters.len() as u64 + more_waiters).saturating_sub(1);
+    let others = (waiters.len() as u64 + more_waiters).saturating_sub(own);
     let queue = match others {
         0 => String::new(),
         1 => "; one other waits".to_owned(),
         _ => format!("; {others} others wait"),
     };
     let Some(first) = holders.first() else {
-        return (others > 0).then(|| format!("waiting for {key}{queue}"));
+        return (others > 0).then(|| format!("{key}{queue}"));
     };
     // Another client chose it: it must not reach terminals unescaped.
     let by = first.holder.as_ref().map(|holder| format!(" by {}", holder.as_str().escape_debug()));
@@ -75,7 +104,7 @@ fn obstacle(view: &KeyView) -> Option<String> {
         0 => String::new(),
         more => format!(", and {more} more"),
     };
-    Some(format!("waiting for {key}: held{} with token {}{more}{queue}", by.unwrap_or_default(), first.token))
+    Some(format!("{key}: held{} with token {}{more}{queue}", by.unwrap_or_default(), first.token))
 }
 
 #[cfg(test)]
@@ -89,7 +118,7 @@ mod tests {
         let view = json!({
             "key": "a", "fence": 7, "revision": 9, "holders": holders, "waiters": vec![waiter; waiters],
         });
-        obstacle(&serde_json::from_value(view).unwrap())
+        obstacle(&serde_json::from_value(view).unwrap(), 1)
     }
 
     #[test]
@@ -101,14 +130,11 @@ mod tests {
             })
         };
         let of = |holders: serde_json::Value, waiters| told(&holders, waiters).unwrap_or_default();
-        assert_eq!(of(json!([holder("me")]), 1), "waiting for a: held by me with token 7");
-        assert_eq!(
-            of(json!([holder("me\n")]), 2),
-            "waiting for a: held by me\\n with token 7; one other waits"
-        );
+        assert_eq!(of(json!([holder("me")]), 1), "a: held by me with token 7");
+        assert_eq!(of(json!([holder("me\n")]), 2), "a: held by me\\n with token 7; one other waits");
         let two = json!([holder("me"), holder("you")]);
-        assert_eq!(of(two, 3), "waiting for a: held by me with token 7, and 1 more; 2 others wait");
-        assert_eq!(of(json!([]), 3), "waiting for a; 2 others wait");
+        assert_eq!(of(two, 3), "a: held by me with token 7, and 1 more; 2 others wait");
+        assert_eq!(of(json!([]), 3), "a; 2 others wait");
         assert_eq!(of(json!([]), 1), "");
     }
 }
