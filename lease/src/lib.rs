@@ -73,5 +73,5 @@ pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
 pub use rules::{SUPPORTED, UnsupportedRules};
-pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError};
+pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError, Sieve};
 pub use value::Value;

@@ -11,6 +11,7 @@ mod conditional;
 mod end;
 mod fences;
 mod frozen;
+mod list;
 mod renew;
 mod restore;
 mod room;
@@ -20,6 +21,7 @@ mod view;
 pub use conditional::Found;
 pub use fences::Fence;
 pub use frozen::FrozenTable;
+pub use list::Sieve;
 #[cfg(test)]
 pub(crate) use restore::RecordReader;
 pub use snapshot::RestoreError;

@@ -1,11 +1,14 @@
 use ringfence_access::KeyRight;
-use ringfence_lease::{LeaseState, LeaseTable};
-use ringfence_wire::{Check, Key, KeyView, LeaseId, Revision, Verdict, VerdictName};
+use ringfence_lease::{LeaseState, LeaseTable, Sieve};
+use ringfence_wire::{Check, HolderView, Key, KeyView, LeaseId, Revision, Verdict, VerdictName};
 
 use crate::caller::Caller;
 use crate::failure::Failure;
 use crate::rights::Allowed;
 use crate::service::Service;
+
+/// The most other keys of a lease in the view of one. A view has up to 100 leases.
+const MAX_OTHER_KEYS: usize = 8;
 
 /// The consistency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +24,7 @@ pub enum Consistency {
 pub struct Page {
     /// Its keys, in order.
     pub keys: Vec<KeyView>,
-    /// The last of them, if there may be more.
+    /// The last key that was looked at, if there may be more.
     pub last: Option<Key>,
     /// The revision of the table that it shows.
     pub revision: Revision,
@@ -57,10 +60,16 @@ impl Service {
     ) -> Result<KeyView, Failure> {
         let now_ms = self.now_ms(consistency).await?;
         self.check_reads(caller)?;
-        Ok(self.handle.try_view(|table| table.key(key.get(), now_ms))?)
+        Ok(self.handle.try_view(|table| {
+            let mut view = table.key(key.get(), now_ms);
+            for holder in &mut view.holders {
+                add_other_keys(holder, table, key.get(), caller);
+            }
+            view
+        })?)
     }
 
-    /// At most `limit` of the keys that start with `prefix`, behind `after`.
+    /// At most `limit` of the keys that start with `prefix` and stay in `sieve`, behind `after`. A page may have none, and others follow.
     ///
     /// # Errors
     /// The caller has read more than its limits allow, or no leader answers.
@@ -68,6 +77,7 @@ impl Service {
         &self,
         caller: &Caller,
         prefix: Allowed<&str>,
+        sieve: Sieve<'_>,
         after: Option<&Key>,
         limit: usize,
         consistency: Consistency,
@@ -75,7 +85,8 @@ impl Service {
         let now_ms = self.now_ms(consistency).await?;
         self.check_reads(caller)?;
         Ok(self.handle.try_view(|table| {
-            let (keys, last) = table.keys(prefix.get(), after.map(Key::as_str), limit, now_ms);
+            let (keys, last) =
+                table.keys_of_sieve(prefix.get(), sieve, after.map(Key::as_str), limit, now_ms);
             Page { keys, last, revision: table.revision() }
         })?)
     }
@@ -116,6 +127,15 @@ impl Service {
             Consistency::Local => Ok(None),
         }
     }
+}
+
+/// Tells which other keys the lease of `holder` has: what else ends with it.
+fn add_other_keys(holder: &mut HolderView, table: &LeaseTable, key: &Key, caller: &Caller) {
+    let keys = || table.keys_of_holder(key, holder.token).into_iter().flatten().filter(|other| *other != key);
+    let may_read = |other: &&Key| caller.principal().may(KeyRight::Read, other);
+    let (all, shown) = (keys().count(), keys().filter(may_read).take(MAX_OTHER_KEYS).cloned().collect());
+    holder.other_keys = shown;
+    holder.more_keys = (all - holder.other_keys.len()) as u64;
 }
 
 fn verdict(table: &LeaseTable, check: &Check, consistency: Consistency) -> Verdict {

@@ -1,6 +1,7 @@
 use axum::body::HttpBody;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
+use ringfence_lease::Sieve;
 use ringfence_service::{Caller, Page};
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 use serde::Serialize;
@@ -28,11 +29,17 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
 
 /// `GET /v1/keys`
 pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answer {
-    let mut query = Query::of(request.uri(), &["prefix", "after", "limit", "consistency"])?;
+    let names = ["prefix", "find", "contended", "after", "limit", "consistency"];
+    let mut query = Query::of(request.uri(), &names)?;
     let prefix = query.take("prefix").unwrap_or_default();
     if prefix.len() > Key::MAX_BYTES {
         return Err(FieldError::new("prefix", "must have at most 512 bytes of UTF-8").into());
     }
+    let find = query.take("find").unwrap_or_default();
+    if find.len() > Key::MAX_BYTES {
+        return Err(FieldError::new("find", "must have at most 512 bytes of UTF-8").into());
+    }
+    let sieve = Sieve { text: &find, is_contended: query.flag("contended")? };
     let prefix = caller.allow_under(&prefix)?;
     let after = query.take("after").map(|text| text.parse::<Cursor>()).transpose()?;
     let limit = match query.take("limit").map(|text| usize::try_from(number(&text)?).ok()) {
@@ -41,7 +48,7 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
         Some(_) => return Err(FieldError::new("limit", "must be a number from 1 to 1,000").into()),
     };
     let behind = after.as_ref().map(|cursor| &cursor.last);
-    let page = door.service.keys(caller, prefix, behind, limit, query.consistency()?).await?;
+    let page = door.service.keys(caller, prefix, sieve, behind, limit, query.consistency()?).await?;
     let Page { keys, last, revision } = page;
     // Of nodes that lag, a later page may show an older view. An invented cursor is not believed.
     let revision = after.map_or(revision, |cursor| revision.min(cursor.revision));

@@ -93,6 +93,31 @@ async fn a_list_is_paged_and_every_page_has_the_revision_of_the_first() {
 }
 
 #[tokio::test]
+async fn keys_are_searched_for_by_name_holder_and_waiters() {
+    let service = Service::start().await;
+    for key in ["cold/1", "hot/flash-sale"] {
+        service.hold(key).await;
+    }
+    service.put(LeaseId::random(), json!({ "keys": ["hot/1"], "holder": "billing-7" })).await;
+    service.queue("cold/1").await;
+    for (query, expected) in [
+        ("find=flash", &["hot/flash-sale"][..]),
+        ("find=billing", &["hot/1"]),
+        ("contended=true", &["cold/1"]),
+        ("prefix=hot/&contended=true", &[]),
+        ("find=%2F1&contended=false", &["cold/1", "hot/1"]),
+    ] {
+        let page: KeyList = service.get(&format!("/v1/keys?{query}")).await.expect(200);
+        let found: Vec<_> = page.keys.iter().map(|view| view.key.as_str()).collect();
+        assert_eq!((found.as_slice(), page.next), (expected, None), "{query}");
+    }
+    let page: KeyList = service.get("/v1/keys?find=1&limit=1").await.expect(200);
+    let after = page.next.unwrap();
+    let page: KeyList = service.get(&format!("/v1/keys?find=1&limit=1&after={after}")).await.expect(200);
+    assert_eq!((page.keys[0].key.as_str(), page.next.is_some()), ("hot/1", true));
+}
+
+#[tokio::test]
 async fn a_page_has_a_hundred_keys_unless_asked_otherwise() {
     let service = Service::start().await;
     let acquire =

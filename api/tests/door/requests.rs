@@ -113,6 +113,8 @@ async fn an_unknown_or_wrong_query_parameter_is_refused_by_name() {
         ("GET", "/v1/keys?after=".to_owned(), "after"),
         ("GET", format!("/v1/keys?prefix={long}"), "prefix"),
         ("GET", "/v1/keys?prefix=%FF".to_owned(), "prefix"),
+        ("GET", format!("/v1/keys?find={long}"), "find"),
+        ("GET", "/v1/keys?contended=yes".to_owned(), "contended"),
         ("GET", "/v1/keys?Prefix=a".to_owned(), "Prefix"),
         ("GET", "/v1/cluster?pretty".to_owned(), "pretty"),
         ("GET", "/livez?verbose".to_owned(), "verbose"),

@@ -472,6 +472,8 @@ impl Model {
             expires_in_ms: now.map(|now| lease.deadline.saturating_sub(now)),
             metadata: lease.first.metadata.clone(),
             by: lease.by.clone(),
+            other_keys: Vec::new(),
+            more_keys: 0,
         };
         let waiter = |lease: &&Lease| WaiterView {
             holder: lease.first.holder.clone(),

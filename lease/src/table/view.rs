@@ -5,7 +5,7 @@ use ringfence_wire::{
 
 use super::LeaseTable;
 use crate::lease::Lease;
-use crate::limits::{MAX_AHEAD, MAX_SHOWN, PAGE_BYTES};
+use crate::limits::{MAX_AHEAD, MAX_SHOWN};
 use crate::steps::step;
 use crate::store::{Lock, Slot};
 use crate::{Command, Refusal};
@@ -87,30 +87,6 @@ impl LeaseTable {
         self.key_view(key, self.store.lock(key), now_ms)
     }
 
-    /// Up to `limit` keys that are held or waited for, start with `prefix` and come after `after`, in byte order; and the
-    /// last of them if more follow. Fewer than `limit` if their views are large, so that no page takes long or much memory.
-    pub fn keys(
-        &self,
-        prefix: &str,
-        after: Option<&str>,
-        limit: usize,
-        now_ms: Option<u64>,
-    ) -> (Vec<KeyView>, Option<Key>) {
-        let mut locks = self.store.locks(prefix, after);
-        let mut page = Vec::new();
-        let mut bytes = 0;
-        while page.len() < limit
-            && bytes < PAGE_BYTES
-            && let Some((key, lock)) = locks.next()
-        {
-            let view = self.key_view(key, Some(lock), now_ms);
-            bytes += about_bytes_of(&view);
-            page.push(view);
-        }
-        let next = locks.next().and_then(|_| page.last()).map(|last| last.key.clone());
-        (page, next)
-    }
-
     /// The lowest token that may still be live on `key`: that of its oldest holder or, if nobody holds it, the token that
     /// the next grant would have. It never decreases.
     pub fn fence(&self, key: &Key) -> Token {
@@ -165,7 +141,7 @@ impl LeaseTable {
         }
     }
 
-    fn key_view(&self, key: &Key, lock: Option<Lock<'_>>, now_ms: Option<u64>) -> KeyView {
+    pub(super) fn key_view(&self, key: &Key, lock: Option<Lock<'_>>, now_ms: Option<u64>) -> KeyView {
         let clock = self.clock(now_ms);
         let (holders_len, waiters_len) = lock.map_or((0, 0), |lock| (lock.holders_len(), lock.waiters_len()));
         let holder = |(lease, mode): (&Lease, Mode)| HolderView {
@@ -177,6 +153,8 @@ impl LeaseTable {
             expires_in_ms: clock.map(|now_ms| lease.expires_in_ms(now_ms)),
             metadata: lease.metadata().cloned().unwrap_or_default(),
             by: self.store.owner(lease).cloned(),
+            other_keys: Vec::new(),
+            more_keys: 0,
         };
         let waiters = lock.into_iter().flat_map(Lock::waiters).take(MAX_SHOWN).map(|entry| {
             step();
@@ -207,7 +185,7 @@ impl LeaseTable {
 }
 
 /// About how many bytes of JSON the view takes.
-fn about_bytes_of(view: &KeyView) -> usize {
+pub(super) fn about_bytes_of(view: &KeyView) -> usize {
     let label = |holder: &Option<Holder>| holder.as_ref().map_or(0, |holder| json_bytes_of(holder.as_str()));
     let metadata = |holder: &HolderView| -> usize {
         let entries = holder.metadata.entries().iter();
@@ -240,6 +218,7 @@ mod tests {
     use super::*;
     use crate::Acquire;
     use crate::laws::make;
+    use crate::limits::PAGE_BYTES;
 
     fn acquire(n: usize, key: &str, wait_ms: u32, metadata: &Metadata) -> Command {
         let limit = if wait_ms == 0 { None } else { NonZeroU32::new(1) };

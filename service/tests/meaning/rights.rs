@@ -1,10 +1,10 @@
 use ringfence_access::Digest;
 use ringfence_lease::Value;
-use ringfence_service::{Acquired, Caller, CannotDo, Failure, Keys, Proof, Seen, Transaction};
+use ringfence_service::{Acquired, Caller, CannotDo, Consistency, Failure, Keys, Proof, Seen, Transaction};
 use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::time::Instant;
 
-use crate::node::{Node, granted, request};
+use crate::node::{Node, granted, request, request_of};
 
 /// A node with three principals, each with its name as its credential.
 async fn node() -> Node {
@@ -46,6 +46,38 @@ async fn only_who_may_read_a_key_learns_who_holds_it() {
     assert_eq!(names, [Some("holder")]);
     let refused = acquire(&node, "stranger", LeaseId::random(), "a/1").await.unwrap_err();
     assert_eq!(refused, Failure::Held { holders: None, by_waiters: false, waiters: 0 });
+}
+
+/// Who revokes a lease on one key ends it on all.
+#[tokio::test]
+async fn a_key_shows_which_other_keys_its_lease_has_of_those_that_the_caller_may_read() {
+    let node = node().await;
+    let all: Vec<_> = ["b/1".to_owned()].into_iter().chain((0..10).map(|n| format!("a/{n}"))).collect();
+    let rules = [("all", "*"), ("reader", "a/")].map(|(name, keys)| {
+        let digest = Digest::of(name.as_bytes());
+        format!("[principals.{name}]\ncredentials = [\"{digest}\"]\nallow = [{{ keys = \"{keys}\", may = [\"acquire\", \"read\"] }}]\n")
+    });
+    node.replace_rules(&rules.concat());
+    let request = request_of(all.iter().map(String::as_str));
+    let holder = caller(&node, "all");
+    granted(
+        node.service.acquire(&holder, LeaseId::random(), request, Instant::now(), || ()).await.answered().0,
+    );
+    let key = Key::new("a/1").unwrap();
+    for (name, expected) in
+        [("all", "b/1 a/0 a/2 a/3 a/4 a/5 a/6 a/7"), ("reader", "a/0 a/2 a/3 a/4 a/5 a/6 a/7 a/8")]
+    {
+        let caller = caller(&node, name);
+        let view =
+            node.service.key(&caller, caller.allow_key(&key).unwrap(), Consistency::Linearizable).await;
+        let holder = &view.unwrap().holders[0];
+        let shown: Vec<_> = holder.other_keys.iter().map(Key::as_str).collect();
+        assert_eq!((shown.join(" ").as_str(), holder.more_keys), (expected, 2));
+    }
+    let other = Key::new("b/1").unwrap();
+    let view =
+        node.service.key(&holder, holder.allow_key(&other).unwrap(), Consistency::Local).await.unwrap();
+    assert_eq!((view.holders[0].other_keys.len(), view.holders[0].more_keys), (8, 2));
 }
 
 #[tokio::test]

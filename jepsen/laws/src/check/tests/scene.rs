@@ -65,6 +65,8 @@ pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -
         expires_in_ms: Some(1_000),
         metadata: Metadata::default(),
         by: None,
+        other_keys: Vec::new(),
+        more_keys: 0,
     };
     let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0, by: None };
     KeyView {

@@ -208,6 +208,8 @@ impl Story {
             expires_in_ms: Some(1),
             metadata: Metadata::default(),
             by: None,
+            other_keys: Vec::new(),
+            more_keys: 0,
         });
         let holders = holders.collect();
         KeyView {
