@@ -22,9 +22,14 @@ class Access extends EventTarget {
     return sessionStorage.getItem(CREDENTIAL) !== null;
   }
 
+  /** Whether the node knows nobody behind this page. */
+  get isAnonymous() {
+    return this.view !== null && this.view.principal === null;
+  }
+
   /** Whether everybody may do everything. */
   get isOpen() {
-    return this.view !== null && this.view.principal === null && this.mayUnder("revoke", "") && this.mayWithCluster("operate");
+    return this.isAnonymous && this.mayUnder("revoke", "") && this.mayWithCluster("operate");
   }
 
   signIn(credential) {

@@ -16,6 +16,7 @@ const SILENT_MS = 5000;
 
 export class ClusterView {
   title = "Cluster";
+  watches = false;
 
   constructor(page) {
     this.page = page;
@@ -32,6 +33,10 @@ export class ClusterView {
         await pause(EVERY_MS, page.signal);
       }
     });
+  }
+
+  get isShowing() {
+    return this.page.node.view !== null;
   }
 
   focus() {
@@ -124,7 +129,8 @@ export class ClusterView {
 
 /** Why the state of the cluster is not shown. */
 export function unseen(node) {
-  const denied = "You may not see the state of the cluster: that needs the right observe.";
+  const may = access.isAnonymous ? "Sign in to see" : "You may not see";
+  const denied = `${may} the state of the cluster: that needs the right observe.`;
   return el("p", { text: access.mayWithCluster("observe") ? node.refusal ?? "Asking this node …" : denied });
 }
 

@@ -5,7 +5,7 @@ import { keyPath, pause, reason, until } from "./api.js";
 import { bar, dated, draw } from "./bar.js";
 import { el, facts, put, table } from "./dom.js";
 import { label, mode } from "./key_list.js";
-import { revoke } from "./revoke.js";
+import { others, revoke } from "./revoke.js";
 import { count, span, several, time, visible } from "./text.js";
 import { follow } from "./watch.js";
 
@@ -25,6 +25,8 @@ function named({ holder, by }) {
 }
 
 export class KeyView {
+  watches = true;
+
   constructor(page, key) {
     this.page = page;
     this.key = key;
@@ -57,6 +59,10 @@ export class KeyView {
     });
   }
 
+  get isShowing() {
+    return this.view !== null;
+  }
+
   focus() {
     this.heading.focus({ preventScroll: true });
   }
@@ -80,7 +86,7 @@ export class KeyView {
 
   async #read(isFirst = false) {
     if (!access.may("read", this.key)) {
-      this.state.replaceChildren(el("p", { class: "failure", text: "You may not read this key." }));
+      this.state.replaceChildren(el("p", { class: "failure", text: `${access.isAnonymous ? "Sign in: without, you may not" : "You may not"} read this key.` }));
       return false;
     }
     const answer = await this.page.node.read(keyPath(this.key), isFirst, this.page.signal);
@@ -145,13 +151,15 @@ export class KeyView {
   #holders(holders) {
     return table("Holders", [
       { name: "Holder" }, { name: "Token", class: "number" }, { name: "Mode" }, { name: "Time left" },
-      { name: "Time-to-live", class: "number" }, { name: "Metadata" }, { name: "", class: "act" },
+      { name: "Time-to-live", class: "number" }, { name: "Other keys", title: "Of the same lease: they end together" }, { name: "Metadata" },
+      { name: "", class: "act" },
     ], holders.map((holder, place) => [
       named(holder),
       String(holder.token),
       mode(holder),
       this.bars[place].bar.element,
       span(holder.ttl_ms),
+      others(holder) ?? el("span", { class: "unnamed", text: "none" }),
       metadata(holder.metadata),
       el("button", {
         type: "button", class: "danger", text: "Revoke …", "data-token": String(holder.token),

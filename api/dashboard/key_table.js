@@ -16,6 +16,7 @@ export class KeyTable {
   /** All keys, sorted. */
   keys = [];
   #most;
+  #isWished;
   #entries = new Map();
   /** The places where pages begin: after `last`, by `cursor`. */
   #marks = [START];
@@ -25,8 +26,10 @@ export class KeyTable {
   #told = 0;
   #leaving = new Set();
 
-  constructor(most) {
+  /** At most so many keys, and only those that are wished for: of others a watch tells, too. */
+  constructor(most, isWished = () => true) {
     this.#most = most;
+    this.#isWished = isWished;
   }
 
   /** Whether the listing is known to its end. */
@@ -34,8 +37,9 @@ export class KeyTable {
     return this.#to === null;
   }
 
-  at(index) {
-    return this.#entries.get(this.keys[index]);
+  /** What is known of a key of the table. */
+  entry(key) {
+    return this.#entries.get(key);
   }
 
   /** Where `key` stands, or would. */
@@ -49,10 +53,6 @@ export class KeyTable {
     return low;
   }
 
-  has(key) {
-    return this.#entries.has(key);
-  }
-
   /** The last place before `key` where a page can begin. */
   mark(key) {
     return this.#marks.findLast((mark) => mark.last === "" || order(mark.last, key) < 0);
@@ -63,7 +63,7 @@ export class KeyTable {
    * to be shown.
    */
   take(mark, page, now_ms, isSeen) {
-    const last = page.next === null ? null : page.keys.at(-1)?.key ?? null;
+    const last = page.next === null ? null : lastOf(page.next);
     const [from, to] = [mark.last === "" ? 0 : this.#above(mark.last), last === null ? this.keys.length : this.#above(last)];
     // All of a page is of one view; where it has no keys, of one that is no older than the first page's.
     const revision = page.keys[0]?.revision ?? page.revision;
@@ -148,6 +148,7 @@ export class KeyTable {
         }
       }
       if (everybody(entry) === 0) this.#leave(entry, change.name, now_ms, isSeen);
+      else if (!this.#isWished(entry)) this.#remove(entry);
     }
     this.#bound();
     return touched;
@@ -216,6 +217,12 @@ export function order(one, other) {
     if (a !== b) return rank(a) - rank(b);
   }
   return one.length - other.length;
+}
+
+/** The last key that a page is about: where keys are searched for, it may not have been found. A cursor is `REVISION.KEY-IN-HEXADECIMAL`. */
+function lastOf(cursor) {
+  const pairs = cursor.slice(cursor.indexOf(".") + 1).match(/../g);
+  return new TextDecoder().decode(Uint8Array.from(pairs, (pair) => parseInt(pair, 16)));
 }
 
 /** How many hold a key or wait for it. */

@@ -60,11 +60,11 @@ function make(name, path, query, page) {
   switch (name) {
     case "key": {
       const key = decoded(path.slice("/key/".length));
-      return key ? new KeyView(page, key) : new Locks(page, "");
+      return key ? new KeyView(page, key) : new Locks(page, new URLSearchParams());
     }
     case "cluster": return new ClusterView(page);
     case "mirror": return new MirrorView(page);
-    default: return new Locks(page, query.get("prefix") ?? "");
+    default: return new Locks(page, query);
   }
 }
 
@@ -74,26 +74,27 @@ function tell() {
   const leader = known?.leader ?? null;
   put(at("node"), known ? `node ${known.node_id} · ${known.role} · term ${count(known.term)}` : "");
   const [word, kind] = !answers ? ["no connection", "bad"] : !node.goesOn ? ["no leader", "bad"] :
-    known === null && access.mayWithCluster("observe") ? ["connecting", ""] : isLive ? ["live", "good"] : ["polling", ""];
+    known === null && access.mayWithCluster("observe") ? ["connecting", ""] : isLive ? ["live", "good"] : [view?.watches ? "polling" : "every 2 s", ""];
   put(at("mode"), word);
   at("mode").className = `chip ${kind}`;
-  const parts = !answers ? gone() : known && leader === null ? [
+  const before = view?.isShowing ? "What stands here was read before." : "";
+  const parts = !answers ? gone(before) : known && leader === null ? [
     "This node knows of no leader. ",
     "Either the cluster has none: then no lease is granted, renewed or ended, and its time stands still. Or this node is cut off. ",
-    "What stands here was read before.",
-  ] : refusal ? [`The cluster cannot be read through this node: ${refusal} What stands here was read before.`] : [];
+    before,
+  ] : refusal ? [`The cluster cannot be read through this node: ${refusal} ${before}`] : [];
   const banner = at("banner");
   const text = parts.map((part) => part.textContent ?? part).join("");
   banner.hidden = parts.length === 0;
   if (banner.textContent !== text) banner.replaceChildren(...parts);
 }
 
-function gone() {
+function gone(before) {
   const links = node.others.filter(({ url }) => url).flatMap(({ id, url }) => [
     " ", el("a", { href: `${url}/${location.hash}`, rel: "noreferrer", text: `Node ${id}` }),
   ]);
   const name = node.view ? `Node ${node.view.node_id}` : "This node";
-  return [`${name} does not answer. It is asked again every 2 s; what stands here was read before.`, ...links];
+  return [`${name} does not answer. It is asked again every 2 s. ${before}`, ...links];
 }
 
 function pressed(event) {

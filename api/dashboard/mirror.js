@@ -16,6 +16,7 @@ const STATES = {
 
 export class MirrorView {
   title = "Mirror";
+  watches = false;
 
   constructor(page) {
     this.page = page;
@@ -24,6 +25,10 @@ export class MirrorView {
     this.element = el("section", { class: "mirror" }, this.heading, this.body);
     page.node.addEventListener("change", () => this.#draw(), { signal: page.signal });
     this.#draw();
+  }
+
+  get isShowing() {
+    return this.page.node.view !== null;
   }
 
   focus() {

@@ -4,7 +4,7 @@ import { call, keyPath, reason } from "./api.js";
 import { bar } from "./bar.js";
 import { el, facts } from "./dom.js";
 import { label, mode } from "./key_list.js";
-import { visible } from "./text.js";
+import { count, visible } from "./text.js";
 
 /**
  * Asks, and ends the lease of `holder` on `key` if that is wanted. `left` draws a bar of what it has left; `done` is called
@@ -29,13 +29,15 @@ export function revoke(key, holder, { left, done, signal }) {
     title,
     facts(
       ["Key", el("code", { class: "key-name", text: visible(key) })],
+      ...(others(holder) ? [["Its other keys", others(holder)]] : []),
       ["Holder", el("span", { class: holder.holder ? "label" : "label unnamed", text: label(holder.holder) })],
       ["Token", el("span", { class: "number", text: String(holder.token) })],
       ["Mode", mode(holder)],
       ["Time left", time.element],
     ),
     el("p", { id: "consequence" },
-      "It ends the lease, on all of its keys, and the next in the queue is granted. ",
+      others(holder) ? "It ends the lease on this key and on the others, and the next in each queue is granted. " :
+        "It ends the lease, and the next in the queue is granted. ",
       el("strong", { text: "It does not stop the writer" }),
       ", who may not notice for a while: raise the guard too, so that storage rejects its token."),
     form, result);
@@ -89,6 +91,13 @@ export function revoke(key, holder, { left, done, signal }) {
         return [reason(answer), false];
     }
   }
+}
+
+/** The other keys of a lease; `null` if it has none. Nodes of older versions tell of none. */
+export function others({ other_keys: keys = [], more_keys: more = 0 }) {
+  if (keys.length + more === 0) return null;
+  const links = keys.map((key) => el("li", {}, el("a", { class: "key", href: `#/key/${encodeURIComponent(key)}`, text: visible(key) })));
+  return el("ul", { class: "keys" }, ...links, more > 0 ? el("li", { class: "unnamed", text: `${count(more)} more` }) : null);
 }
 
 /** As it is, or as it is written where it has characters that cannot be seen. */

@@ -3,6 +3,7 @@
 
 mod access;
 mod following;
+mod searching;
 mod tables;
 mod texts;
 mod views;

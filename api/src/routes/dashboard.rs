@@ -64,6 +64,7 @@ files! {
     "/dashboard/mirror.js", "mirror.js", JAVASCRIPT;
     "/dashboard/node.js", "node.js", JAVASCRIPT;
     "/dashboard/revoke.js", "revoke.js", JAVASCRIPT;
+    "/dashboard/selection.js", "selection.js", JAVASCRIPT;
     "/dashboard/sign_in.js", "sign_in.js", JAVASCRIPT;
     "/dashboard/text.js", "text.js", JAVASCRIPT;
     "/dashboard/watch.js", "watch.js", JAVASCRIPT;

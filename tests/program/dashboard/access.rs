@@ -57,6 +57,7 @@ async fn a_principal_signs_in_and_sees_what_it_may() {
             .iter()
             .any(|request| request.contains("/v1/cluster") || request.contains("/v1/keys"))
     );
+    browser.until(SOON, "document.querySelector('.empty')?.textContent.startsWith('Sign in')").await.unwrap();
     sign_in(&mut browser, "rfc_wrong").await;
     browser
         .until(SOON, "document.querySelector('dialog .result').textContent.includes('not valid')")

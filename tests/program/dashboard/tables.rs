@@ -13,13 +13,14 @@ const TABLE: &str = "
     const { KeyTable, START } = await import('/dashboard/key_table.js');
     const view = (key, revision, token) => ({ key, fence: token, revision, waiters: [],
         holders: [{ token, holder: null, mode: 'exclusive', limit: null, ttl_ms: 9000, expires_in_ms: 9000, metadata: {} }] });
-    const page = (revision, next, ...tokens) => ({ revision, next,
+    const hex = (key) => [...new TextEncoder().encode(key)].map((byte) => byte.toString(16).padStart(2, '0')).join('');
+    const page = (revision, isBefore, ...tokens) => ({ revision, next: isBefore && `${revision}.${hex(tokens.at(-1)[0])}`,
         keys: tokens.map(([key, token, at = revision]) => view(key, at, token)) });
     const table = (most = 100) => {
         const it = new KeyTable(most);
         it.tell = (name, revision, key, token = revision) => it.apply(
             { name, revision, token, holder: null, keys: [{ key, mode: 'exclusive', fence: token }] }, 0, () => false);
-        it.say = () => it.keys.map((key, place) => key + (it.at(place).ended ? ' ended' : '')).join(' ');
+        it.say = () => it.keys.map((key) => key + (it.entry(key).ended ? ' ended' : '')).join(' ');
         return it;
     };
 ";
