@@ -10,6 +10,9 @@ use crate::service::Service;
 /// The most other keys of a lease in the view of one. A view has up to 100 leases.
 const MAX_OTHER_KEYS: usize = 8;
 
+/// A key that a search passes over, or a holder or waiter that it compares, counts as a read of so many bytes.
+const BYTES_OF_A_LOOK: usize = 32;
+
 /// The consistency of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Consistency {
@@ -84,11 +87,14 @@ impl Service {
     ) -> Result<Page, Failure> {
         let now_ms = self.now_ms(consistency).await?;
         self.check_reads(caller)?;
-        Ok(self.handle.try_view(|table| {
-            let (keys, last) =
+        let (page, looks) = self.handle.try_view(|table| {
+            let (keys, last, looks) =
                 table.keys_of_sieve(prefix.get(), sieve, after.map(Key::as_str), limit, now_ms);
-            Page { keys, last, revision: table.revision() }
-        })?)
+            (Page { keys, last, revision: table.revision() }, looks)
+        })?;
+        // Those that are shown count with their bytes.
+        self.count_read(caller, looks.saturating_sub(page.keys.len()) * BYTES_OF_A_LOOK);
+        Ok(page)
     }
 
     /// What is known of each of these tokens.

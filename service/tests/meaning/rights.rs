@@ -1,5 +1,5 @@
 use ringfence_access::Digest;
-use ringfence_lease::Value;
+use ringfence_lease::{Sieve, Value};
 use ringfence_service::{Acquired, Caller, CannotDo, Consistency, Failure, Keys, Proof, Seen, Transaction};
 use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::time::Instant;
@@ -78,6 +78,42 @@ async fn a_key_shows_which_other_keys_its_lease_has_of_those_that_the_caller_may
     let view =
         node.service.key(&holder, holder.allow_key(&other).unwrap(), Consistency::Local).await.unwrap();
     assert_eq!((view.holders[0].other_keys.len(), view.holders[0].more_keys), (8, 2));
+}
+
+/// A search that finds nothing has a short answer, and takes as long as one that finds much.
+#[tokio::test]
+async fn what_a_search_passes_over_counts_against_the_limits() {
+    let node = node().await;
+    let rules = [("all", ""), ("searcher", "limits = { requests-per-s = 1 }")].map(|(name, limits)| {
+        let digest = Digest::of(name.as_bytes());
+        format!(
+            "[principals.{name}]\ncredentials = [\"{digest}\"]\nallow = [{{ keys = \"*\", may = [\"acquire\", \"read\"] }}]\n{limits}\n"
+        )
+    });
+    node.replace_rules(&rules.concat());
+    let all = caller(&node, "all");
+    for lease in 0..6 {
+        let keys: Vec<_> = (0..64).map(|n| format!("{lease}/{n}")).collect();
+        let request = request_of(keys.iter().map(String::as_str));
+        granted(
+            node.service.acquire(&all, LeaseId::random(), request, Instant::now(), || ()).await.answered().0,
+        );
+    }
+    let searcher = caller(&node, "searcher");
+    let search = async || {
+        let sieve = Sieve { text: "no such", is_contended: false };
+        let prefix = searcher.allow_under("").unwrap();
+        node.service.keys(&searcher, prefix, sieve, None, 100, Consistency::Local).await
+    };
+    assert_eq!(search().await.unwrap().keys, []);
+    // On a busy machine, what was used up may be there again.
+    for _ in 0..100 {
+        if let Err(failure) = search().await {
+            assert!(matches!(failure, Failure::RateLimited(_)), "{failure:?}");
+            return;
+        }
+    }
+    panic!("no search was refused");
 }
 
 #[tokio::test]
