@@ -134,6 +134,7 @@ async fn serve_connection<P: Protocol>(
     mut draining: watch::Receiver<bool>,
 ) {
     let from = admitted.0.from;
+    admitted.0.is_served_in(&turns);
     let opened = tokio::select! {
         // Whatever has arrived before a stop is answered.
         biased;

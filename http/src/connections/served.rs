@@ -15,7 +15,7 @@ use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
 use crate::room::{Portion, Room};
-use crate::turns::PER_TURN;
+use crate::turns::{PER_TURN, Turns};
 
 /// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
 const TIMES_HANDLED: usize = 5;
@@ -114,6 +114,20 @@ impl Connection {
         state.in_flight += 1;
         state.phase = Phase::Handling;
         Some(InFlight(Arc::clone(self)))
+    }
+
+    /// The thread that has these turns serves it.
+    pub(crate) fn is_served_in(&self, turns: &Arc<Turns>) {
+        // A connection stays on its thread.
+        let _ = self.turns.set(Arc::clone(turns));
+    }
+
+    /// Waits for another turn of the owner. A request that works for longer than about 1 ms calls it from time to time, so that others get
+    /// their turns meanwhile.
+    pub async fn next_turn(&self) {
+        if let Some(turns) = self.turns.get() {
+            turns.take_another(self.owner()).await;
+        }
     }
 
     /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, it may be idle for any time.
