@@ -18,6 +18,7 @@
 //!   at most 100 levels deep.
 //! - **A run costs at most its [`Budget`].** The machine pays for each step, for each pass over bytes or items, and for memory
 //!   before it uses them. Memory is never given back.
+//! - **A run lets others go on.** It waits for another of its [`Turns`] after half a millisecond.
 //! - **Nesting in a script does not deepen the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
 //!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other.
 //!
@@ -75,6 +76,15 @@ pub(crate) trait Host {
     fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt>;
 }
 
+/// What comes between the turns in which a script runs.
+pub(crate) trait Turns {
+    /// Waits for another turn of a run that has cost so much already.
+    ///
+    /// # Errors
+    /// The script is stopped: it must not wait with what it has taken.
+    fn next(&mut self, budget: &Budget) -> impl Future<Output = Result<(), Halt>> + Send;
+}
+
 /// Why a script cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoadError {
@@ -120,15 +130,16 @@ impl Script {
     }
 }
 
-/// Runs a script with these `KEYS` and `ARGV`.
-pub(crate) fn run(
+/// Runs a script with these `KEYS` and `ARGV`, in as many `turns` as it takes.
+pub(crate) async fn run(
     script: &Script,
     keys: &[Bytes],
     arguments: &[Bytes],
-    host: &mut dyn Host,
+    host: &mut (dyn Host + Send),
     budget: &mut Budget,
+    turns: &mut impl Turns,
 ) -> Result<Reply, RunError> {
-    machine::run(&script.code, keys, arguments, host, budget)
+    machine::run(&script.code, keys, arguments, host, budget, turns).await
 }
 
 impl Display for LoadError {

@@ -13,7 +13,7 @@ use crate::key_name;
 use crate::measure;
 use crate::refused::{Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
-use crate::script::{self, Budget, Halt, RunError, Script};
+use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::{Digest, Scripts};
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
@@ -86,10 +86,15 @@ impl Work {
         matches!(self, Self::Script(run) if run.script.size() > LARGE)
     }
 
-    pub(crate) fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
+    pub(crate) async fn run(
+        &self,
+        transaction: &mut Transaction,
+        budget: &mut Budget,
+        turns: &mut impl Turns,
+    ) -> Answer {
         match self {
             Self::Verb(verb) => verb.run(transaction),
-            Self::Script(run) => run.run(transaction, budget),
+            Self::Script(run) => run.run(transaction, budget, turns).await,
         }
     }
 }
@@ -131,11 +136,16 @@ impl Run {
             .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
     }
 
-    fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
+    async fn run(
+        &self,
+        transaction: &mut Transaction,
+        budget: &mut Budget,
+        turns: &mut impl Turns,
+    ) -> Answer {
         let Self { script, names, keys, arguments, database, is_read_only } = self;
         let (database, is_read_only) = (*database, *is_read_only);
         let mut calls = Calls { transaction, keys, database, is_read_only, signals: Signals::default() };
-        let failed = match script::run(script, names, arguments, &mut calls, budget) {
+        let failed = match script::run(script, names, arguments, &mut calls, budget, turns).await {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
                 String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()

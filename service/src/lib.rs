@@ -49,6 +49,6 @@ pub use ringfence_access::Proof;
 pub use ringfence_lease::LeaseState;
 pub use service::{Options, Service};
 pub use take_back::Unsent;
-pub use transact::Transacted;
+pub use transact::{Steps, Transacted};
 pub use transaction::{CannotDo, Keys, Seen, Transaction};
 pub use usage::{BYTES_OF_A_REQUEST, Counted};

@@ -61,8 +61,7 @@ impl Session {
         Some(async move {
             let done = match work {
                 Ok((named, work)) => {
-                    let run = |transaction: &mut _, budget: &mut _| work.run(transaction, budget);
-                    peer.transact(&caller, &connection, &named.keys, run).await
+                    peer.transact(peer.turns(&caller, &connection), &named.keys, &work).await
                 }
                 Err(refused) => Err(refused),
             };

@@ -46,6 +46,28 @@ async fn scripts_acquire_extend_and_release() {
     assert_eq!(client.call("EXISTS a b c signal").await, ":1");
 }
 
+/// They run in turns, and others go on between these.
+#[tokio::test]
+async fn of_long_scripts_that_want_a_free_key_one_gets_it() {
+    let node = Node::start().await;
+    let script = "local is_free = not redis.call('get', KEYS[1]) \
+                  for i = 1, 10000 do local x = i end \
+                  return is_free and redis.call('set', KEYS[1], ARGV[1], 'PX', 60000) or 'taken'";
+    let mut clients = Vec::new();
+    for number in 0..8 {
+        let mut client = node.client().await;
+        client.send(&array(&["EVAL", script, "1", "a", &number.to_string()])).await;
+        clients.push(client);
+    }
+    let mut replies = Vec::new();
+    for client in &mut clients {
+        replies.push(client.receive().await);
+    }
+    let winner = replies.iter().position(|reply| reply == "+OK").unwrap();
+    assert_eq!(replies.iter().filter(|reply| *reply == "taken").count(), 7, "{replies:?}");
+    assert_eq!(clients[0].call("GET a").await, winner.to_string());
+}
+
 #[tokio::test]
 async fn scripts_are_known_by_their_digests() {
     let node = Node::start().await;

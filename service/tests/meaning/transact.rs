@@ -22,10 +22,10 @@ fn ttl() -> Ttl {
 }
 
 impl Node {
-    async fn transact<R>(
+    async fn transact<R: Send>(
         &self,
         keys: &[&str],
-        run: impl FnMut(&mut Transaction) -> Result<R, R>,
+        run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
     ) -> Result<Transacted<R>, Failure> {
         let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
         self.service.transact(&self.caller, &keys, None, run).await

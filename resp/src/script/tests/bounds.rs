@@ -1,11 +1,12 @@
 //! What scripts may cost, and what is refused.
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 
 use super::fake::FakeRedis;
-use super::{answer, answer_of, bytes};
+use super::{AtOnce, answer, answer_of, bytes, run};
 use crate::reply::{MAX_NESTING, Protocol, Reply, TooLong};
-use crate::script::{Budget, Halt, Host, MAX_TEXT, RunError, Script, run};
+use crate::script::{self, Budget, Halt, Host, MAX_TEXT, RunError, Script};
 
 /// The line and the reason why a text is no script.
 #[track_caller]
@@ -45,6 +46,22 @@ fn what_only_redis_has_is_refused_by_name_and_line() {
         assert_eq!(refusal(text), format!("user_script:{reason}"));
     }
     assert_eq!(answer(b"local cjson = {encode = tostring} return cjson.encode(1)"), "\"1\"");
+}
+
+/// A stranger's script once kept all others from their turns for 5 ms.
+#[test]
+fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
+    let turns_of = |text: &str| {
+        let (script, mut turns) = (Script::parse(text.as_bytes()).unwrap(), AtOnce::default());
+        let (mut redis, mut budget) = (FakeRedis::default(), Budget::of_request());
+        let run = script::run(&script, &[], &[], &mut redis, &mut budget, &mut turns);
+        let result = run.now_or_never().unwrap();
+        (turns.0, result)
+    };
+    assert_eq!(turns_of("for i = 1, 500 do local x = i end return 1"), (0, Ok(Reply::Integer(1))));
+    assert_eq!(turns_of("while true do end"), (9, Err(RunError::Halted(Halt::Fuel))));
+    let caught = "return pcall(function() while true do redis.call('nothing') end end)";
+    assert!(turns_of(caught).0 <= 9);
 }
 
 #[test]

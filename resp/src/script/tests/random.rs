@@ -10,9 +10,9 @@ use proptest::test_runner::{RngAlgorithm, TestRng};
 use super::corpus::corpus;
 use super::fake::FakeRedis;
 use super::programs::program;
-use super::{ARGUMENTS, KEYS, bytes};
+use super::{ARGUMENTS, KEYS, bytes, run};
 use crate::reply::Protocol;
-use crate::script::{Budget, Halt, RunError, Script, run};
+use crate::script::{Budget, Halt, RunError, Script};
 
 const WORDS: [&str; 74] = [
     "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local", "nil",
