@@ -217,7 +217,7 @@ impl Peer {
     }
 
     fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {
-        From { scripts: &self.node.scripts, principal: caller.name(), database: self.database, place }
+        From { node: &self.node, caller, database: self.database, place }
     }
 
     /// Answers what a request came to. One that came too soon is held back, and may be closed meanwhile.

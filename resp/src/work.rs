@@ -4,21 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_service::{CannotDo, Keys, Seen, Transaction};
-use ringfence_wire::{Key, PrincipalName, Token};
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller, CannotDo, Keys, Seen, Transaction};
+use ringfence_wire::{Key, Token};
 
 use crate::calls::Calls;
 use crate::frame::integer;
 use crate::key_name;
 use crate::measure;
+use crate::node::Node;
 use crate::refused::{Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
 use crate::script::{self, Budget, Halt, RunError, Script, Turns};
-use crate::scripts::{Digest, Scripts};
+use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
 /// Bytes of a script that takes much memory. Those of lock libraries take a few KiB.
 const LARGE: usize = 32 << 10;
+/// Bytes of a text that take about as long to compile as a request without a script takes.
+const COMPILED_LIKE_A_REQUEST: usize = 1 << 10;
 
 /// A command or a script, ready to run.
 #[derive(Debug)]
@@ -48,10 +51,10 @@ pub(crate) enum Watched {
 }
 
 /// Where a command comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct From<'a> {
-    pub(crate) scripts: &'a Scripts,
-    pub(crate) principal: Option<&'a PrincipalName>,
+    pub(crate) node: &'a Node,
+    pub(crate) caller: &'a Caller,
     pub(crate) database: u16,
     pub(crate) place: Place,
 }
@@ -132,7 +135,7 @@ impl Run {
     fn of_digest(digest: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
         let digest = Digest::parse(digest);
         digest
-            .and_then(|digest| from.scripts.get(from.principal, digest))
+            .and_then(|digest| from.node.scripts.get(from.caller.name(), digest))
             .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
     }
 
@@ -162,19 +165,25 @@ impl Run {
     }
 }
 
-/// Finds the script of `text`, or compiles it and remembers it.
+/// Finds the script of `text`, or compiles it and remembers it. Compiling takes as long as some requests, which are counted before.
 pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
+    let From { node: Node { service, scripts, .. }, caller, .. } = from;
     let digest = Digest::of(text);
-    if let Some(script) = from.scripts.get(from.principal, digest) {
+    if let Some(script) = scripts.get(caller.name(), digest) {
         return Ok((digest, script));
     }
+    service.count_more(
+        caller,
+        text.len().div_ceil(COMPILED_LIKE_A_REQUEST),
+        text.len() / BYTES_OF_A_REQUEST,
+    )?;
     let script = Script::parse(text).map_err(|error| {
         measure::script_refused();
         let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
         Refused::new(Kind::Script, text)
     })?;
     let script = Arc::new(script);
-    from.scripts.add(from.principal, digest, Arc::clone(&script));
+    scripts.add(caller.name(), digest, Arc::clone(&script));
     Ok((digest, script))
 }
 

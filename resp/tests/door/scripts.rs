@@ -68,6 +68,20 @@ async fn of_long_scripts_that_want_a_free_key_one_gets_it() {
     assert_eq!(clients[0].call("GET a").await, winner.to_string());
 }
 
+/// A text that cannot be compiled is never remembered, and was once counted by its bytes alone.
+#[tokio::test]
+async fn compiling_counts_by_the_length_of_the_text() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 20 }";
+    let node = Node::start_with(Some(rules)).await;
+    let mut client = node.client().await;
+    let wrong = "local x = 1 ".repeat(5_000) + "!";
+    let refused = eval(&mut client, &wrong, 0, &[]).await;
+    assert!(refused.contains("Error compiling script"), "{refused}");
+    let late = client.call("PING").await;
+    assert!(late.contains("requests per second"), "{late}");
+}
+
 #[tokio::test]
 async fn scripts_are_known_by_their_digests() {
     let node = Node::start().await;
