@@ -18,8 +18,8 @@ use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
-/// Bytes of a script that takes much memory. Those of lock libraries take a few KiB.
-const LARGE: usize = 32 << 10;
+/// Bytes of scripts that take much memory. Those of lock libraries take a few KiB.
+pub(crate) const LARGE: usize = 32 << 10;
 /// Bytes of a text that take about as long to compile as a request without a script takes.
 const COMPILED_LIKE_A_REQUEST: usize = 1 << 10;
 
@@ -86,7 +86,12 @@ impl Work {
 
     /// Whether it keeps much memory while it waits.
     pub(crate) fn is_large(&self) -> bool {
-        matches!(self, Self::Script(run) if run.script.size() > LARGE)
+        self.script_bytes() > LARGE
+    }
+
+    /// The bytes of its script.
+    pub(crate) fn script_bytes(&self) -> usize {
+        if let Self::Script(run) = self { run.script.size() } else { 0 }
     }
 
     pub(crate) async fn run(

@@ -123,6 +123,7 @@ impl Session {
             Work::read(&request.arguments, self.peer.from(asked.caller, Place::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
+        let _scripts = self.peer.room_for_scripts(asked.connection, &works)?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
         let turns = self.peer.turns(asked.caller, asked.connection);

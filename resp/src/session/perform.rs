@@ -24,6 +24,7 @@ impl Peer {
         connection: &Arc<Connection>,
         work: &Work,
     ) -> Result<Done, Refused> {
+        let _scripts = self.room_for_scripts(connection, [work])?;
         let mut turns = self.turns(caller, connection);
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
@@ -47,6 +48,19 @@ impl Peer {
             self.node.service.transact_in_turns(caller, keys, self.name.as_ref(), &mut doing).await?;
         measure::reran(doing.runs - 1);
         transacted.transpose().map(Done::Transacted)
+    }
+
+    /// Room for the scripts of a request, until it is answered. Small ones take none.
+    pub(super) fn room_for_scripts<'a>(
+        &self,
+        connection: &Connection,
+        works: impl IntoIterator<Item = &'a Work>,
+    ) -> Result<Option<Portion>, Refused> {
+        let bytes = works.into_iter().map(Work::script_bytes).sum();
+        if bytes <= work::LARGE {
+            return Ok(None);
+        }
+        connection.portion(&self.node.room, bytes).ok_or_else(no_room).map(Some)
     }
 
     /// The turns of a request.
@@ -129,12 +143,16 @@ impl Turns for OwnTurns<'_> {
         self.memory = None;
         self.memory = self.connection.portion(&self.peer.node.room, budget.taken_bytes());
         if self.memory.is_none() {
-            let text = "ERR ringfence: this node has no room for more scripts that take long";
-            return Err(Halt::Refused(Box::new(Refused::new(Kind::Overloaded, text))));
+            return Err(Halt::Refused(Box::new(no_room())));
         }
         self.connection.next_turn().await;
         Ok(())
     }
+}
+
+fn no_room() -> Refused {
+    let text = "ERR ringfence: this node has no room for more scripts that are large or take long";
+    Refused::new(Kind::Overloaded, text)
 }
 
 impl Session {
