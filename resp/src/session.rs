@@ -131,7 +131,8 @@ impl Session {
 
     /// The caller, by the access rules of this moment.
     fn caller(&self) -> Result<Caller, Failure> {
-        self.peer.node.service.caller(self.proof(self.credential))
+        let caller = self.peer.node.service.caller(self.proof(self.credential))?;
+        Ok(caller.at(self.peer.remote.host()))
     }
 
     fn proof(&self, credential: Option<Digest>) -> Proof {
