@@ -82,7 +82,7 @@ impl Handle {
                     match self.propose_here(asker, request, deadline).await {
                         Ok(outcomes) => return Ok(outcomes),
                         Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
-                        Err(Failure::Full) => return Err(Unanswered::Unavailable),
+                        Err(Failure::Full) => return Err(Unanswered::Full),
                         Err(Failure::Rejected(back)) => request = back,
                     }
                 }

@@ -31,8 +31,12 @@ impl Service for NodeService {
             },
             // From a program that does not know the rules in use, and will stop: it says nothing of who gave the commands.
             (Call::Propose(_), Some(handle)) if handle.view(LeaseTable::rules) > 1 => Answer::NotDone,
-            (Call::Propose(commands), Some(handle)) => propose(handle, Asker::UNNAMED, commands.into()).await,
-            (Call::ProposeBy(request), Some(handle)) => propose(handle, Asker::UNNAMED, request).await,
+            (Call::Propose(commands), Some(handle)) => {
+                unless_full(propose(handle, Asker::UNNAMED, commands.into()).await)
+            }
+            (Call::ProposeBy(request), Some(handle)) => {
+                unless_full(propose(handle, Asker::UNNAMED, request).await)
+            }
             (Call::ProposeOf { asker, request }, Some(handle)) => {
                 propose(handle, Asker::from_number(asker), request).await
             }
@@ -69,15 +73,21 @@ async fn propose(handle: &Handle, asker: Asker, request: Request) -> Answer {
     let asker = principal.map_or(asker, Asker::of);
     match handle.propose_here(asker, request, Instant::now() + TIMEOUT).await {
         Ok(outcomes) => Answer::Outcomes(outcomes),
-        Err(Failure::Rejected(_) | Failure::Full) => Answer::NotDone,
+        Err(Failure::Rejected(_)) => Answer::NotDone,
+        Err(Failure::Full) => Answer::Full,
         Err(Failure::Unknown) => Answer::Unknown,
     }
+}
+
+/// For programs that know no such answer.
+fn unless_full(answer: Answer) -> Answer {
+    if answer == Answer::Full { Answer::NotDone } else { answer }
 }
 
 fn refused(error: MembersError) -> Answer {
     match error {
         MembersError::Refused(reason) => Answer::Refused { reason },
-        MembersError::Unanswered(Unanswered::Unavailable) => Answer::NotDone,
+        MembersError::Unanswered(Unanswered::Unavailable | Unanswered::Full) => Answer::NotDone,
         MembersError::Unanswered(Unanswered::Indeterminate) => Answer::Unknown,
     }
 }

@@ -140,6 +140,10 @@ impl From<Failure> for Refused {
                 Kind::NoLeader,
                 "LOADING ringfence: no leader accepted it in time: it was not done".into(),
             ),
+            Failure::Crowded => (
+                Kind::Overloaded,
+                "ERR ringfence: too many requests of the same client wait for the leader: it was not done".into(),
+            ),
             Failure::Blocked => (
                 Kind::NoLeader,
                 "LOADING ringfence: the thread that decides hangs at this node: it was not done".into(),

@@ -150,6 +150,8 @@ pub(crate) enum Answer {
     Upgraded(Upgraded),
     /// `None`: not known any more, or not applied yet.
     Difference(Option<Difference>),
+    /// Whoever asks has too many in the queue: certainly not done. Only to a [`Call::ProposeOf`].
+    Full,
 }
 
 /// An operator's change of the members or the leader.

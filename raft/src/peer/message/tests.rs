@@ -145,6 +145,7 @@ fn the_bytes_of_a_call_are_fixed() {
             vec![2, 2, 6, 0, 4, 13, 1, b'a'],
         ),
         (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
+        (Answer::Full, vec![14]),
     ] {
         out.clear();
         put(&mut out, &answer);
