@@ -72,6 +72,6 @@ pub use command::{Acquire, Attachment, Command, Condition, Conditional, KeyChang
 pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
-pub use rules::{SUPPORTED, UnsupportedRules};
+pub use rules::{NAMES, SUPPORTED, UnsupportedRules};
 pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError};
 pub use value::Value;

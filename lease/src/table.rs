@@ -11,6 +11,7 @@ mod conditional;
 mod end;
 mod fences;
 mod frozen;
+mod names;
 mod renew;
 mod restore;
 mod room;

@@ -66,6 +66,11 @@ impl Handle {
         Self { batching, ..self }
     }
 
+    /// The rules that this node's table uses.
+    pub fn rules(&self) -> u8 {
+        self.shared.applied.rules()
+    }
+
     /// The outcomes of a request's commands, in their order, once they are committed and applied on the leader. They stand in
     /// one log entry, each on its own.
     pub async fn propose(&self, request: impl Into<Request>) -> Result<Vec<Outcome>, Unanswered> {

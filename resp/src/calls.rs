@@ -4,6 +4,7 @@ use bytes::Bytes;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
+use crate::key_name::Naming;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::script::{Budget, Halt, Host};
@@ -14,7 +15,7 @@ pub(crate) struct Calls<'a> {
     pub(crate) transaction: &'a mut Transaction,
     /// The keys that the request names.
     pub(crate) keys: &'a [Key],
-    pub(crate) database: u16,
+    pub(crate) naming: Naming,
     pub(crate) is_read_only: bool,
     pub(crate) signals: Signals,
 }
@@ -31,8 +32,8 @@ impl Host for Calls<'_> {
 impl Calls<'_> {
     fn answer(&mut self, arguments: &[Bytes]) -> Answer {
         let verb = match self.is_read_only {
-            true => Verb::read_only(arguments, self.database)?,
-            false => Verb::read(arguments, Place::Script, self.database)?,
+            true => Verb::read_only(arguments, self.naming)?,
+            false => Verb::read(arguments, Place::Script, self.naming)?,
         };
         if let Some(key) = verb.keys().iter().find(|key| !self.keys.contains(key)) {
             let text =

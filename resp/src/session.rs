@@ -21,6 +21,7 @@ use ringfence_wire::{Holder, PrincipalName};
 
 use crate::command::Command;
 use crate::frame::Request;
+use crate::key_name::Naming;
 use crate::node::Node;
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
@@ -217,8 +218,12 @@ impl Peer {
         OpenRequest::new(Arc::clone(&self.node), self.remote.address, name)
     }
 
+    fn naming(&self) -> Naming {
+        Naming { database: self.database, rules: self.node.service.handle().rules() }
+    }
+
     fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {
-        From { node: &self.node, caller, database: self.database, place }
+        From { node: &self.node, caller, naming: self.naming(), place }
     }
 
     /// Answers what a request came to. One that came too soon is held back, and may be closed meanwhile.

@@ -25,6 +25,7 @@ use bytes::Bytes;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
+use crate::key_name::Naming;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
@@ -82,13 +83,13 @@ const WRITES: &[Entry] = &[
 
 impl Verb {
     /// Reads a command in a place. The first argument is its name.
-    pub(crate) fn read(arguments: &[Bytes], place: Place, database: u16) -> Result<Self, Refused> {
+    pub(crate) fn read(arguments: &[Bytes], place: Place, naming: Naming) -> Result<Self, Refused> {
         let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
         let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
         if !(fewest..=most).contains(&arguments.len()) {
             return Err(wrong_number(name));
         }
-        Ok(Self { name, ..read(&Words { name, arguments, place, database })? })
+        Ok(Self { name, ..read(&Words { name, arguments, place, naming })? })
     }
 
     fn new(
@@ -99,7 +100,7 @@ impl Verb {
     }
 
     /// Reads a command in a script that may change nothing.
-    pub(crate) fn read_only(arguments: &[Bytes], database: u16) -> Result<Self, Refused> {
+    pub(crate) fn read_only(arguments: &[Bytes], naming: Naming) -> Result<Self, Refused> {
         let is_write = arguments.first().is_some_and(|name| find(WRITES, name).is_some());
         if is_write {
             return Err(Refused::new(
@@ -107,7 +108,7 @@ impl Verb {
                 "ERR Write commands are not allowed from read-only scripts.",
             ));
         }
-        Self::read(arguments, Place::Script, database)
+        Self::read(arguments, Place::Script, naming)
     }
 
     /// The keys of its arguments.

@@ -9,7 +9,7 @@ use ringfence_wire::{Key, Token};
 
 use crate::calls::Calls;
 use crate::frame::integer;
-use crate::key_name;
+use crate::key_name::Naming;
 use crate::measure;
 use crate::node::Node;
 use crate::refused::{Kind, MAX_TEXT, Refused};
@@ -38,7 +38,7 @@ pub(crate) struct Run {
     names: Vec<Bytes>,
     keys: Vec<Key>,
     arguments: Vec<Bytes>,
-    database: u16,
+    naming: Naming,
     is_read_only: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) enum Watched {
 pub(crate) struct From<'a> {
     pub(crate) node: &'a Node,
     pub(crate) caller: &'a Caller,
-    pub(crate) database: u16,
+    pub(crate) naming: Naming,
     pub(crate) place: Place,
 }
 
@@ -68,7 +68,7 @@ impl Work {
             () if is("eval_ro") => Self::Script(Run::read(arguments, from, true, Run::of_text)?),
             () if is("evalsha") => Self::Script(Run::read(arguments, from, false, Run::of_digest)?),
             () if is("evalsha_ro") => Self::Script(Run::read(arguments, from, true, Run::of_digest)?),
-            () => Self::Verb(Verb::read(arguments, from.place, from.database)?),
+            () => Self::Verb(Verb::read(arguments, from.place, from.naming)?),
         };
         if work.keys().len() > Keys::MOST {
             return Err(too_many_keys());
@@ -122,13 +122,13 @@ impl Run {
         if names.len() > Keys::MOST {
             return Err(too_many_keys());
         }
-        let keys = names.iter().map(|name| key_name::key(from.database, name)).collect::<Result<_, _>>()?;
+        let keys = names.iter().map(|name| from.naming.key(name)).collect::<Result<_, _>>()?;
         Ok(Self {
             script: find(script, from)?,
             names: names.to_vec(),
             keys,
             arguments: arguments.to_vec(),
-            database: from.database,
+            naming: from.naming,
             is_read_only,
         })
     }
@@ -150,9 +150,9 @@ impl Run {
         budget: &mut Budget,
         turns: &mut impl Turns,
     ) -> Answer {
-        let Self { script, names, keys, arguments, database, is_read_only } = self;
-        let (database, is_read_only) = (*database, *is_read_only);
-        let mut calls = Calls { transaction, keys, database, is_read_only, signals: Signals::default() };
+        let Self { script, names, keys, arguments, naming, is_read_only } = self;
+        let (naming, is_read_only) = (*naming, *is_read_only);
+        let mut calls = Calls { transaction, keys, naming, is_read_only, signals: Signals::default() };
         let failed = match script::run(script, names, arguments, &mut calls, budget, turns).await {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {

@@ -65,6 +65,7 @@ impl Replica {
             return Ok(Upgraded { from, to: from });
         }
         let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
+        self.check_names(from, to).await?;
         if to > from && !check {
             match self.proposer.propose_with(Some(Raise { rules: to, term }), Request::default()).await {
                 Ok(_) => {}

@@ -11,7 +11,6 @@ use super::perform::{Act, OwnTurns};
 use super::{Asked, Done, Session};
 use crate::command::Command;
 use crate::frame::Request;
-use crate::key_name;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::script::Budget;
@@ -89,8 +88,8 @@ impl Session {
     /// `WATCH key …`
     pub(super) async fn watch(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         let names = &asked.arguments[1..];
-        let keys: Vec<Key> =
-            names.iter().map(|name| key_name::key(self.peer.database, name)).collect::<Result<_, _>>()?;
+        let naming = self.peer.naming();
+        let keys: Vec<Key> = names.iter().map(|name| naming.key(name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
         work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
         // A key that is watched already keeps its first state.

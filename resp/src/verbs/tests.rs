@@ -4,6 +4,8 @@ use ringfence_wire::{LeaseId, Token};
 use super::read::HELD;
 use super::*;
 
+const NAMING: Naming = Naming { database: 0, rules: ringfence_lease::NAMES };
+
 /// `free`, `own` with the value `v` and the token 7, `taken`, and `waited`, which has a waiter.
 fn transaction() -> Transaction {
     let own = Found::Own {
@@ -30,7 +32,7 @@ fn run(line: &str, place: Place) -> (String, String) {
     let replies = line.split("; ").map(|command| {
         let arguments: Vec<Bytes> =
             command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-        match Verb::read(&arguments, place, 0).and_then(|verb| verb.run(&mut transaction)) {
+        match Verb::read(&arguments, place, NAMING).and_then(|verb| verb.run(&mut transaction)) {
             Ok(reply) => shown(&reply),
             Err(refused) => format!("-{}", refused.text()),
         }
@@ -149,7 +151,7 @@ fn scripts_may_set_without_a_condition_and_wake_nobody() {
         let refused = Verb::read(
             &line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect::<Vec<_>>(),
             Place::Alone,
-            0,
+            NAMING,
         );
         assert!(refused.is_err(), "{line} alone");
     }
@@ -184,7 +186,7 @@ fn what_was_read_becomes_a_condition() {
         for command in line.split("; ") {
             let arguments: Vec<Bytes> =
                 command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-            Verb::read(&arguments, Place::Queued, 0).unwrap().run(&mut transaction).unwrap();
+            Verb::read(&arguments, Place::Queued, NAMING).unwrap().run(&mut transaction).unwrap();
         }
         let command = transaction.into_command(None, || (LeaseId::random(), Attachment(0))).unwrap();
         let conditions = command.conditions().iter().map(|(key, condition)| match condition {
@@ -243,7 +245,7 @@ fn scripts_that_may_change_nothing_read_only() {
     let read = |line: &str| {
         let arguments: Vec<Bytes> =
             line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-        Verb::read_only(&arguments, 0).map_err(|refused| refused.text().to_owned())
+        Verb::read_only(&arguments, NAMING).map_err(|refused| refused.text().to_owned())
     };
     assert!(read("GET own").is_ok() && read("PTTL own").is_ok());
     for line in ["DEL own", "set free w px 100", "PEXPIRE own 1", "PUBLISH a b"] {
