@@ -55,6 +55,7 @@ use bytes::Bytes;
 
 pub(crate) use budget::{Budget, Halt};
 
+use crate::refused::Refused;
 use crate::reply::Reply;
 
 /// The longest text of a script, in bytes.
@@ -68,12 +69,12 @@ pub(crate) struct Script {
 
 /// Runs the commands that scripts call.
 pub(crate) trait Host {
-    /// Runs a command. The first argument is its name. A command that answers with an error has changed nothing: the script may
+    /// Runs a command, which the script calls in this line. The first argument is its name. A command that answers with an error has changed nothing: the script may
     /// catch the error and go on.
     ///
     /// Pays from `budget` for what the command costs besides its arguments and its answer. A reply is nested at most
     /// [`MAX_NESTING`](crate::reply::MAX_NESTING) levels deep.
-    fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt>;
+    fn call(&mut self, arguments: Vec<Bytes>, line: u32, budget: &mut Budget) -> Result<Reply, Halt>;
 }
 
 /// What comes between the turns in which a script runs.
@@ -91,7 +92,12 @@ pub(crate) struct LoadError {
     /// From 1.
     pub(crate) line: u32,
     pub(crate) reason: String,
+    /// The command that is refused, if that is the reason.
+    pub(crate) command: Option<Vec<u8>>,
 }
+
+/// Why a script cannot call the command with this name.
+pub(crate) type Check = fn(&[u8]) -> Result<(), Refused>;
 
 /// Why a run has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,15 +109,15 @@ pub(crate) enum RunError {
 }
 
 impl Script {
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, LoadError> {
+    /// Compiles a text. Where it names a command by a constant, that is checked: once a lock is granted, it would be too late.
+    pub(crate) fn parse(text: &[u8], check: Check) -> Result<Self, LoadError> {
         if text.len() > MAX_TEXT {
-            let reason = format!("the script is longer than {MAX_TEXT} bytes");
-            return Err(LoadError { line: 1, reason });
+            return Err(LoadError::new(1, format!("the script is longer than {MAX_TEXT} bytes")));
         }
         if text.starts_with(b"#!") {
-            return Err(LoadError { line: 1, reason: "a line with #! is not supported here".to_owned() });
+            return Err(LoadError::new(1, "a line with #! is not supported here"));
         }
-        Ok(Self { code: parser::compile(text)? })
+        Ok(Self { code: parser::compile(text, check)? })
     }
 
     /// How many bytes of memory it takes: at most about 20 for each byte of its text.
@@ -140,6 +146,12 @@ pub(crate) async fn run(
     turns: &mut impl Turns,
 ) -> Result<Reply, RunError> {
     machine::run(&script.code, keys, arguments, host, budget, turns).await
+}
+
+impl LoadError {
+    fn new(line: u32, reason: impl Into<String>) -> Self {
+        Self { line, reason: reason.into(), command: None }
+    }
 }
 
 impl Display for LoadError {

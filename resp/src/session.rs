@@ -236,6 +236,9 @@ impl Peer {
     ) -> Answer {
         let encoded = |reply: &Reply| Encoded::of(reply, self.protocol, connection);
         let refused = done.as_ref().err().map(Refused::kind);
+        if let Some(refused) = done.as_ref().err() {
+            self.node.refused_calls.tell(refused, caller);
+        }
         let mut answer = match done {
             Ok(Done::Transacted(transacted)) => response::of_transacted(transacted, open),
             Ok(Done::Reply(reply)) => response::answer(encoded(&reply), open),

@@ -26,6 +26,7 @@ use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
 use crate::key_name::Naming;
+use crate::measure::OTHER;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
@@ -70,8 +71,11 @@ const WRITES: &[Entry] = &[
     ("set", 2, ANY, set::set),
     ("setex", 3, 3, set::setex),
     ("psetex", 3, 3, set::psetex),
-    ("expire", 2, 3, expire::expire),
-    ("pexpire", 2, 3, expire::pexpire),
+    ("setnx", 2, 2, set::setnx),
+    ("expire", 2, ANY, expire::expire),
+    ("pexpire", 2, ANY, expire::pexpire),
+    ("getex", 1, ANY, expire::getex),
+    ("getdel", 1, 1, end::getdel),
     ("del", 1, ANY, end::del),
     ("unlink", 1, ANY, end::del),
     ("delex", 1, 3, end::delex),
@@ -87,7 +91,12 @@ impl Verb {
         let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
         let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
         if !(fewest..=most).contains(&arguments.len()) {
-            return Err(wrong_number(name));
+            return Err(match place {
+                Place::Script => {
+                    Refused::arguments("ERR Wrong number of args calling Redis command from script")
+                }
+                Place::Alone | Place::Queued => wrong_number(name),
+            });
         }
         Ok(Self { name, ..read(&Words { name, arguments, place, naming })? })
     }
@@ -131,6 +140,16 @@ impl fmt::Debug for Verb {
 /// The name of a command on keys, as metrics have it. `None`: there is no such command.
 pub(crate) fn name(name: &[u8]) -> Option<&'static str> {
     entry(name).map(|(name, ..)| *name)
+}
+
+/// Why scripts cannot call the command with this name.
+pub(crate) fn check(name: &[u8]) -> Result<(), Refused> {
+    entry(name).map(|_| ()).ok_or_else(|| refusals::unknown(name))
+}
+
+/// The name of a command that scripts call, as metrics and the log have it.
+pub(crate) fn called(name: &[u8]) -> &'static str {
+    self::name(name).or_else(|| Some(refusals::reason(name)?.0)).unwrap_or(OTHER)
 }
 
 /// The error for a command that has too few arguments or too many.

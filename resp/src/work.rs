@@ -12,7 +12,7 @@ use crate::frame::integer;
 use crate::key_name::Naming;
 use crate::measure;
 use crate::node::Node;
-use crate::refused::{Kind, MAX_TEXT, Refused};
+use crate::refused::{Call, Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
 use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::Digest;
@@ -34,6 +34,7 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Run {
     script: Arc<Script>,
+    digest: Digest,
     /// The names of the keys, as the client sent them.
     names: Vec<Bytes>,
     keys: Vec<Key>,
@@ -107,7 +108,7 @@ impl Work {
     }
 }
 
-type Find = fn(&Bytes, From) -> Result<Arc<Script>, Refused>;
+type Find = fn(&Bytes, From) -> Result<(Digest, Arc<Script>), Refused>;
 
 impl Run {
     /// `EVAL script numkeys key … argument …`
@@ -123,8 +124,10 @@ impl Run {
             return Err(too_many_keys());
         }
         let keys = names.iter().map(|name| from.naming.key(name)).collect::<Result<_, _>>()?;
+        let (digest, script) = find(script, from)?;
         Ok(Self {
-            script: find(script, from)?,
+            script,
+            digest,
             names: names.to_vec(),
             keys,
             arguments: arguments.to_vec(),
@@ -133,14 +136,14 @@ impl Run {
         })
     }
 
-    fn of_text(text: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
-        load(text, from).map(|(_, script)| script)
+    fn of_text(text: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
+        load(text, from)
     }
 
-    fn of_digest(digest: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
+    fn of_digest(digest: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
         let digest = Digest::parse(digest);
         digest
-            .and_then(|digest| from.node.scripts.get(from.caller.name(), digest))
+            .and_then(|digest| Some((digest, from.node.scripts.get(from.caller.name(), digest)?)))
             .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
     }
 
@@ -150,9 +153,10 @@ impl Run {
         budget: &mut Budget,
         turns: &mut impl Turns,
     ) -> Answer {
-        let Self { script, names, keys, arguments, naming, is_read_only } = self;
+        let Self { script, digest, names, keys, arguments, naming, is_read_only } = self;
         let (naming, is_read_only) = (*naming, *is_read_only);
-        let mut calls = Calls { transaction, keys, naming, is_read_only, signals: Signals::default() };
+        let (signals, script_digest) = (Signals::default(), *digest);
+        let mut calls = Calls { transaction, keys, naming, is_read_only, signals, script: script_digest };
         let failed = match script::run(script, names, arguments, &mut calls, budget, turns).await {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
@@ -182,10 +186,17 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
         text.len().div_ceil(COMPILED_LIKE_A_REQUEST),
         text.len() / BYTES_OF_A_REQUEST,
     )?;
-    let script = Script::parse(text).map_err(|error| {
+    let script = Script::parse(text, verbs::check).map_err(|error| {
         measure::script_refused();
         let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
-        Refused::new(Kind::Script, text)
+        let refused = Refused::new(Kind::Script, text);
+        match error.command {
+            Some(name) => {
+                let (command, line, script) = (verbs::called(&name), error.line, digest.to_string());
+                refused.of_call(Call { command, line, script })
+            }
+            None => refused,
+        }
     })?;
     let script = Arc::new(script);
     scripts.add(caller.name(), digest, Arc::clone(&script));

@@ -47,6 +47,7 @@ pub use request_log::{Ending, RequestLine, RequestLog};
 pub use rights::{Allowed, Right};
 pub use ringfence_access::Proof;
 pub use ringfence_lease::LeaseState;
+pub use ringfence_raft::Lines;
 pub use service::{Options, Service};
 pub use take_back::Unsent;
 pub use transact::{Steps, Transacted};

@@ -148,6 +148,31 @@ async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
     }
 }
 
+/// Nothing in the log once said which script of a library cannot run.
+#[tokio::test]
+async fn a_script_that_calls_what_is_refused_is_in_the_log_once_and_counted() {
+    let cluster = started(cluster().nodes(1)).await;
+    let node = cluster.node(1);
+    let mut client = connect(node, ProtocolVersion::RESP2).await;
+    let late = "local name = 'in' .. 'cr'\nreturn redis.call(name, KEYS[1])";
+    for (script, count) in [("return redis.call('TIME')", 3), (late, 4)] {
+        for _ in 0..count {
+            let refused = cmd("EVAL").arg(script).arg(1).arg("a").query_async::<()>(&mut client).await;
+            refused.unwrap_err();
+        }
+    }
+    let counted = async |command: &str| {
+        let series = format!("ringfence_resp_calls_refused_total{{command=\"{command}\"}}");
+        node.metric(&series).await.unwrap()
+    };
+    assert_eq!((counted("time").await, counted("incr").await), (Some(3.0), Some(4.0)));
+    let log = node.log();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("a script calls a command that is refused here")).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("time") && lines[1].contains("incr"), "{lines:?}");
+}
+
 #[tokio::test]
 async fn a_lock_survives_its_leader_and_then_all_nodes() {
     let cluster = started(cluster()).await;

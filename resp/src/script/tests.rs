@@ -50,7 +50,7 @@ fn answer(text: &[u8]) -> String {
 }
 
 fn answer_of(text: &[u8], keys: &[&str], arguments: &[&str], host: &mut FakeRedis) -> String {
-    match Script::parse(text) {
+    match Script::parse(text, |_| Ok(())) {
         Ok(script) => match run(&script, &bytes(keys), &bytes(arguments), host, &mut Budget::of_request()) {
             Ok(reply) => shown(&reply),
             Err(RunError::Failed(text)) => shown(&Reply::Error(text)),

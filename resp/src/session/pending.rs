@@ -161,18 +161,16 @@ impl Act for All<'_> {
         }
         let mut replies = Vec::with_capacity(self.works.len());
         for work in self.works {
-            replies.push(work.run(keys, budget, turns).await.map_err(|refused| failed(&refused))?);
+            replies.push(work.run(keys, budget, turns).await.map_err(failed)?);
         }
         Ok(Reply::Array(replies))
     }
 }
 
 /// The error of EXEC after one command has failed. Redis would have done the other commands.
-fn failed(refused: &Refused) -> Refused {
-    Refused::new(
-        refused.kind(),
-        format!("EXECABORT ringfence: nothing was done, because one command failed: {}", refused.text()),
-    )
+fn failed(refused: Refused) -> Refused {
+    refused
+        .reworded(|text| format!("EXECABORT ringfence: nothing was done, because one command failed: {text}"))
 }
 
 fn no_room() -> Refused {

@@ -109,6 +109,12 @@ impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
             let text = "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";
             return Err(Err(Refused::new(Kind::Gone, text)));
         }
+        let reply = reply.and_then(|reply| match keys.endless() {
+            Some(key) => Err(Refused::unsupported(&format!(
+                "a lock needs a time after which it ends, and {key} is left without one: use SET with PX or EX, or PEXPIRE after it"
+            ))),
+            None => Ok(reply),
+        });
         // A reply that is too long must fail before anything is proposed.
         match reply.and_then(|reply| Encoded::of(&reply, peer.protocol, connection)) {
             Ok(encoded) => Ok(Ok(encoded)),
