@@ -104,6 +104,8 @@ struct State {
     begins: bool,
     /// It speaks another protocol than HTTP.
     is_dialog: bool,
+    /// Its client is no stranger, though it may have no name.
+    is_known: bool,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -184,6 +186,7 @@ impl Connections {
             lasts: false,
             begins: false,
             is_dialog: false,
+            is_known: false,
             is_response_shed: false,
             is_body_shed: false,
             memory: None,

@@ -106,7 +106,7 @@ impl Session {
             true => Ok(Caller::anybody()),
             false => Err(failure),
         });
-        belongs_to(connection, caller.as_ref().ok());
+        self.peer.owns(connection, caller.as_ref().ok());
         let asked = caller.as_ref().map_err(|failure| failure.clone().into()).and_then(|caller| {
             open.is_of(caller.principal());
             let asked = Asked { name, command, arguments: &request.arguments, sent, caller, connection };
@@ -123,7 +123,7 @@ impl Session {
             must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
-            belongs_to(connection, self.caller().as_ref().ok());
+            self.peer.owns(connection, self.caller().as_ref().ok());
         }
         let mut answer = self.peer.conclude(done, open, caller.as_ref().ok(), connection).await;
         answer.is_last |= must_close;
@@ -218,6 +218,13 @@ impl Peer {
         OpenRequest::new(Arc::clone(&self.node), self.remote.address, name)
     }
 
+    /// Makes the sender of the last request the owner of the connection. Where there are no access rules, there are no strangers: who is silent
+    /// stays, unless others need the room.
+    fn owns(&self, connection: &Connection, caller: Option<&Caller>) {
+        connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
+        connection.is_known(!self.node.service.has_rules());
+    }
+
     fn naming(&self) -> Naming {
         Naming { database: self.database, rules: self.node.service.handle().rules() }
     }
@@ -266,9 +273,4 @@ fn check_rights(caller: &Caller, command: Command) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Makes the sender of the last request the owner of the connection.
-fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
-    connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
 }

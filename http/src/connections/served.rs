@@ -78,7 +78,7 @@ impl Drop for InFlight {
 impl State {
     /// Whether the connection may be idle for any time.
     pub(super) fn may_rest(&self) -> bool {
-        self.is_dialog && matches!(self.owner, Owner::Principal(_))
+        self.is_dialog && (self.is_known || matches!(self.owner, Owner::Principal(_)))
     }
 
     /// Whether the connection must close because others need the memory of its unfinished request. Over HTTP, the handler answers instead.
@@ -130,9 +130,15 @@ impl Connection {
         }
     }
 
-    /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, it may be idle for any time.
+    /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, or to somebody who is
+    /// [known](Self::is_known), it may be idle for any time.
     pub(crate) fn becomes_dialog(&self) {
         self.state().is_dialog = true;
+    }
+
+    /// Whether its client counts as one that may be here, as do all where nobody has to say who it is.
+    pub fn is_known(&self, is_known: bool) {
+        self.state().is_known = is_known;
     }
 
     /// Whether it is about to be closed for another one.
