@@ -12,6 +12,7 @@ mod perform;
 mod server;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use ringfence_access::{Digest, KeyRight};
@@ -55,6 +56,8 @@ struct Peer {
     database: u16,
     /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
+    /// The number of the last lease that was acquired here. What is answered after that reaches the client only if it does.
+    last_acquired: Arc<AtomicU64>,
 }
 
 /// A request.
@@ -80,7 +83,8 @@ enum Done {
 impl Session {
     pub(crate) fn new(node: Arc<Node>, remote: Arc<Remote>) -> Self {
         let id = node.next_connection();
-        let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None };
+        let last_acquired = Arc::new(AtomicU64::new(u64::MAX));
+        let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None, last_acquired };
         let (pending, named) = (Pending::default(), NamedKeys::default());
         Self { peer, id, credential: None, pending, named, is_first: true, is_counted: false }
     }
@@ -247,7 +251,13 @@ impl Peer {
             self.node.refused_calls.tell(refused, caller);
         }
         let mut answer = match done {
-            Ok(Done::Transacted(transacted)) => response::of_transacted(transacted, open),
+            Ok(Done::Transacted(transacted)) => {
+                let acquired = transacted.acquired().last();
+                if let Some(number) = acquired.and_then(|lease| self.node.service.number_of(lease)) {
+                    self.last_acquired.store(number, Ordering::Relaxed);
+                }
+                response::of_transacted(transacted, open)
+            }
             Ok(Done::Reply(reply)) => response::answer(encoded(&reply), open),
             Ok(Done::Last(reply)) => Answer { is_last: true, ..response::answer(encoded(&reply), open) },
             Err(refused) => response::answer(Err(refused), open),

@@ -31,6 +31,7 @@ mod request_log;
 mod rights;
 mod service;
 mod take_back;
+mod told;
 mod transact;
 mod transaction;
 mod usage;

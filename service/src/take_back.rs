@@ -38,7 +38,12 @@ impl Unsent {
 
     /// Keeps the grants: the response was sent, or there are none.
     pub fn sent(mut self) {
-        self.grants.clear();
+        self.grants.drain(..).for_each(|(lease_id, _)| self.service.is_sent(lease_id));
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.grants.iter().map(|(lease_id, _)| *lease_id)
     }
 }
 

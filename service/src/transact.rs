@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_access::KeyRight;
 use ringfence_lease::{Command, Conditional, Found, KeyChange, Outcome, Refusal};
-use ringfence_wire::{Grant, Holder, Key};
+use ringfence_wire::{Grant, Holder, Key, LeaseId};
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -42,6 +42,11 @@ pub struct Transacted<R> {
 }
 
 impl<R> Transacted<R> {
+    /// The leases that were acquired.
+    pub fn acquired(&self) -> impl Iterator<Item = LeaseId> {
+        self.unsent.iter().flat_map(Unsent::leases)
+    }
+
     /// What the last run returned, and the grants that the client does not know yet. Call it just before the response is sent: the client
     /// counts from there.
     ///
@@ -161,7 +166,9 @@ impl Service {
             };
             Transaction::new(keys.iter().map(found))
         });
-        Ok(copied?)
+        let mut copied = copied?;
+        copied.tell(|lease_id| self.is_told(lease_id));
+        Ok(copied)
     }
 
     /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was done.

@@ -95,6 +95,15 @@ impl Transaction {
         Self(keys.map(|(key, found)| (key, place(found))).collect())
     }
 
+    /// The clients of the leases for which `is_told` know them, so nobody takes these back.
+    pub fn tell(&mut self, is_told: impl Fn(LeaseId) -> bool) {
+        for place in self.0.values_mut() {
+            if let Found::Own { lease_id, is_untold, .. } = &mut place.found {
+                *is_untold = *is_untold && !is_told(*lease_id);
+            }
+        }
+    }
+
     /// What is at `key`.
     ///
     /// # Errors

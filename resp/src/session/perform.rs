@@ -1,6 +1,7 @@
 //! Runs commands and scripts, all or nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use ringfence_http::{Connection, Portion};
@@ -101,6 +102,10 @@ impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
     ) -> Result<Result<Encoded, Refused>, Result<Encoded, Refused>> {
         let Self { act, turns, budget, runs } = self;
         *runs += 1;
+        let OwnTurns { peer, .. } = turns;
+        keys.tell(|lease| {
+            peer.node.service.number_of(lease) == Some(peer.last_acquired.load(Ordering::Relaxed))
+        });
         let reply = act.act(keys, budget, turns).await;
         turns.charge(budget);
         turns.memory = None;
