@@ -73,5 +73,5 @@ pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
 pub use rules::{NAMES, SUPPORTED, UnsupportedRules};
-pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError};
+pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError, was_of_another_name};
 pub use value::Value;

@@ -21,6 +21,7 @@ mod view;
 pub use conditional::Found;
 pub use fences::Fence;
 pub use frozen::FrozenTable;
+pub use names::was_of_another_name;
 #[cfg(test)]
 pub(crate) use restore::RecordReader;
 pub use snapshot::RestoreError;

@@ -5,8 +5,8 @@
 //! There, bytes that a key cannot have are written as `%` and two digits: those that are not UTF-8, control characters, a slash at the
 //! beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` is written so, too: two names are never one key.
 //!
-//! Before rules [`NAMES`], names were other keys. The names of which that is true are refused under older rules: the nodes of an older program
-//! go on using the old keys, and a name that is two keys is granted twice.
+//! Before rules [`NAMES`], some names were other keys. Under older rules, those names are refused, and so are the names of the keys that they were:
+//! the nodes of an older program go on using these, and a name that is two keys is granted twice.
 
 use std::fmt::Write;
 
@@ -39,7 +39,7 @@ impl Naming {
             Some(key) if key.is_of_database() => Err(Refused::unsupported(
                 "`@db` and a number stand for a database: use SELECT, and the name without them",
             )),
-            Some(key) if !key.as_str().contains('%') => Ok(key),
+            Some(key) if !ringfence_lease::was_of_another_name(&key) => Ok(key),
             Some(key) => self.since_names().map(|()| key),
             None => {
                 self.since_names()?;
@@ -175,12 +175,14 @@ mod tests {
     #[test]
     fn names_that_an_older_program_takes_for_other_keys_are_refused_until_the_rules_are_raised() {
         let old = |database, name: &[u8]| Naming { database, rules: NEW - 1 }.key(name);
-        for (database, name) in [(0, &b"50%off"[..]), (0, b"a\n"), (0, b"/"), (1, b"a"), (7, b"50%off")] {
+        for (database, name) in
+            [(0, &b"50%off"[..]), (0, b"db1/a"), (0, b"a\n"), (0, b"/"), (1, b"a"), (7, b"50%off")]
+        {
             let refused = old(database, name).unwrap_err();
             assert_eq!(refused.kind(), Kind::Unavailable, "{refused:?}");
             assert!(refused.text().contains("cluster upgrade") && refused.text().contains("was not done"));
         }
-        for name in ["a", "orders/42", "db1/a", "ä ö"] {
+        for name in ["a", "orders/42", "dbs/a", "a/db1/b", "ä ö"] {
             assert_eq!(old(0, name.as_bytes()).unwrap().as_str(), name);
         }
     }

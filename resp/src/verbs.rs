@@ -74,6 +74,7 @@ const WRITES: &[Entry] = &[
     ("setnx", 2, 2, set::setnx),
     ("expire", 2, ANY, expire::expire),
     ("pexpire", 2, ANY, expire::pexpire),
+    ("persist", 1, 1, expire::persist),
     ("getex", 1, ANY, expire::getex),
     ("getdel", 1, 1, end::getdel),
     ("del", 1, ANY, end::del),

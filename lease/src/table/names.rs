@@ -13,7 +13,7 @@ impl LeaseTable {
         let mut last = None;
         for (key, _) in locks.by_ref().take(at_most) {
             let has_value = || self.holders(key).any(|(lease, _)| lease.value().is_some());
-            if was_another(key.as_str()) && has_value() {
+            if was_of_another_name(key) && has_value() {
                 return Err(key.clone());
             }
             last = Some(key);
@@ -22,11 +22,12 @@ impl LeaseTable {
     }
 }
 
-/// Whether a name that was `key` may be another key now: the name was in a database, or had bytes that were escaped.
-fn was_another(key: &str) -> bool {
-    let database = key.strip_prefix("db").and_then(|rest| rest.split_once('/'));
+/// Whether, before [`NAMES`](crate::NAMES), a name of the Redis protocol was `key` that is another key since: a name in a database, or one with bytes
+/// that were escaped. Under older rules, programs that know this leave such keys alone.
+pub fn was_of_another_name(key: &Key) -> bool {
+    let database = key.as_str().strip_prefix("db").and_then(|rest| rest.split_once('/'));
     let is_in_one = database.is_some_and(|(number, _)| number.parse::<u16>().is_ok());
-    is_in_one || key.contains('%')
+    is_in_one || key.as_str().contains('%')
 }
 
 #[cfg(test)]

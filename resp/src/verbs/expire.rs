@@ -3,7 +3,7 @@ use ringfence_wire::Key;
 
 use super::Verb;
 use super::read;
-use super::words::{Unit, Words, syntax};
+use super::words::{Place, Unit, Words, syntax};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
@@ -84,6 +84,18 @@ impl When {
         let left = read::time_left_ms(transaction, key)?.unwrap_or(0);
         Ok(if self.shorter { left < ms } else { left > ms })
     }
+}
+
+/// `PERSIST key`: a later command of the request must give the lock a time again.
+pub(super) fn persist(words: &Words) -> Result<Verb, Refused> {
+    if words.place == Place::Alone {
+        return Err(Refused::unsupported("a lock needs a time after which it ends"));
+    }
+    let key = words.key(0)?;
+    Ok(Verb::new([key.clone()], move |transaction| {
+        let has_time = !transaction.is_endless(&key) && transaction.expire(&key, None)?;
+        Ok(Reply::Integer(has_time.into()))
+    }))
 }
 
 /// `GETEX key [EX seconds | PX milliseconds]`

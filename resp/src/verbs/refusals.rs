@@ -4,7 +4,7 @@ use crate::refused::{Kind, Refused};
 const REASONS: &[(&str, &str)] = &[
     (
         "a lock needs a time after which it ends: use SET with NX, XX or IFEQ, and PX or EX",
-        "persist getset mset msetnx append incr incrby decr decrby setrange",
+        "getset mset msetnx append incr incrby decr decrby setrange",
     ),
     (
         "no wall clock decides about locks: use times from now",

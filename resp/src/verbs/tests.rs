@@ -166,6 +166,11 @@ fn commands_of_one_request_see_what_those_before_them_left() {
             "end own 7; acquire own x 900",
         ),
         ("SETNX free w; DEL free", ":1; :1", ""),
+        (
+            "PERSIST free; PERSIST own; PERSIST own; PTTL own; PEXPIRE own 900",
+            ":0; :1; :0; :-1; :1",
+            "expire own 7 900",
+        ),
         // The same value, but a new lease with a new token.
         ("DEL own; SET own v NX PX 1000", ":1; +OK", "end own 7; acquire own v 1000"),
     ] {
@@ -267,6 +272,7 @@ fn arguments_are_checked_before_anything_is_done() {
         ("DELEX own FOO v", "ERR syntax error"),
         ("DELEX own IFEQ", "ERR syntax error"),
         ("SETNX free w", "ERR ringfence: a lock needs a time"),
+        ("PERSIST own", "ERR ringfence: a lock needs a time"),
         ("TIME", "ERR ringfence: TIME: no wall clock"),
         ("BLPOP a 0", "ERR ringfence: BLPOP: nothing is sent to those who wait"),
         ("HSET a b c", "ERR ringfence: HSET: a lock is a string"),

@@ -251,8 +251,8 @@ async fn a_script_that_calls_what_is_refused_is_refused_when_it_is_loaded() {
         let script =
             format!("if redis.call('get', KEYS[1]) == ARGV[1] then\n {call} return 1 else return 0 end");
         let reply = client.command(&["SCRIPT", "LOAD", &script]).await;
-        let expected = format!("-ERR Error compiling script (new function): user_script:2: ");
-        assert!(reply.starts_with(&expected) && reply.contains(named), "{reply}");
+        let expected = "-ERR Error compiling script (new function): user_script:2: ";
+        assert!(reply.starts_with(expected) && reply.contains(named), "{reply}");
         assert!(reply.contains("(script ") && reply.len() > 60, "{reply}");
         let reply = eval(&mut client, &script, 1, &["free", "v"]).await;
         assert!(reply.contains(named), "{reply}");
@@ -310,6 +310,14 @@ async fn a_lock_needs_a_time_when_its_transaction_ends_and_not_before() {
     }
     let left: i64 = client.call("PTTL b").await[1..].parse().unwrap();
     assert!((1..=60_000).contains(&left), "{left}");
+    // A branch that is not taken is none.
+    let renew = "if ARGV[2] ~= '-1' then return redis.call('expire', KEYS[1], ARGV[2]) else return redis.call('persist', KEYS[1]) end";
+    assert_eq!(eval(&mut client, renew, 1, &["b", "v", "60"]).await, ":1");
+    assert!(
+        eval(&mut client, renew, 1, &["b", "v", "-1"])
+            .await
+            .starts_with("-ERR ringfence: a lock needs a time")
+    );
     // Without a time, nothing of it is done.
     client.call("MULTI").await;
     client.call("DEL a").await;
