@@ -1,6 +1,7 @@
 //! A cluster on this machine, each node a child process: started, killed, and restarted on its data.
 //!
-//! Node N serves clients on base port + N and peers on base port + 100 + N. Its data is in `node-N`.
+//! Node N serves clients on base port + N, peers on base port + 100 + N and, if it is to, Redis clients on base port + 200 + N. Its data is in
+//! `node-N`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -25,6 +26,8 @@ pub(crate) const MAX_NODES: u16 = 9;
 
 /// Peer port minus client port.
 const PEER_OFFSET: u16 = 100;
+/// Port for Redis clients minus client port.
+const RESP_OFFSET: u16 = 200;
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longer than the second after which a node itself answers /readyz with 503.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -55,6 +58,8 @@ pub(crate) struct Node {
     pub(crate) id: u16,
     pub(crate) http: SocketAddr,
     peer: SocketAddr,
+    /// Where it speaks the Redis protocol, if it does.
+    pub(crate) resp: Option<SocketAddr>,
     /// What trusts it, and its arguments, if it uses TLS.
     tls: Option<(Arc<ringfence_tls::Client>, Vec<OsString>)>,
     /// `None` while it is down.
@@ -70,12 +75,13 @@ impl Nodes {
         variables: Variables,
         log: Log,
     ) -> anyhow::Result<Self> {
-        let highest = u16::MAX - PEER_OFFSET - MAX_NODES;
+        let highest = u16::MAX - RESP_OFFSET - MAX_NODES;
         ensure!(base_port <= highest, "--base-port must be at most {highest}");
         let nodes = (1..=count).map(|id| Node {
             id,
             http: address(base_port + id),
             peer: address(base_port + PEER_OFFSET + id),
+            resp: None,
             tls: None,
             process: None,
         });
@@ -93,6 +99,13 @@ impl Nodes {
         Ok(())
     }
 
+    /// Lets the nodes speak the Redis protocol.
+    pub(crate) fn speak_resp(&mut self) {
+        for node in &mut self.nodes {
+            node.resp = Some(address(node.http.port() + RESP_OFFSET));
+        }
+    }
+
     /// All nodes, ordered by id.
     pub(crate) fn all(&self) -> &[Node] {
         &self.nodes
@@ -100,7 +113,9 @@ impl Nodes {
 
     /// Fails if other programs listen on the ports. Their answers would look like those of the nodes.
     pub(crate) fn check_ports(&self) -> anyhow::Result<()> {
-        for address in self.nodes.iter().flat_map(|node| [node.http, node.peer]) {
+        for address in
+            self.nodes.iter().flat_map(|node| [Some(node.http), Some(node.peer), node.resp]).flatten()
+        {
             TcpListener::bind(address).with_context(|| format!("cannot listen on {address}"))?;
         }
         Ok(())
@@ -118,6 +133,9 @@ impl Nodes {
                 .args(["--http", &node.http.to_string(), "--peer", &node.peer.to_string()])
                 .arg("--data")
                 .arg(self.data.join(format!("node-{}", node.id)));
+            if let Some(resp) = node.resp {
+                command.args(["--resp", &resp.to_string()]);
+            }
             if let Some((_, arguments)) = &node.tls {
                 command.args(arguments);
             }

@@ -67,9 +67,9 @@ impl Routes {
         let caller = named.and_then(|_| match right {
             Right::Public => Ok(Caller::anybody()),
             _ if door.service.has_rules() => {
-                Ok(door.service.caller(credential::proof(request.headers(), &remote)?)?)
+                Ok(door.service.caller(credential::proof(request.headers(), &remote)?)?.at(remote.host()))
             }
-            _ => Ok(door.service.caller(Proof::default())?),
+            _ => Ok(door.service.caller(Proof::default())?.at(remote.host())),
         });
         let name = caller.as_ref().ok().and_then(Caller::name);
         request.body().connection().belongs_to(name.map(PrincipalName::as_str));

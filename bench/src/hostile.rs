@@ -4,6 +4,7 @@
 //! A shape passes if no step of a node's runtime was long, no renewal was late, no leader was elected and memory is
 //! bounded.
 
+mod floods;
 mod holders;
 mod resp;
 mod shapes;
@@ -33,6 +34,9 @@ use stranger::Stranger;
 const STEP_MS: f64 = 50.0;
 /// The most memory that a node may use beyond what it had before: a quarter of a small machine.
 const MEMORY_MIB: f64 = 200.0;
+/// How long renewals may take beside a flood, p99 and at most.
+const P99_MS: f64 = 50.0;
+const LONGEST_MS: f64 = 250.0;
 /// Nodes write snapshots, and new log segments, this often.
 const SNAPSHOT_AFTER_BYTES: u32 = 4 << 20;
 /// How long nodes rest after a shape before the figures are read.
@@ -63,6 +67,7 @@ pub(crate) struct Hostile {
 #[derive(Clone, Debug, Serialize)]
 struct Row {
     shape: &'static str,
+    is_paced: bool,
     /// What the stranger did, in the shape's own unit: usually requests.
     done: u64,
     /// The bytes it sent while it was measured.
@@ -82,7 +87,8 @@ struct Row {
 pub(crate) async fn hostile(plan: &Plan) -> Result<Hostile> {
     let (program, time) = (plan.ringfence.path()?, Duration::from_secs(plan.seconds as u64));
     let mut rows = Vec::new();
-    for shape in SHAPES.iter().chain(resp::SHAPES).filter(|shape| is_wanted(&plan.only, shape.name)) {
+    let shapes = SHAPES.iter().chain(resp::SHAPES).chain(floods::SHAPES);
+    for shape in shapes.filter(|shape| is_wanted(&plan.only, shape.name)) {
         eprintln!("{}", shape.name);
         rows.push(measure(&program, time, shape).await.context(shape.name)?);
     }
@@ -132,6 +138,7 @@ async fn measure(program: &Path, time: Duration, shape: &shapes::Shape) -> Resul
     drop(stranger);
     let mut row = Row {
         shape: shape.name,
+        is_paced: shape.is_paced,
         done,
         sent_bytes,
         longest_step_ms: None,
@@ -167,6 +174,11 @@ impl Row {
             faults.push(format!("a node grew by {} MiB", digits(self.memory_mib)));
         }
         faults.extend(self.renewed.fault());
+        let Renewed { p99_ms, longest_ms, .. } = self.renewed;
+        if self.is_paced && (p99_ms > P99_MS || longest_ms > LONGEST_MS) {
+            let (p99, longest) = (digits(p99_ms), digits(longest_ms));
+            faults.push(format!("renewals took {p99} ms (p99), and {longest} ms at most"));
+        }
         if self.elections > 0 {
             faults.push(format!("{} elections", self.elections));
         }

@@ -21,7 +21,7 @@ mod tests;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -34,6 +34,7 @@ use crate::handled::{Handled, Memory};
 use crate::measure::CloseReason;
 use crate::owner::Owner;
 use crate::room::Room;
+use crate::turns::Turns;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
 /// client does not read.
@@ -74,6 +75,8 @@ pub struct Connections {
 pub struct Connection {
     pub(super) connections: Arc<Connections>,
     pub(super) from: SocketAddr,
+    /// The turns of the thread that serves it.
+    turns: OnceLock<Arc<Turns>>,
     /// It is closed for another one.
     is_evicted: AtomicBool,
     /// And that one waits: it closes even before it is answered.
@@ -101,6 +104,8 @@ struct State {
     begins: bool,
     /// It speaks another protocol than HTTP.
     is_dialog: bool,
+    /// Its client is no stranger, though it may have no name.
+    is_known: bool,
     /// The response is not read, and others need its memory.
     is_response_shed: bool,
     /// The request body does not arrive, and others need its memory.
@@ -181,6 +186,7 @@ impl Connections {
             lasts: false,
             begins: false,
             is_dialog: false,
+            is_known: false,
             is_response_shed: false,
             is_body_shed: false,
             memory: None,
@@ -188,6 +194,7 @@ impl Connections {
         let connection = Arc::new(Connection {
             connections: Arc::clone(self),
             from,
+            turns: OnceLock::new(),
             is_evicted: AtomicBool::new(false),
             is_overdue: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),

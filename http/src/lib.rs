@@ -5,7 +5,7 @@
 //! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests
 //! that are being handled (`handled`), and time by turns, which owners take one after the other, too (`turns`).
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -63,6 +63,13 @@ pub struct Remote {
     pub is_encrypted: bool,
     /// The names in its certificate, which is verified; empty if it has none.
     pub names: Arc<[Name]>,
+}
+
+impl Remote {
+    /// The host that counts as one, whichever of its addresses it uses.
+    pub fn host(&self) -> IpAddr {
+        owner::host(self.address)
+    }
 }
 
 /// The protocol of a listener's connections.
@@ -134,6 +141,7 @@ async fn serve_connection<P: Protocol>(
     mut draining: watch::Receiver<bool>,
 ) {
     let from = admitted.0.from;
+    admitted.0.is_served_in(&turns);
     let opened = tokio::select! {
         // Whatever has arrived before a stop is answered.
         biased;

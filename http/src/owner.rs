@@ -15,9 +15,14 @@ pub(crate) enum Owner {
 impl Owner {
     /// The owner of a new connection.
     pub(crate) fn host(from: SocketAddr) -> Self {
-        Self::Host(match from.ip().to_canonical() {
-            IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
-            ip => ip,
-        })
+        Self::Host(host(from))
+    }
+}
+
+/// The host at an address: of IPv6, the first of the addresses that it can choose from.
+pub(crate) fn host(at: SocketAddr) -> IpAddr {
+    match at.ip().to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),
+        ip => ip,
     }
 }

@@ -17,8 +17,10 @@ use tokio::task::yield_now;
 use crate::owner::Owner;
 use crate::queue::Queue;
 
-/// How many turns are given at once to those who wait. A turn may cost some milliseconds.
+/// How many turns are given at once to those who wait.
 const AT_ONCE: usize = 4;
+/// If turns have taken longer together, the next one is given alone, so that the thread looks after it.
+const LONG: Duration = Duration::from_millis(1);
 /// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
 /// often costs more than turns do, and requests that begin together share an entry of the log.
 const UNTIL_LOOK: Duration = Duration::from_millis(5);
@@ -64,12 +66,23 @@ impl Turns {
         if given.waiting.is_empty() && given.looked.elapsed() < UNTIL_LOOK {
             return None;
         }
+        Some(self.ask_behind(&mut given, owner))
+    }
+
+    /// Waits for another turn of `owner`, whose turn has taken long, behind all who wait for theirs.
+    pub(super) async fn take_another(self: &Arc<Self>, owner: Owner) {
+        let turn = self.ask_behind(&mut self.given(), owner);
+        // Nobody drops the other end while it waits.
+        let _ = turn.await;
+    }
+
+    fn ask_behind(self: &Arc<Self>, given: &mut Given, owner: Owner) -> oneshot::Receiver<Look> {
         let (give, turn) = oneshot::channel();
         given.waiting.push(owner, give);
         if !std::mem::replace(&mut given.is_given, true) {
             tokio::spawn(Arc::clone(self).give());
         }
-        Some(turn)
+        turn
     }
 
     /// The thread was idle, and has looked for what is ready.
@@ -93,23 +106,28 @@ impl Turns {
     }
 
     async fn give(self: Arc<Self>) {
+        let mut at_once = AT_ONCE;
         loop {
             // Who is ready by now is in the queue afterwards.
             yield_now().await;
             self.looked();
-            while self.given().looked.elapsed() < UNTIL_LOOK {
-                if !self.give_some() {
+            let mut before = Duration::ZERO;
+            while before < UNTIL_LOOK {
+                if !self.give_some(at_once) {
                     return;
                 }
                 turns_taken().await;
+                let now = self.given().looked.elapsed();
+                at_once = if now.saturating_sub(before) > LONG { 1 } else { AT_ONCE };
+                before = now;
             }
         }
     }
 
-    /// Gives some turns; `false` if nobody waits for one.
-    fn give_some(&self) -> bool {
+    /// Gives some turns, so many at most; `false` if nobody waits for one.
+    fn give_some(&self, most: usize) -> bool {
         let (mut given, mut number) = (self.given(), 0);
-        while number < AT_ONCE {
+        while number < most {
             let Some(turn) = given.waiting.pop() else {
                 given.is_given = number > 0;
                 return given.is_given;
@@ -269,6 +287,51 @@ mod tests {
         }
         let few = order.lock().unwrap().iter().position(|name| *name == "few").unwrap();
         assert!(few < 3 * AT_ONCE, "{few}");
+    }
+
+    /// Four of them were once given one after the other: so others waited for 20 ms.
+    #[tokio::test]
+    async fn the_thread_looks_after_each_long_turn() {
+        let turns = Arc::new(Turns::default());
+        while turns.ask(owner("a")).is_none() {}
+        let looks = Arc::new(Mutex::new(Vec::new()));
+        let work = || {
+            let (turns, looks) = (Arc::clone(&turns), Arc::clone(&looks));
+            tokio::spawn(async move {
+                turns.take(owner("a")).await;
+                looks.lock().unwrap().push(turns.given().look);
+                std::thread::sleep(UNTIL_LOOK);
+            })
+        };
+        for task in (0..20).map(|_| work()).collect::<Vec<_>>() {
+            task.await.unwrap();
+        }
+        let mut looks = looks.lock().unwrap();
+        looks.dedup();
+        assert!(looks.len() > 20 - AT_ONCE, "{looks:?}");
+    }
+
+    #[tokio::test]
+    async fn one_that_works_for_long_takes_turns_with_others() {
+        let turns = Arc::new(Turns::default());
+        let order = Arc::new(Mutex::new(Vec::new()));
+        let work = |name: &'static str, number: usize| {
+            let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
+            tokio::spawn(async move {
+                for _ in 0..number {
+                    turns.take_another(owner(name)).await;
+                    order.lock().unwrap().push(name);
+                }
+            })
+        };
+        let all: Vec<_> = (0..20).map(|_| work("long", 10)).chain([work("short", 1)]).collect();
+        for task in all {
+            task.await.unwrap();
+        }
+        let order = order.lock().unwrap();
+        let short = order.iter().position(|name| *name == "short").unwrap();
+        assert!(short < 3 * AT_ONCE, "{short}");
+        assert_eq!(order.len(), 201);
     }
 
     #[tokio::test]

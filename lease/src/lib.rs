@@ -72,6 +72,8 @@ pub use command::{Acquire, Attachment, Command, Condition, Conditional, KeyChang
 pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};
-pub use rules::{SUPPORTED, UnsupportedRules};
-pub use table::{Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError, Sieve};
+pub use rules::{NAMES, SUPPORTED, UnsupportedRules};
+pub use table::{
+    Fence, Found, FrozenTable, LeaseState, LeaseTable, RestoreError, Sieve, was_of_another_name,
+};
 pub use value::Value;

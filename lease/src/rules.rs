@@ -6,7 +6,14 @@ use ringfence_wire::RulesRange;
 /// - 2: requests name who gave them, with quotas; leases and ended ids have owners; all leases together have a bound.
 /// - 3: an entry has a floor, which the revision is raised to.
 /// - 4: leases may have a value; [`Command::Conditional`](crate::Command::Conditional).
-pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 4 };
+/// - 5: the table decides as before. The names of the Redis protocol are other keys than before ([`NAMES`]).
+pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 5 };
+
+/// The first rules under which a name of the Redis protocol is the same key as over HTTP.
+///
+/// Before, such a name was another key if it was in a database, or had a `%` or a byte that no key has. Two programs that take a name for two
+/// keys grant it twice. So nobody uses the new keys under older rules, and no lock has an old key when the rules are raised.
+pub const NAMES: u8 = 5;
 
 /// The first rules under which leases have owners.
 pub(crate) const OWNERS: u8 = 2;

@@ -12,6 +12,7 @@ mod end;
 mod fences;
 mod frozen;
 mod list;
+mod names;
 mod renew;
 mod restore;
 mod room;
@@ -22,6 +23,7 @@ pub use conditional::Found;
 pub use fences::Fence;
 pub use frozen::FrozenTable;
 pub use list::Sieve;
+pub use names::was_of_another_name;
 #[cfg(test)]
 pub(crate) use restore::RecordReader;
 pub use snapshot::RestoreError;

@@ -10,7 +10,9 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 
-use crate::propose::proposer::{Failure, Proposal, Proposed, Proposer};
+use crate::propose::asker::Asker;
+use crate::propose::proposal::{Failure, Proposal, Proposed};
+use crate::propose::proposer::Proposer;
 use crate::reads::{Read, Reads};
 use crate::reply::{Answer, Answers, Reply};
 
@@ -50,11 +52,11 @@ impl Batching {
         Self { proposer, reads, all }
     }
 
-    /// As [`Proposer::propose`].
-    pub(crate) async fn propose(&self, request: Request) -> Proposed {
-        let Some(batcher) = self.here() else { return self.proposer.propose(request).await };
+    /// As [`Proposer::propose_of`], without raising the rules.
+    pub(crate) async fn propose(&self, asker: Asker, request: Request) -> Proposed {
+        let Some(batcher) = self.here() else { return self.proposer.propose_of(asker, None, request).await };
         let (reply, outcomes) = self.reply();
-        let proposal = self.proposer.admit(request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.proposer.admit(asker, request, reply).map_err(Failure::Rejected)?;
         batcher.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }

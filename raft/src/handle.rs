@@ -19,7 +19,8 @@ use crate::applied::table::Progress;
 use crate::batching::Batching;
 use crate::consensus::NodeId;
 use crate::peer::passed;
-use crate::propose::proposer::Failure;
+use crate::propose::asker::Asker;
+use crate::propose::proposal::Failure;
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
 use crate::status::{Sums, status};
@@ -65,20 +66,32 @@ impl Handle {
         Self { batching, ..self }
     }
 
+    /// The rules that this node's table uses.
+    pub fn rules(&self) -> u8 {
+        self.shared.applied.rules()
+    }
+
     /// The outcomes of a request's commands, in their order, once they are committed and applied on the leader. They stand in
     /// one log entry, each on its own.
     pub async fn propose(&self, request: impl Into<Request>) -> Result<Vec<Outcome>, Unanswered> {
-        let mut request = request.into();
+        self.propose_of(Asker::UNNAMED, request.into()).await
+    }
+
+    /// As [`Handle::propose`], in the turns of `asker`.
+    pub async fn propose_of(&self, asker: Asker, mut request: Request) -> Result<Vec<Outcome>, Unanswered> {
         let shared = &self.shared;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             match shared.leader() {
-                Some(leader) if leader == shared.id => match self.propose_here(request, deadline).await {
-                    Ok(outcomes) => return Ok(outcomes),
-                    Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
-                    Err(Failure::Rejected(back)) => request = back,
-                },
-                Some(leader) => match shared.pass_on(leader, &request, deadline).await {
+                Some(leader) if leader == shared.id => {
+                    match self.propose_here(asker, request, deadline).await {
+                        Ok(outcomes) => return Ok(outcomes),
+                        Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
+                        Err(Failure::Full) => return Err(Unanswered::Full),
+                        Err(Failure::Rejected(back)) => request = back,
+                    }
+                }
+                Some(leader) => match shared.pass_on(leader, asker, &request, deadline).await {
                     Err(Unanswered::Unavailable) => {}
                     answered => return answered,
                 },
@@ -91,13 +104,14 @@ impl Handle {
     /// Proposes on this node, which must lead, or be about to.
     pub(crate) async fn propose_here(
         &self,
+        asker: Asker,
         request: Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Failure> {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(request));
         }
-        let outcomes = self.batching.propose(request);
+        let outcomes = self.batching.propose(asker, request);
         timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 
@@ -111,14 +125,14 @@ impl Handle {
 
     /// Ends leases in 2 s, granted or not, except those of which a renewal or an acquire with another attachment arrives before. They are
     /// of one request, and stay one.
-    pub fn detach_later(&self, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
+    pub fn detach_later(&self, asker: Asker, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
         let detach = |(lease_id, attachment)| Command::Detach { lease_id, attachment };
         let (handle, commands) = (self.clone(), leases.into_iter().map(detach).collect());
         let at = Instant::now() + DETACH_AFTER;
         tokio::spawn(async move {
             sleep_until(at).await;
             // The wait deadline or the time-to-live ends it where this does not arrive.
-            if let Err(error) = handle.propose(Request { by, commands }).await {
+            if let Err(error) = handle.propose_of(asker, Request { by, commands }).await {
                 tracing::debug!(%error, "could not cancel an abandoned acquire");
             }
         });
@@ -278,6 +292,7 @@ impl Replica {
     async fn pass_on(
         &self,
         leader: NodeId,
+        asker: Asker,
         request: &Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Unanswered> {
@@ -294,7 +309,7 @@ impl Replica {
                 error = replaced => error,
             }
         };
-        self.peers.propose(leader, request, || self.applied.rules(), end).await
+        self.peers.propose(leader, asker, request, || self.applied.rules(), end).await
     }
 
     /// Whether this node leads, once an election that it has just won is settled.

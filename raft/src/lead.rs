@@ -13,7 +13,7 @@ use tokio::time::{MissedTickBehavior, interval};
 
 use crate::consensus::NodeId;
 use crate::measure::LEADER_CHANGES;
-use crate::propose::proposer::Raise;
+use crate::propose::proposal::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
 use crate::time::start::Start;

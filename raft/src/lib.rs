@@ -93,6 +93,7 @@ pub use measure::METRICS;
 pub use members::founding::JoinError;
 pub use node::{MAX_LEASE_BYTES, Node, SNAPSHOT_AFTER_BYTES, Settings, StartError};
 pub use peer::{ByteReader, ByteWriter, Certificate, Connection, Tcp, Tls, Transport, is_of_node};
+pub use propose::asker::Asker;
 pub use random::Random;
 pub use replica::MirrorView;
 pub use ringfence_wal::disk::System;

@@ -9,9 +9,9 @@ use tokio::time::Instant;
 /// Lines that may be written at once. More are only counted; the next line has the count.
 const MAX_LINES: u32 = 100;
 /// The time after which one more may be written.
-const PER_LINE: Duration = Duration::from_millis(100);
+const PER_LINE: Duration = Duration::from_secs(5);
 
-/// Log lines of one kind, of which a hundred may be written at once, and ten a second from then on.
+/// Log lines of one kind, of which a hundred may be written at once, and one in five seconds from then on: 5 MB a day.
 #[derive(Default)]
 pub struct Lines(Mutex<State>);
 

@@ -17,6 +17,7 @@
 
 pub(crate) mod founding;
 mod moves;
+mod names;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upgrade;

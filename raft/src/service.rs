@@ -3,13 +3,15 @@
 use std::sync::{Arc, OnceLock};
 
 use ringfence_lease::{LeaseTable, Request};
+use ringfence_wire::PrincipalName;
 use tokio::time::Instant;
 
 use crate::handle::Handle;
 use crate::members;
 use crate::members::founding::Founding;
 use crate::peer::{Answer, Call, Directory, Probed, ReadPoint, Service};
-use crate::propose::proposer::Failure;
+use crate::propose::asker::Asker;
+use crate::propose::proposal::Failure;
 use crate::unanswered::{MembersError, TIMEOUT, Unanswered};
 
 pub(crate) struct NodeService {
@@ -29,8 +31,15 @@ impl Service for NodeService {
             },
             // From a program that does not know the rules in use, and will stop: it says nothing of who gave the commands.
             (Call::Propose(_), Some(handle)) if handle.view(LeaseTable::rules) > 1 => Answer::NotDone,
-            (Call::Propose(commands), Some(handle)) => propose(handle, commands.into()).await,
-            (Call::ProposeBy(request), Some(handle)) => propose(handle, request).await,
+            (Call::Propose(commands), Some(handle)) => {
+                unless_full(propose(handle, Asker::UNNAMED, commands.into()).await)
+            }
+            (Call::ProposeBy(request), Some(handle)) => {
+                unless_full(propose(handle, Asker::UNNAMED, request).await)
+            }
+            (Call::ProposeOf { asker, request }, Some(handle)) => {
+                propose(handle, Asker::from_number(asker), request).await
+            }
             (Call::ReadIndex, Some(handle)) => match handle.shared.reads.confirm_here().await {
                 Some(ReadPoint { log_id, now_ms }) => Answer::ReadPoint { last: log_id.into(), now_ms },
                 None => Answer::NotDone,
@@ -58,18 +67,27 @@ impl Service for NodeService {
     }
 }
 
-async fn propose(handle: &Handle, request: Request) -> Answer {
-    match handle.propose_here(request, Instant::now() + TIMEOUT).await {
+/// In the turns of the principal, whichever node it asks, or else of `asker`, which the other node calls a host.
+async fn propose(handle: &Handle, asker: Asker, request: Request) -> Answer {
+    let principal = request.name().filter(|name| **name != PrincipalName::anonymous());
+    let asker = principal.map_or(asker, Asker::of);
+    match handle.propose_here(asker, request, Instant::now() + TIMEOUT).await {
         Ok(outcomes) => Answer::Outcomes(outcomes),
         Err(Failure::Rejected(_)) => Answer::NotDone,
+        Err(Failure::Full) => Answer::Full,
         Err(Failure::Unknown) => Answer::Unknown,
     }
+}
+
+/// For programs that know no such answer.
+fn unless_full(answer: Answer) -> Answer {
+    if answer == Answer::Full { Answer::NotDone } else { answer }
 }
 
 fn refused(error: MembersError) -> Answer {
     match error {
         MembersError::Refused(reason) => Answer::Refused { reason },
-        MembersError::Unanswered(Unanswered::Unavailable) => Answer::NotDone,
+        MembersError::Unanswered(Unanswered::Unavailable | Unanswered::Full) => Answer::NotDone,
         MembersError::Unanswered(Unanswered::Indeterminate) => Answer::Unknown,
     }
 }

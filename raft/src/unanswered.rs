@@ -13,6 +13,9 @@ pub enum Unanswered {
     /// Certainly not done: no leader took it.
     #[error("no leader took the request in time; it was certainly not done")]
     Unavailable,
+    /// Certainly not done: whoever asks has as many requests in the queue of the leader as it may.
+    #[error("too many requests of the same client wait for the leader; this one was certainly not done")]
+    Full,
     /// It may or may not have been done, or be done later.
     #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]
     Indeterminate,

@@ -4,35 +4,56 @@ use bytes::Bytes;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
-use crate::refused::{Kind, Refused};
+use crate::key_name::Naming;
+use crate::refused::{Call, Kind, Refused};
 use crate::reply::Reply;
 use crate::script::{Budget, Halt, Host};
-use crate::verbs::{Answer, Place, Signals, Verb};
+use crate::scripts::Digest;
+use crate::verbs::{self, Answer, Place, Signals, Verb};
 
 /// What a script may do.
 pub(crate) struct Calls<'a> {
     pub(crate) transaction: &'a mut Transaction,
     /// The keys that the request names.
     pub(crate) keys: &'a [Key],
-    pub(crate) database: u16,
+    pub(crate) naming: Naming,
     pub(crate) is_read_only: bool,
     pub(crate) signals: Signals,
+    /// The SHA-1 of the script.
+    pub(crate) script: Digest,
 }
 
 impl Host for Calls<'_> {
-    fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt> {
+    fn call(&mut self, arguments: Vec<Bytes>, line: u32, budget: &mut Budget) -> Result<Reply, Halt> {
         // Each argument may be a key, and is compared with those of the script.
         let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
         budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
-        self.answer(&arguments).map_err(|refused| Halt::Refused(Box::new(refused)))
+        match self.answer(&arguments) {
+            Err(refused) if refused.is_of_redis() => Ok(Reply::error(refused.text())),
+            Err(refused) => Err(Halt::Refused(Box::new(self.place(refused, &arguments[0], line)))),
+            Ok(reply) => Ok(reply),
+        }
     }
 }
 
 impl Calls<'_> {
+    /// Names the command that was refused, and where the script calls it.
+    fn place(&self, refused: Refused, name: &[u8], line: u32) -> Refused {
+        let (command, script) = (verbs::called(name), self.script.to_string());
+        let placed = refused.reworded(|text| {
+            format!("{text} ({}, user_script:{line}, script {script})", command.to_uppercase())
+        });
+        match placed.kind() {
+            // It depends on who holds the key, and not on the script.
+            Kind::Taken => placed,
+            _ => placed.of_call(Call { command, line, script }),
+        }
+    }
+
     fn answer(&mut self, arguments: &[Bytes]) -> Answer {
         let verb = match self.is_read_only {
-            true => Verb::read_only(arguments, self.database)?,
-            false => Verb::read(arguments, Place::Script, self.database)?,
+            true => Verb::read_only(arguments, self.naming)?,
+            false => Verb::read(arguments, Place::Script, self.naming)?,
         };
         if let Some(key) = verb.keys().iter().find(|key| !self.keys.contains(key)) {
             let text =

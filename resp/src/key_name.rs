@@ -1,30 +1,64 @@
 //! Keys by their names in the Redis protocol. A name there is any bytes; a key here is text of a certain form.
 //!
-//! An ordinary name is the same key over HTTP. Bytes that a key cannot have are written as `%` and two digits: bytes that are not UTF-8,
-//! control characters, a slash at the beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` itself is written
-//! so, too: two names are never one key.
+//! In database 0, a name that is a key over HTTP is that key. HTTP acquires no key that begins with `@db` and a number, and here such
+//! names are refused. So all other names are below these: `@db3/a` is `a` in database 3, and in `@db0/` are the names that no key can have.
+//! There, bytes that a key cannot have are written as `%` and two digits: those that are not UTF-8, control characters, a slash at the
+//! beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` is written so, too: two names are never one key.
+//!
+//! Before rules [`NAMES`], some names were other keys. Under older rules, those names are refused, and so are the names of the keys that they were:
+//! the nodes of an older program go on using these, and a name that is two keys is granted twice.
 
 use std::fmt::Write;
 
+use ringfence_lease::NAMES;
+use ringfence_service::Failure;
 use ringfence_wire::{Key, KeyError};
 
-use crate::refused::{Kind, Refused};
+use crate::refused::Refused;
 
 /// The number of databases.
 pub(crate) const DATABASES: u16 = 1_024;
 
-/// The key `name` of a database. Each database but 0 has a subtree of its own: `db3/a`.
-pub(crate) fn key(database: u16, name: &[u8]) -> Result<Key, Refused> {
-    let name = name.get(..=Key::MAX_BYTES).unwrap_or(name);
-    let escaped = if name.is_empty() { String::new() } else { escape(name) };
-    let text = if database == 0 || name.is_empty() { escaped } else { format!("db{database}/{escaped}") };
-    Key::new(&text).map_err(|error| {
-        let why = match error {
-            KeyError::TooLong => "a key has at most 512 bytes, of which some count three times",
-            _ => "a key must not be empty",
-        };
-        Refused::new(Kind::Arguments, format!("ERR ringfence: {why}"))
-    })
+/// What decides which key a name is. Nothing else in this crate makes keys.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Naming {
+    pub(crate) database: u16,
+    /// The rules of the cluster, as this node knows them.
+    pub(crate) rules: u8,
+}
+
+impl Naming {
+    /// The key that `name` is.
+    pub(crate) fn key(self, name: &[u8]) -> Result<Key, Refused> {
+        if name.is_empty() {
+            return Err(Refused::arguments("ERR ringfence: a key must not be empty"));
+        }
+        let name = name.get(..=Key::MAX_BYTES).unwrap_or(name);
+        let plain = str::from_utf8(name).ok().filter(|_| self.database == 0);
+        match plain.and_then(|text| Key::new(text).ok()) {
+            Some(key) if key.is_of_database() => Err(Refused::unsupported(
+                "`@db` and a number stand for a database: use SELECT, and the name without them",
+            )),
+            Some(key) if !ringfence_lease::was_of_another_name(&key) => Ok(key),
+            Some(key) => self.since_names().map(|()| key),
+            None => {
+                self.since_names()?;
+                Key::new(&format!("@db{}/{}", self.database, escape(name))).map_err(refuse)
+            }
+        }
+    }
+
+    fn since_names(self) -> Result<(), Refused> {
+        match self.rules {
+            NAMES.. => Ok(()),
+            rules => Err(Failure::NotYet { rules, since: NAMES }.into()),
+        }
+    }
+}
+
+/// All that a key can lack is escaped, so only its length can be wrong.
+fn refuse(_: KeyError) -> Refused {
+    Refused::arguments("ERR ringfence: a key has at most 512 bytes, of which some count three times")
 }
 
 /// `name` as the text of a key, unless it is too long.
@@ -62,41 +96,62 @@ fn hex(text: &mut String, bytes: &[u8]) {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use ringfence_wire::WantedKey;
 
     use super::*;
+    use crate::refused::Kind;
 
-    /// The name that the key `text` stands for.
-    fn name(text: &str) -> Vec<u8> {
-        let (mut name, mut rest) = (Vec::new(), text.as_bytes());
+    const NEW: u8 = NAMES;
+
+    fn key(database: u16, name: &[u8]) -> Result<Key, Refused> {
+        Naming { database, rules: NEW }.key(name)
+    }
+
+    /// The database and the name that the key `text` stands for.
+    fn name(text: &str) -> (u16, Vec<u8>) {
+        if !Key::new(text).unwrap().is_of_database() {
+            return (0, text.into());
+        }
+        let (database, rest) = text.strip_prefix("@db").unwrap().split_once('/').unwrap();
+        let (mut name, mut rest) = (Vec::new(), rest.as_bytes());
         while let Some((&first, behind)) = rest.split_first() {
             let byte = (first == b'%')
                 .then(|| u8::from_str_radix(str::from_utf8(&behind[..2]).unwrap(), 16).unwrap());
             name.push(byte.unwrap_or(first));
             rest = if byte.is_some() { &behind[2..] } else { behind };
         }
-        name
+        (database.parse().unwrap(), name)
+    }
+
+    /// Whether HTTP acquires this key.
+    fn is_wanted_over_http(text: &str) -> bool {
+        serde_json::from_value::<WantedKey>(text.into()).is_ok()
     }
 
     #[test]
-    fn ordinary_names_are_keys_as_they_are_and_odd_ones_are_escaped() {
-        for (name, expected) in [
-            (&b"orders/42"[..], "orders/42"),
-            (b"lock:{orders}:42", "lock:{orders}:42"),
-            ("ä ö".as_bytes(), "ä ö"),
-            (b"a%2Fb", "a%252Fb"),
-            (b"a\nb\0", "a%0Ab%00"),
+    fn what_http_can_acquire_is_itself_and_the_rest_is_escaped() {
+        for same in
+            ["orders/42", "lock:{orders}:42", "ä ö", "50%off", "a%2Fb", "100%", "db3/a", "...", "@dbs/a"]
+        {
+            assert_eq!(key(0, same.as_bytes()).unwrap().as_str(), same);
+        }
+        for (name, escaped) in [
+            (&b"a\nb\0"[..], "a%0Ab%00"),
             ("\u{85}".as_bytes(), "%C2%85"),
             (b"a\xffb", "a%FFb"),
+            (b"50%\n", "50%25%0A"),
             (b"/", "%2F"),
             (b"/a//b///c/", "%2Fa/%2Fb/%2F/c%2F"),
             (b".", "%2E"),
             (b"../a/./..", "%2E./a/%2E/%2E."),
             (b"./", ".%2F"),
-            (b"...", "..."),
+            (b"@db3/", "@db3%2F"),
         ] {
-            assert_eq!(key(0, name).unwrap().as_str(), expected);
-            assert_eq!(key(3, name).unwrap().as_str(), format!("db3/{expected}"));
+            assert_eq!(key(0, name).unwrap().as_str(), format!("@db0/{escaped}"));
+            assert_eq!(key(3, name).unwrap().as_str(), format!("@db3/{escaped}"));
         }
+        assert_eq!(key(3, b"accounts/42").unwrap().as_str(), "@db3/accounts/42");
+        assert_eq!(key(3, b"@db4/a").unwrap().as_str(), "@db3/@db4/a");
     }
 
     #[test]
@@ -111,13 +166,47 @@ mod tests {
         }
         assert!(key(0, &[b'x'; 512]).is_ok());
         assert!(key(1, &[b'x'; 512]).is_err());
+        for name in ["@db3/a", "@db0/a%0A", "@db3"] {
+            assert!(key(0, name.as_bytes()).unwrap_err().text().contains("SELECT"));
+        }
+    }
+
+    /// A node of an older program took `50%off` for `50%25off`, and `a` in database 1 for `db1/a`.
+    #[test]
+    fn names_that_an_older_program_takes_for_other_keys_are_refused_until_the_rules_are_raised() {
+        let old = |database, name: &[u8]| Naming { database, rules: NEW - 1 }.key(name);
+        for (database, name) in
+            [(0, &b"50%off"[..]), (0, b"db1/a"), (0, b"a\n"), (0, b"/"), (1, b"a"), (7, b"50%off")]
+        {
+            let refused = old(database, name).unwrap_err();
+            assert_eq!(refused.kind(), Kind::Unavailable, "{refused:?}");
+            assert!(refused.text().contains("cluster upgrade") && refused.text().contains("was not done"));
+        }
+        for name in ["a", "orders/42", "dbs/a", "a/db1/b", "ä ö"] {
+            assert_eq!(old(0, name.as_bytes()).unwrap().as_str(), name);
+        }
     }
 
     proptest! {
         #[test]
-        fn a_name_can_be_told_from_its_key(bytes in "[a./%2\n\u{85}é]{1,30}", odd in prop::collection::vec(any::<u8>(), 0..20)) {
-            let whole = [bytes.as_bytes(), &odd].concat();
-            prop_assert_eq!(name(key(0, &whole).unwrap().as_str()), whole);
+        fn both_doors_have_one_key_for_one_name(
+            start in "(@db[0-9]{0,2}/?)?",
+            text in "[a./%2@db3\n\u{85}é]{0,30}",
+            odd in prop::collection::vec(any::<u8>(), 0..4),
+            database in prop_oneof![Just(0_u16), 0..DATABASES],
+        ) {
+            let whole = [start.as_bytes(), text.as_bytes(), &odd].concat();
+            let is_wanted = str::from_utf8(&whole).ok().filter(|text| is_wanted_over_http(text));
+            let Ok(key) = key(database, &whole) else {
+                prop_assert!(is_wanted.is_none() || database != 0);
+                return Ok(());
+            };
+            // HTTP acquires it only if it is this name there.
+            let is_same = database == 0 && is_wanted.is_some();
+            prop_assert_eq!(is_wanted_over_http(key.as_str()), is_same, "{}", key);
+            prop_assert!(!is_same || key.as_str().as_bytes() == whole);
+            // Two names, or one name in two databases, are never one key.
+            prop_assert_eq!(name(key.as_str()), (database, whole));
         }
     }
 }

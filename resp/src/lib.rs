@@ -27,6 +27,7 @@ mod key_name;
 mod measure;
 mod node;
 mod refused;
+mod refused_calls;
 mod reply;
 mod request_log;
 mod response;

@@ -26,6 +26,10 @@ metrics! {
         "ringfence_resp_scripts_refused_total",
         "Scripts that this node could not load, and runs of scripts that failed.",
     ).by("at", SCRIPTS);
+    CALLS_REFUSED: Counter = Counter::new(
+        "ringfence_resp_calls_refused_total",
+        "Scripts over the Redis protocol that this node refused, at loading or in a run, for a command that they call, by command.",
+    ).by("command", &[OTHER]);
     RERUNS: Counter = Counter::new(
         "ringfence_resp_reruns_total",
         "Times that this node ran a request again, because what it had read was old or changed meanwhile.",
@@ -52,6 +56,11 @@ pub(crate) fn script_refused() {
 /// A run of a script failed.
 pub(crate) fn script_failed() {
     SCRIPTS_REFUSED.of("run").increment(1);
+}
+
+/// A script was refused for a call of this command.
+pub(crate) fn call_refused(command: &'static str) {
+    CALLS_REFUSED.of(command).increment(1);
 }
 
 /// A request ran `times` more times after its first run.

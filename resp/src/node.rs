@@ -7,6 +7,7 @@ use std::time::Duration;
 use ringfence_http::Room;
 use ringfence_service::{RequestLog, Service};
 
+use crate::refused_calls::RefusedCalls;
 use crate::scripts::Scripts;
 
 /// Bytes of the commands that clients queue, and of the keys that they watch.
@@ -18,6 +19,7 @@ pub(crate) struct Node {
     /// Memory for the commands that clients queue, and the keys that they watch.
     pub(crate) room: Arc<Room>,
     pub(crate) log: RequestLog,
+    pub(crate) refused_calls: RefusedCalls,
     connections: AtomicU64,
 }
 
@@ -25,7 +27,8 @@ impl Node {
     /// Logs requests that take `slow` or longer.
     pub(crate) fn new(service: Arc<Service>, slow: Duration) -> Self {
         let (scripts, room, log) = (Scripts::default(), Room::new(MAX_PENDING), RequestLog::new(slow));
-        Self { service, scripts, room, log, connections: AtomicU64::new(1) }
+        let refused_calls = RefusedCalls::default();
+        Self { service, scripts, room, log, refused_calls, connections: AtomicU64::new(1) }
     }
 
     /// A number for a new connection, from 1.

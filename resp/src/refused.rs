@@ -19,6 +19,18 @@ pub(crate) const MAX_TEXT: usize = 1 << 10;
 pub(crate) struct Refused {
     kind: Kind,
     text: Cow<'static, str>,
+    call: Option<Box<Call>>,
+}
+
+/// A call of a command that is refused here, in a script.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Call {
+    /// The name of the command, if Redis has one of this name.
+    pub(crate) command: &'static str,
+    /// From 1.
+    pub(crate) line: u32,
+    /// The SHA-1 of the script.
+    pub(crate) script: String,
 }
 
 macro_rules! kinds {
@@ -83,7 +95,7 @@ impl Refused {
             // Its own, so that nothing of a long text is kept.
             text = text[..cut].to_owned().into();
         }
-        Self { kind, text }
+        Self { kind, text, call: None }
     }
 
     /// An argument is wrong.
@@ -99,6 +111,27 @@ impl Refused {
     /// Redis would do it, but Ringfence does not, for this reason.
     pub(crate) fn unsupported(why: &str) -> Self {
         Self::new(Kind::Unsupported, format!("ERR ringfence: {why}"))
+    }
+
+    /// As it is told to the client: `tell` makes the text of this one.
+    pub(crate) fn reworded(self, tell: impl FnOnce(&str) -> String) -> Self {
+        let told = Self::new(self.kind, tell(&self.text));
+        Self { call: self.call, ..told }
+    }
+
+    /// This call was refused.
+    pub(crate) fn of_call(self, call: Call) -> Self {
+        Self { call: Some(Box::new(call)), ..self }
+    }
+
+    /// The call that was refused, if it was one of a script.
+    pub(crate) fn call(&self) -> Option<&Call> {
+        self.call.as_deref()
+    }
+
+    /// Whether Redis gives the same error, which a script may catch.
+    pub(crate) fn is_of_redis(&self) -> bool {
+        self.kind == Kind::Arguments && !self.text.starts_with("ERR ringfence")
     }
 
     /// The kind of the refusal.
@@ -139,6 +172,10 @@ impl From<Failure> for Refused {
             Failure::NoLeader => (
                 Kind::NoLeader,
                 "LOADING ringfence: no leader accepted it in time: it was not done".into(),
+            ),
+            Failure::Crowded => (
+                Kind::Overloaded,
+                "ERR ringfence: too many requests of the same client wait for the leader: it was not done".into(),
             ),
             Failure::Blocked => (
                 Kind::NoLeader,

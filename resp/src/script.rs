@@ -18,6 +18,7 @@
 //!   at most 100 levels deep.
 //! - **A run costs at most its [`Budget`].** The machine pays for each step, for each pass over bytes or items, and for memory
 //!   before it uses them. Memory is never given back.
+//! - **A run lets others go on.** It waits for another of its [`Turns`] after half a millisecond.
 //! - **Nesting in a script does not deepen the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
 //!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other.
 //!
@@ -54,6 +55,7 @@ use bytes::Bytes;
 
 pub(crate) use budget::{Budget, Halt};
 
+use crate::refused::Refused;
 use crate::reply::Reply;
 
 /// The longest text of a script, in bytes.
@@ -67,12 +69,21 @@ pub(crate) struct Script {
 
 /// Runs the commands that scripts call.
 pub(crate) trait Host {
-    /// Runs a command. The first argument is its name. A command that answers with an error has changed nothing: the script may
+    /// Runs a command, which the script calls in this line. The first argument is its name. A command that answers with an error has changed nothing: the script may
     /// catch the error and go on.
     ///
     /// Pays from `budget` for what the command costs besides its arguments and its answer. A reply is nested at most
     /// [`MAX_NESTING`](crate::reply::MAX_NESTING) levels deep.
-    fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt>;
+    fn call(&mut self, arguments: Vec<Bytes>, line: u32, budget: &mut Budget) -> Result<Reply, Halt>;
+}
+
+/// What comes between the turns in which a script runs.
+pub(crate) trait Turns {
+    /// Waits for another turn of a run that has cost so much already.
+    ///
+    /// # Errors
+    /// The script is stopped: it must not wait with what it has taken.
+    fn next(&mut self, budget: &Budget) -> impl Future<Output = Result<(), Halt>> + Send;
 }
 
 /// Why a script cannot be loaded.
@@ -81,7 +92,12 @@ pub(crate) struct LoadError {
     /// From 1.
     pub(crate) line: u32,
     pub(crate) reason: String,
+    /// The command that is refused, if that is the reason.
+    pub(crate) command: Option<Vec<u8>>,
 }
+
+/// Why a script cannot call the command with this name.
+pub(crate) type Check = fn(&[u8]) -> Result<(), Refused>;
 
 /// Why a run has no reply.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,15 +109,15 @@ pub(crate) enum RunError {
 }
 
 impl Script {
-    pub(crate) fn parse(text: &[u8]) -> Result<Self, LoadError> {
+    /// Compiles a text. Where it names a command by a constant, that is checked: once a lock is granted, it would be too late.
+    pub(crate) fn parse(text: &[u8], check: Check) -> Result<Self, LoadError> {
         if text.len() > MAX_TEXT {
-            let reason = format!("the script is longer than {MAX_TEXT} bytes");
-            return Err(LoadError { line: 1, reason });
+            return Err(LoadError::new(1, format!("the script is longer than {MAX_TEXT} bytes")));
         }
         if text.starts_with(b"#!") {
-            return Err(LoadError { line: 1, reason: "a line with #! is not supported here".to_owned() });
+            return Err(LoadError::new(1, "a line with #! is not supported here"));
         }
-        Ok(Self { code: parser::compile(text)? })
+        Ok(Self { code: parser::compile(text, check)? })
     }
 
     /// How many bytes of memory it takes: at most about 20 for each byte of its text.
@@ -120,15 +136,22 @@ impl Script {
     }
 }
 
-/// Runs a script with these `KEYS` and `ARGV`.
-pub(crate) fn run(
+/// Runs a script with these `KEYS` and `ARGV`, in as many `turns` as it takes.
+pub(crate) async fn run(
     script: &Script,
     keys: &[Bytes],
     arguments: &[Bytes],
-    host: &mut dyn Host,
+    host: &mut (dyn Host + Send),
     budget: &mut Budget,
+    turns: &mut impl Turns,
 ) -> Result<Reply, RunError> {
-    machine::run(&script.code, keys, arguments, host, budget)
+    machine::run(&script.code, keys, arguments, host, budget, turns).await
+}
+
+impl LoadError {
+    fn new(line: u32, reason: impl Into<String>) -> Self {
+        Self { line, reason: reason.into(), command: None }
+    }
 }
 
 impl Display for LoadError {

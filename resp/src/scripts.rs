@@ -143,7 +143,7 @@ mod tests {
 
     fn load(scripts: &Scripts, of: &PrincipalName, text: &str) -> Digest {
         let digest = Digest::of(text.as_bytes());
-        scripts.add(Some(of), digest, Arc::new(Script::parse(text.as_bytes()).unwrap()));
+        scripts.add(Some(of), digest, Arc::new(Script::parse(text.as_bytes(), |_| Ok(())).unwrap()));
         digest
     }
 

@@ -12,6 +12,7 @@ mod perform;
 mod server;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use ringfence_access::{Digest, KeyRight};
@@ -21,6 +22,7 @@ use ringfence_wire::{Holder, PrincipalName};
 
 use crate::command::Command;
 use crate::frame::Request;
+use crate::key_name::Naming;
 use crate::node::Node;
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
@@ -54,6 +56,8 @@ struct Peer {
     database: u16,
     /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
+    /// The number of the last lease that was acquired here. What is answered after that reaches the client only if it does.
+    last_acquired: Arc<AtomicU64>,
 }
 
 /// A request.
@@ -79,7 +83,8 @@ enum Done {
 impl Session {
     pub(crate) fn new(node: Arc<Node>, remote: Arc<Remote>) -> Self {
         let id = node.next_connection();
-        let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None };
+        let last_acquired = Arc::new(AtomicU64::new(u64::MAX));
+        let peer = Peer { node, remote, protocol: Protocol::Resp2, database: 0, name: None, last_acquired };
         let (pending, named) = (Pending::default(), NamedKeys::default());
         Self { peer, id, credential: None, pending, named, is_first: true, is_counted: false }
     }
@@ -105,7 +110,7 @@ impl Session {
             true => Ok(Caller::anybody()),
             false => Err(failure),
         });
-        belongs_to(connection, caller.as_ref().ok());
+        self.peer.owns(connection, caller.as_ref().ok());
         let asked = caller.as_ref().map_err(|failure| failure.clone().into()).and_then(|caller| {
             open.is_of(caller.principal());
             let asked = Asked { name, command, arguments: &request.arguments, sent, caller, connection };
@@ -122,7 +127,7 @@ impl Session {
             must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
         }
         if matches!(command, Command::Auth | Command::Hello | Command::Reset) {
-            belongs_to(connection, self.caller().as_ref().ok());
+            self.peer.owns(connection, self.caller().as_ref().ok());
         }
         let mut answer = self.peer.conclude(done, open, caller.as_ref().ok(), connection).await;
         answer.is_last |= must_close;
@@ -131,7 +136,8 @@ impl Session {
 
     /// The caller, by the access rules of this moment.
     fn caller(&self) -> Result<Caller, Failure> {
-        self.peer.node.service.caller(self.proof(self.credential))
+        let caller = self.peer.node.service.caller(self.proof(self.credential))?;
+        Ok(caller.at(self.peer.remote.host()))
     }
 
     fn proof(&self, credential: Option<Digest>) -> Proof {
@@ -216,8 +222,19 @@ impl Peer {
         OpenRequest::new(Arc::clone(&self.node), self.remote.address, name)
     }
 
+    /// Makes the sender of the last request the owner of the connection. Where there are no access rules, there are no strangers: who is silent
+    /// stays, unless others need the room.
+    fn owns(&self, connection: &Connection, caller: Option<&Caller>) {
+        connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
+        connection.is_known(!self.node.service.has_rules());
+    }
+
+    fn naming(&self) -> Naming {
+        Naming { database: self.database, rules: self.node.service.handle().rules() }
+    }
+
     fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {
-        From { scripts: &self.node.scripts, principal: caller.name(), database: self.database, place }
+        From { node: &self.node, caller, naming: self.naming(), place }
     }
 
     /// Answers what a request came to. One that came too soon is held back, and may be closed meanwhile.
@@ -230,8 +247,17 @@ impl Peer {
     ) -> Answer {
         let encoded = |reply: &Reply| Encoded::of(reply, self.protocol, connection);
         let refused = done.as_ref().err().map(Refused::kind);
+        if let Some(refused) = done.as_ref().err() {
+            self.node.refused_calls.tell(refused, caller);
+        }
         let mut answer = match done {
-            Ok(Done::Transacted(transacted)) => response::of_transacted(transacted, open),
+            Ok(Done::Transacted(transacted)) => {
+                let acquired = transacted.acquired().last();
+                if let Some(number) = acquired.and_then(|lease| self.node.service.number_of(lease)) {
+                    self.last_acquired.store(number, Ordering::Relaxed);
+                }
+                response::of_transacted(transacted, open)
+            }
             Ok(Done::Reply(reply)) => response::answer(encoded(&reply), open),
             Ok(Done::Last(reply)) => Answer { is_last: true, ..response::answer(encoded(&reply), open) },
             Err(refused) => response::answer(Err(refused), open),
@@ -257,9 +283,4 @@ fn check_rights(caller: &Caller, command: Command) -> Result<(), Failure> {
         }
     }
     Ok(())
-}
-
-/// Makes the sender of the last request the owner of the connection.
-fn belongs_to(connection: &Connection, caller: Option<&Caller>) {
-    connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
 }

@@ -25,6 +25,8 @@ use bytes::Bytes;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
+use crate::key_name::Naming;
+use crate::measure::OTHER;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
@@ -69,8 +71,12 @@ const WRITES: &[Entry] = &[
     ("set", 2, ANY, set::set),
     ("setex", 3, 3, set::setex),
     ("psetex", 3, 3, set::psetex),
-    ("expire", 2, 3, expire::expire),
-    ("pexpire", 2, 3, expire::pexpire),
+    ("setnx", 2, 2, set::setnx),
+    ("expire", 2, ANY, expire::expire),
+    ("pexpire", 2, ANY, expire::pexpire),
+    ("persist", 1, 1, expire::persist),
+    ("getex", 1, ANY, expire::getex),
+    ("getdel", 1, 1, end::getdel),
     ("del", 1, ANY, end::del),
     ("unlink", 1, ANY, end::del),
     ("delex", 1, 3, end::delex),
@@ -82,13 +88,18 @@ const WRITES: &[Entry] = &[
 
 impl Verb {
     /// Reads a command in a place. The first argument is its name.
-    pub(crate) fn read(arguments: &[Bytes], place: Place, database: u16) -> Result<Self, Refused> {
+    pub(crate) fn read(arguments: &[Bytes], place: Place, naming: Naming) -> Result<Self, Refused> {
         let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
         let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
         if !(fewest..=most).contains(&arguments.len()) {
-            return Err(wrong_number(name));
+            return Err(match place {
+                Place::Script => {
+                    Refused::arguments("ERR Wrong number of args calling Redis command from script")
+                }
+                Place::Alone | Place::Queued => wrong_number(name),
+            });
         }
-        Ok(Self { name, ..read(&Words { name, arguments, place, database })? })
+        Ok(Self { name, ..read(&Words { name, arguments, place, naming })? })
     }
 
     fn new(
@@ -99,7 +110,7 @@ impl Verb {
     }
 
     /// Reads a command in a script that may change nothing.
-    pub(crate) fn read_only(arguments: &[Bytes], database: u16) -> Result<Self, Refused> {
+    pub(crate) fn read_only(arguments: &[Bytes], naming: Naming) -> Result<Self, Refused> {
         let is_write = arguments.first().is_some_and(|name| find(WRITES, name).is_some());
         if is_write {
             return Err(Refused::new(
@@ -107,7 +118,7 @@ impl Verb {
                 "ERR Write commands are not allowed from read-only scripts.",
             ));
         }
-        Self::read(arguments, Place::Script, database)
+        Self::read(arguments, Place::Script, naming)
     }
 
     /// The keys of its arguments.
@@ -130,6 +141,16 @@ impl fmt::Debug for Verb {
 /// The name of a command on keys, as metrics have it. `None`: there is no such command.
 pub(crate) fn name(name: &[u8]) -> Option<&'static str> {
     entry(name).map(|(name, ..)| *name)
+}
+
+/// Why scripts cannot call the command with this name.
+pub(crate) fn check(name: &[u8]) -> Result<(), Refused> {
+    entry(name).map(|_| ()).ok_or_else(|| refusals::unknown(name))
+}
+
+/// The name of a command that scripts call, as metrics and the log have it.
+pub(crate) fn called(name: &[u8]) -> &'static str {
+    self::name(name).or_else(|| Some(refusals::reason(name)?.0)).unwrap_or(OTHER)
 }
 
 /// The error for a command that has too few arguments or too many.

@@ -4,21 +4,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_service::{CannotDo, Keys, Seen, Transaction};
-use ringfence_wire::{Key, PrincipalName, Token};
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller, CannotDo, Keys, Seen, Transaction};
+use ringfence_wire::{Key, Token};
 
 use crate::calls::Calls;
 use crate::frame::integer;
-use crate::key_name;
+use crate::key_name::Naming;
 use crate::measure;
-use crate::refused::{Kind, MAX_TEXT, Refused};
+use crate::node::Node;
+use crate::refused::{Call, Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
-use crate::script::{self, Budget, Halt, RunError, Script};
-use crate::scripts::{Digest, Scripts};
+use crate::script::{self, Budget, Halt, RunError, Script, Turns};
+use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
-/// Bytes of a script that takes much memory. Those of lock libraries take a few KiB.
-const LARGE: usize = 32 << 10;
+/// Bytes of scripts that take much memory. Those of lock libraries take a few KiB.
+pub(crate) const LARGE: usize = 32 << 10;
+/// Bytes of a text that take about as long to compile as a request without a script takes.
+const COMPILED_LIKE_A_REQUEST: usize = 1 << 10;
 
 /// A command or a script, ready to run.
 #[derive(Debug)]
@@ -31,11 +34,12 @@ pub(crate) enum Work {
 #[derive(Debug)]
 pub(crate) struct Run {
     script: Arc<Script>,
+    digest: Digest,
     /// The names of the keys, as the client sent them.
     names: Vec<Bytes>,
     keys: Vec<Key>,
     arguments: Vec<Bytes>,
-    database: u16,
+    naming: Naming,
     is_read_only: bool,
 }
 
@@ -48,11 +52,11 @@ pub(crate) enum Watched {
 }
 
 /// Where a command comes from.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct From<'a> {
-    pub(crate) scripts: &'a Scripts,
-    pub(crate) principal: Option<&'a PrincipalName>,
-    pub(crate) database: u16,
+    pub(crate) node: &'a Node,
+    pub(crate) caller: &'a Caller,
+    pub(crate) naming: Naming,
     pub(crate) place: Place,
 }
 
@@ -65,7 +69,7 @@ impl Work {
             () if is("eval_ro") => Self::Script(Run::read(arguments, from, true, Run::of_text)?),
             () if is("evalsha") => Self::Script(Run::read(arguments, from, false, Run::of_digest)?),
             () if is("evalsha_ro") => Self::Script(Run::read(arguments, from, true, Run::of_digest)?),
-            () => Self::Verb(Verb::read(arguments, from.place, from.database)?),
+            () => Self::Verb(Verb::read(arguments, from.place, from.naming)?),
         };
         if work.keys().len() > Keys::MOST {
             return Err(too_many_keys());
@@ -83,18 +87,28 @@ impl Work {
 
     /// Whether it keeps much memory while it waits.
     pub(crate) fn is_large(&self) -> bool {
-        matches!(self, Self::Script(run) if run.script.size() > LARGE)
+        self.script_bytes() > LARGE
     }
 
-    pub(crate) fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
+    /// The bytes of its script.
+    pub(crate) fn script_bytes(&self) -> usize {
+        if let Self::Script(run) = self { run.script.size() } else { 0 }
+    }
+
+    pub(crate) async fn run(
+        &self,
+        transaction: &mut Transaction,
+        budget: &mut Budget,
+        turns: &mut impl Turns,
+    ) -> Answer {
         match self {
             Self::Verb(verb) => verb.run(transaction),
-            Self::Script(run) => run.run(transaction, budget),
+            Self::Script(run) => run.run(transaction, budget, turns).await,
         }
     }
 }
 
-type Find = fn(&Bytes, From) -> Result<Arc<Script>, Refused>;
+type Find = fn(&Bytes, From) -> Result<(Digest, Arc<Script>), Refused>;
 
 impl Run {
     /// `EVAL script numkeys key … argument …`
@@ -109,33 +123,41 @@ impl Run {
         if names.len() > Keys::MOST {
             return Err(too_many_keys());
         }
-        let keys = names.iter().map(|name| key_name::key(from.database, name)).collect::<Result<_, _>>()?;
+        let keys = names.iter().map(|name| from.naming.key(name)).collect::<Result<_, _>>()?;
+        let (digest, script) = find(script, from)?;
         Ok(Self {
-            script: find(script, from)?,
+            script,
+            digest,
             names: names.to_vec(),
             keys,
             arguments: arguments.to_vec(),
-            database: from.database,
+            naming: from.naming,
             is_read_only,
         })
     }
 
-    fn of_text(text: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
-        load(text, from).map(|(_, script)| script)
+    fn of_text(text: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
+        load(text, from)
     }
 
-    fn of_digest(digest: &Bytes, from: From) -> Result<Arc<Script>, Refused> {
+    fn of_digest(digest: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
         let digest = Digest::parse(digest);
         digest
-            .and_then(|digest| from.scripts.get(from.principal, digest))
+            .and_then(|digest| Some((digest, from.node.scripts.get(from.caller.name(), digest)?)))
             .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
     }
 
-    fn run(&self, transaction: &mut Transaction, budget: &mut Budget) -> Answer {
-        let Self { script, names, keys, arguments, database, is_read_only } = self;
-        let (database, is_read_only) = (*database, *is_read_only);
-        let mut calls = Calls { transaction, keys, database, is_read_only, signals: Signals::default() };
-        let failed = match script::run(script, names, arguments, &mut calls, budget) {
+    async fn run(
+        &self,
+        transaction: &mut Transaction,
+        budget: &mut Budget,
+        turns: &mut impl Turns,
+    ) -> Answer {
+        let Self { script, digest, names, keys, arguments, naming, is_read_only } = self;
+        let (naming, is_read_only) = (*naming, *is_read_only);
+        let (signals, script_digest) = (Signals::default(), *digest);
+        let mut calls = Calls { transaction, keys, naming, is_read_only, signals, script: script_digest };
+        let failed = match script::run(script, names, arguments, &mut calls, budget, turns).await {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
                 String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
@@ -152,19 +174,32 @@ impl Run {
     }
 }
 
-/// Finds the script of `text`, or compiles it and remembers it.
+/// Finds the script of `text`, or compiles it and remembers it. Compiling takes as long as some requests, which are counted before.
 pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
+    let From { node: Node { service, scripts, .. }, caller, .. } = from;
     let digest = Digest::of(text);
-    if let Some(script) = from.scripts.get(from.principal, digest) {
+    if let Some(script) = scripts.get(caller.name(), digest) {
         return Ok((digest, script));
     }
-    let script = Script::parse(text).map_err(|error| {
+    service.count_more(
+        caller,
+        text.len().div_ceil(COMPILED_LIKE_A_REQUEST),
+        text.len() / BYTES_OF_A_REQUEST,
+    )?;
+    let script = Script::parse(text, verbs::check).map_err(|error| {
         measure::script_refused();
         let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
-        Refused::new(Kind::Script, text)
+        let refused = Refused::new(Kind::Script, text);
+        match error.command {
+            Some(name) => {
+                let (command, line, script) = (verbs::called(&name), error.line, digest.to_string());
+                refused.of_call(Call { command, line, script })
+            }
+            None => refused,
+        }
     })?;
     let script = Arc::new(script);
-    from.scripts.add(from.principal, digest, Arc::clone(&script));
+    scripts.add(caller.name(), digest, Arc::clone(&script));
     Ok((digest, script))
 }
 

@@ -38,7 +38,8 @@ impl<'a> AbandonGuard<'a> {
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
         if !self.acquires.is_empty() {
-            self.service.handle.detach_later(self.caller.owner(), std::mem::take(&mut self.acquires));
+            let Self { service, caller, acquires } = self;
+            service.handle.detach_later(caller.asker(), caller.owner(), std::mem::take(acquires));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! Who sent a request.
 
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use ringfence_access::{Principal, Proof, Watched};
 use ringfence_lease::{Owner, Quota};
+use ringfence_raft::Asker;
 use ringfence_wire::PrincipalName;
 use tokio::time::sleep;
 
@@ -22,6 +24,8 @@ pub(crate) struct Access(Option<Arc<Watched>>);
 pub struct Caller {
     principal: Arc<Principal>,
     proof: Proof,
+    /// Where it is, if that is known.
+    host: Option<IpAddr>,
     /// Of the rules that were asked, or older.
     version: u64,
     access: Access,
@@ -40,13 +44,13 @@ impl Access {
     pub(crate) fn identify(&self, proof: Proof) -> Result<Caller, Failure> {
         let Some(rules) = &self.0 else {
             let principal = Arc::clone(&UNRESTRICTED);
-            return Ok(Caller { principal, proof, version: 0, access: self.clone() });
+            return Ok(Caller { principal, proof, host: None, version: 0, access: self.clone() });
         };
         let version = rules.version();
         let rules = rules.current();
         let principal =
             rules.identify(&proof).map_err(|error| Failure::Unauthenticated(error.to_string()))?;
-        Ok(Caller { principal: Arc::clone(principal), proof, version, access: self.clone() })
+        Ok(Caller { principal: Arc::clone(principal), proof, host: None, version, access: self.clone() })
     }
 }
 
@@ -60,8 +64,24 @@ impl Caller {
         Self {
             principal: Arc::clone(&NOBODY),
             proof: Proof::default(),
+            host: None,
             version: 0,
             access: Access::default(),
+        }
+    }
+
+    /// The same caller, who is at `host`.
+    #[must_use]
+    pub fn at(self, host: IpAddr) -> Self {
+        Self { host: Some(host), ..self }
+    }
+
+    /// In whose turns its commands are proposed: the principal's, or else the host's.
+    pub(crate) fn asker(&self) -> Asker {
+        match (self.name(), &self.host) {
+            (Some(name), _) => Asker::of(name),
+            (None, Some(host)) => Asker::of(host),
+            (None, None) => Asker::UNNAMED,
         }
     }
 
@@ -104,7 +124,9 @@ impl Caller {
     /// The same caller under the rules in use now, if they are new.
     pub fn renewed(&self) -> Option<Result<Self, Failure>> {
         let newest = self.access.0.as_ref()?.version();
-        (newest != self.version).then(|| self.access.identify(self.proof.clone()))
+        (newest != self.version).then(|| {
+            self.access.identify(self.proof.clone()).map(|caller| Self { host: self.host, ..caller })
+        })
     }
 
     /// Goes on under the rules in use now; `true` if they are new.
@@ -139,5 +161,28 @@ impl Caller {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_access::{Digest, Rules};
+
+    use super::*;
+
+    #[test]
+    fn commands_are_proposed_in_the_turns_of_a_principal_wherever_it_is_or_of_a_host() {
+        let digest = Digest::of(b"secret");
+        let rules = format!("[principals.ann]\ncredentials = [\"{digest}\"]\nallow = []\n");
+        let proof = Proof { credential: Some(digest), ..Proof::default() };
+        let rules = Rules::parse(&rules).unwrap();
+        let principal = rules.identify(&proof).unwrap();
+        let [here, there] = ["127.0.0.1", "127.0.0.2"].map(|host| host.parse::<IpAddr>().unwrap());
+        let anonymous = |host| Access::default().identify(Proof::default()).unwrap().at(host).asker();
+        assert_eq!(anonymous(here), anonymous(here));
+        assert_ne!(anonymous(here), anonymous(there));
+        let ann = |host| Caller { principal: Arc::clone(principal), ..Caller::anybody() }.at(host).asker();
+        assert_eq!(ann(here), ann(there));
+        assert_ne!(ann(here), anonymous(here));
     }
 }

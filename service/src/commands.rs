@@ -61,7 +61,7 @@ impl Service {
         commands: Vec<Allowed<Command>>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let commands = commands.into_iter().map(Allowed::into_inner).collect();
-        self.handle.propose(lease::Request { by: caller.owner(), commands }).await
+        self.handle.propose_of(caller.asker(), lease::Request { by: caller.owner(), commands }).await
     }
 }
 

@@ -62,6 +62,8 @@ pub enum Failure {
     Changed,
     /// No leader took it in time. It was not done.
     NoLeader,
+    /// Too many requests of the same client wait for the leader. It was not done.
+    Crowded,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
     CutOff {
         /// Whether that is because its disk hangs. Else it does not keep up with a leader, or has none.
@@ -96,6 +98,7 @@ impl Failure {
             Self::NotYet { .. }
             | Self::Changed
             | Self::NoLeader
+            | Self::Crowded
             | Self::CutOff { .. }
             | Self::Blocked
             | Self::AfterUnanswered => ProblemKind::Unavailable,
@@ -118,6 +121,7 @@ impl From<Unanswered> for Failure {
     fn from(unanswered: Unanswered) -> Self {
         match unanswered {
             Unanswered::Unavailable => Self::NoLeader,
+            Unanswered::Full => Self::Crowded,
             Unanswered::Indeterminate => Self::Indeterminate,
         }
     }

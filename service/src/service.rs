@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::caller::{Access, Caller};
 use crate::failure::Failure;
+use crate::told::Told;
 use crate::usage::{Counted, Usages};
 
 /// What the service needs besides the table.
@@ -37,6 +38,8 @@ pub struct Service {
     usages: Arc<Usages>,
     first_attachment: u64,
     attachments: AtomicU64,
+    /// The grants that their clients know.
+    told: Told,
 }
 
 impl Service {
@@ -51,6 +54,7 @@ impl Service {
             usages: Arc::default(),
             first_attachment: options.first_attachment,
             attachments: AtomicU64::new(options.first_attachment),
+            told: Told::default(),
         }
     }
 
@@ -152,7 +156,27 @@ impl Service {
     /// The id of a lease that the client does not choose, and the number of the request for it. No other start of a node draws either.
     pub(crate) fn new_lease(&self) -> (LeaseId, Attachment) {
         let attachment = self.attachment();
-        let bits = u128::from(self.first_attachment) << 64 | u128::from(attachment.0);
-        (LeaseId::from_u128(bits | 1 << 127).expect("a bit is set"), attachment)
+        (self.lease_id(attachment.0), attachment)
+    }
+
+    fn lease_id(&self, number: u64) -> LeaseId {
+        let bits = u128::from(self.first_attachment) << 64 | u128::from(number);
+        LeaseId::from_u128(bits | 1 << 127).expect("a bit is set")
+    }
+
+    /// The response with this grant was sent.
+    pub(crate) fn is_sent(&self, lease_id: LeaseId) {
+        self.number_of(lease_id).into_iter().for_each(|number| self.told.add(number));
+    }
+
+    /// Whether nobody will take the lease back, as its client knows it.
+    pub(crate) fn is_told(&self, lease_id: LeaseId) -> bool {
+        self.number_of(lease_id).is_some_and(|number| self.told.contains(number))
+    }
+
+    /// The number of a lease whose id this start of this node has drawn.
+    pub fn number_of(&self, lease_id: LeaseId) -> Option<u64> {
+        let number = lease_id.to_u128() as u64;
+        (self.lease_id(number) == lease_id).then_some(number)
     }
 }

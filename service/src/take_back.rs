@@ -38,7 +38,12 @@ impl Unsent {
 
     /// Keeps the grants: the response was sent, or there are none.
     pub fn sent(mut self) {
-        self.grants.clear();
+        self.grants.drain(..).for_each(|(lease_id, _)| self.service.is_sent(lease_id));
+    }
+
+    /// The leases.
+    pub fn leases(&self) -> impl Iterator<Item = LeaseId> {
+        self.grants.iter().map(|(lease_id, _)| *lease_id)
     }
 }
 
@@ -68,7 +73,7 @@ impl Service {
         let (mut pause, mut place) = (AFTER, None);
         loop {
             sleep(pause).await;
-            if self.handle.propose(request.clone()).await.is_ok() {
+            if self.handle.propose_of(caller.asker(), request.clone()).await.is_ok() {
                 return;
             }
             place = place.or_else(|| self.repeat_place(caller));

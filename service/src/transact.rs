@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use ringfence_access::KeyRight;
 use ringfence_lease::{Command, Conditional, Found, KeyChange, Outcome, Refusal};
-use ringfence_wire::{Grant, Holder, Key};
+use ringfence_wire::{Grant, Holder, Key, LeaseId};
 use tokio::time::Instant;
 
 use crate::caller::Caller;
@@ -42,6 +42,11 @@ pub struct Transacted<R> {
 }
 
 impl<R> Transacted<R> {
+    /// The leases that were acquired.
+    pub fn acquired(&self) -> impl Iterator<Item = LeaseId> {
+        self.unsent.iter().flat_map(Unsent::leases)
+    }
+
     /// What the last run returned, and the grants that the client does not know yet. Call it just before the response is sent: the client
     /// counts from there.
     ///
@@ -64,19 +69,51 @@ impl<R, E> Transacted<Result<R, E>> {
     }
 }
 
-impl Service {
-    /// Runs `run` on a copy of `keys`, and makes its changes for `caller` in one step. New leases show `holder`. If the keys have changed
-    /// meanwhile, `run` runs again. If it returns an error, that is the result, and nothing is changed.
+/// What a request does with a copy of its keys.
+pub trait Steps<R>: Send {
+    /// Reads and changes the copy. It may let others go on meanwhile.
     ///
     /// # Errors
-    /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
-    /// the outcome is unknown, or the mirror is late: grants are taken back, but leases that `run` ended may have ended.
-    pub async fn transact<R>(
+    /// Nothing is to be changed.
+    fn run(&mut self, keys: &mut Transaction) -> impl Future<Output = Result<R, R>> + Send;
+}
+
+/// Steps that nothing comes between.
+struct AtOnce<F>(F);
+
+impl<R: Send, F: FnMut(&mut Transaction) -> Result<R, R> + Send> Steps<R> for AtOnce<F> {
+    async fn run(&mut self, keys: &mut Transaction) -> Result<R, R> {
+        (self.0)(keys)
+    }
+}
+
+impl Service {
+    /// As [`Service::transact_in_turns`], without letting others go on.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn transact<R: Send>(
         self: &Arc<Self>,
         caller: &Caller,
         keys: &Keys,
         holder: Option<&Holder>,
-        mut run: impl FnMut(&mut Transaction) -> Result<R, R>,
+        run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
+    ) -> Result<Transacted<R>, Failure> {
+        self.transact_in_turns(caller, keys, holder, &mut AtOnce(run)).await
+    }
+
+    /// Runs `steps` on a copy of `keys`, and makes its changes for `caller` in one step. New leases show `holder`. If the keys have changed
+    /// meanwhile, they run again. If they return an error, that is the result, and nothing is changed.
+    ///
+    /// # Errors
+    /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
+    /// the outcome is unknown, or the mirror is late: grants are taken back, but leases that `steps` ended may have ended.
+    pub async fn transact_in_turns<R>(
+        self: &Arc<Self>,
+        caller: &Caller,
+        keys: &Keys,
+        holder: Option<&Holder>,
+        steps: &mut impl Steps<R>,
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
         // The door has counted one request already.
@@ -89,7 +126,7 @@ impl Service {
             let copied = Instant::now();
             let now_ms = read_ms.map(|ms| ms + copied.duration_since(asked).as_millis() as u64);
             let mut transaction = self.copy(&caller, keys, now_ms)?;
-            let result = run(&mut transaction);
+            let result = steps.run(&mut transaction).await;
             let is_timely = now_ms.is_some() || !transaction.reads_time();
             let until = transaction.ends_in().map(|left| copied + left);
             let (result, command) = match result {
@@ -129,7 +166,9 @@ impl Service {
             };
             Transaction::new(keys.iter().map(found))
         });
-        Ok(copied?)
+        let mut copied = copied?;
+        copied.tell(|lease_id| self.is_told(lease_id));
+        Ok(copied)
     }
 
     /// Proposes the change, and waits until the mirror has the leases that the response tells. `None`: a key has changed, and nothing was done.

@@ -43,12 +43,12 @@ enum Now {
     AsFound,
     /// The lease that was found. The response tells its token.
     Told,
-    /// The lease that was found, with a new time-to-live.
-    Expires(Ttl),
+    /// The lease that was found, with a new time-to-live. `None`: it would not end.
+    Expires(Option<Ttl>),
     /// No lease: a lease that was found has ended.
     Free,
-    /// A new lease: a lease that was found has ended.
-    New(Value, Ttl),
+    /// A new lease: a lease that was found has ended. Without a time-to-live, it would not end.
+    New(Value, Option<Ttl>),
 }
 
 /// What is at a key.
@@ -95,6 +95,15 @@ impl Transaction {
         Self(keys.map(|(key, found)| (key, place(found))).collect())
     }
 
+    /// The clients of the leases for which `is_told` know them, so nobody takes these back.
+    pub fn tell(&mut self, is_told: impl Fn(LeaseId) -> bool) {
+        for place in self.0.values_mut() {
+            if let Found::Own { lease_id, is_untold, .. } = &mut place.found {
+                *is_untold = *is_untold && !is_told(*lease_id);
+            }
+        }
+    }
+
     /// What is at `key`.
     ///
     /// # Errors
@@ -136,39 +145,52 @@ impl Transaction {
         })
     }
 
-    /// How long the lease at `key` lives unless it is renewed, in milliseconds. `None`: there is no lease, or its time is unknown.
+    /// How long the lease at `key` lives unless it is renewed, in milliseconds. `None`: there is no lease, or its time is unknown, or it is
+    /// [endless](Self::is_endless).
     ///
     /// # Errors
     /// The request did not name it.
     pub fn time_left_ms(&mut self, key: &Key) -> Result<Option<u64>, CannotDo> {
         let place = self.place(key, Read::TimeLeft)?;
         Ok(match (&place.now, &place.found) {
-            (Now::Expires(ttl) | Now::New(_, ttl), _) => Some(ttl.ms().into()),
+            (Now::Expires(ttl) | Now::New(_, ttl), _) => ttl.map(|ttl| ttl.ms().into()),
             (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) => Some(*expires_in_ms),
             (Now::AsFound | Now::Told, Found::Taken { expires_in_ms }) => *expires_in_ms,
             (Now::Free, _) | (_, Found::Free) => None,
         })
     }
 
-    /// Acquires `key` with a new lease.
+    /// Whether the request has left the lease at `key` without a time-to-live.
+    pub fn is_endless(&self, key: &Key) -> bool {
+        self.0.get(key).is_some_and(Place::is_endless)
+    }
+
+    /// A key whose lease the request has left without a time-to-live: it must not be done.
+    pub fn endless(&self) -> Option<&Key> {
+        self.0.iter().find(|(_, place)| place.is_endless()).map(|(key, _)| key)
+    }
+
+    /// Acquires `key` with a new lease. Without a time-to-live, a later step must give it one.
     ///
     /// # Errors
     /// It is not free, or the request did not name it.
-    pub fn acquire(&mut self, key: &Key, value: Value, ttl: Ttl) -> Result<(), CannotDo> {
+    pub fn acquire(&mut self, key: &Key, value: Value, ttl: impl Into<Option<Ttl>>) -> Result<(), CannotDo> {
         let place = self.place(key, Read::Holder)?;
         match place.see() {
-            Seen::Free => place.now = Now::New(value, ttl),
+            Seen::Free => place.now = Now::New(value, ttl.into()),
             Seen::Own(_) => return Err(CannotDo::Held),
             Seen::Taken => return Err(CannotDo::Taken),
         }
         Ok(())
     }
 
-    /// Gives the caller's lease at `key` this time-to-live from now on, which may be shorter than before. Returns whether there is a lease.
+    /// Gives the caller's lease at `key` this time-to-live from now on, which may be shorter than before. Without one, a later step must give
+    /// it one. Returns whether there is a lease.
     ///
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
-    pub fn expire(&mut self, key: &Key, ttl: Ttl) -> Result<bool, CannotDo> {
+    pub fn expire(&mut self, key: &Key, ttl: impl Into<Option<Ttl>>) -> Result<bool, CannotDo> {
+        let ttl = ttl.into();
         // With the deadline as a condition, an extension that arrives late cannot undo a newer one.
         let place = self.place(key, Read::Deadline)?;
         match place.see() {
@@ -211,7 +233,7 @@ impl Transaction {
     /// nothing.
     pub(crate) fn ends_in(&self) -> Option<Duration> {
         let left = |place: &Place| match (&place.now, &place.found) {
-            (Now::New(_, ttl) | Now::Expires(ttl), _) => Some(ttl.ms().into()),
+            (Now::New(_, ttl) | Now::Expires(ttl), _) => ttl.map(|ttl| ttl.ms().into()),
             (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) if place.read == Read::TimeLeft => {
                 Some(*expires_in_ms).filter(|left| *left > 0)
             }
@@ -220,7 +242,8 @@ impl Transaction {
         self.0.values().filter_map(left).min().map(Duration::from_millis)
     }
 
-    /// The command that makes the changes, if there are any. New leases show `holder`. `new` gives each of them its id and attachment.
+    /// The command that makes the changes, if there are any, but not those that would be [endless](Self::endless). New leases show `holder`.
+    /// `new` gives each of them its id and attachment.
     pub fn into_command(
         self,
         holder: Option<&Holder>,
@@ -237,9 +260,9 @@ impl Transaction {
             };
             match (place.now, found) {
                 (Now::Told, Some(token)) => changes.push(KeyChange::Keep { key, token }),
-                (Now::Expires(ttl), Some(token)) => changes.push(KeyChange::Expire { key, token, ttl }),
+                (Now::Expires(Some(ttl)), Some(token)) => changes.push(KeyChange::Expire { key, token, ttl }),
                 (Now::Free, Some(token)) => changes.push(KeyChange::End { key, token }),
-                (Now::New(value, ttl), found) => {
+                (Now::New(value, Some(ttl)), found) => {
                     changes.extend(found.map(|token| KeyChange::End { key: key.clone(), token }));
                     let (lease_id, attachment) = new();
                     let holder = holder.cloned();
@@ -267,6 +290,10 @@ impl Place {
             (Now::AsFound, Found::Taken { .. }) => Seen::Taken,
             _ => Seen::Free,
         }
+    }
+
+    fn is_endless(&self) -> bool {
+        matches!(self.now, Now::New(_, None) | Now::Expires(None))
     }
 
     fn condition(&self) -> Option<Condition> {

@@ -32,6 +32,9 @@ pub(crate) struct Arguments {
     /// Node N serves clients on PORT + N and peers on PORT + 100 + N
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     base_port: u16,
+    /// Let lock libraries for Redis connect, too: to node N on PORT + 200 + N
+    #[arg(long)]
+    resp: bool,
     /// Make certificates, and encrypt all connections
     #[arg(long)]
     tls: bool,
@@ -87,6 +90,9 @@ async fn run_cluster(arguments: &Arguments) -> anyhow::Result<()> {
     let variables =
         arguments.redis.as_ref().map(|redis| arguments.mirror.variables(redis)).unwrap_or_default();
     let mut nodes = Nodes::new(arguments.nodes, arguments.base_port, data, variables, Log::Stderr)?;
+    if arguments.resp {
+        nodes.speak_resp();
+    }
     nodes.check_ports().map_err(|error| {
         anyhow!("{error:#}; if another `ringfence dev` runs, choose other ports with --base-port")
     })?;
@@ -176,6 +182,10 @@ fn announce(
             out,
             "\n  curl -X PUT {address}/files/a -H 'Ringfence-Key: files/a' -H 'Ringfence-Token: TOKEN' -d text"
         )?;
+    }
+    if let Some(resp) = nodes.all().last().and_then(|node| node.resp) {
+        let of_tls = authority.map(|file| format!("--tls --cacert {} ", file.display())).unwrap_or_default();
+        writeln!(out, "  redis-cli {of_tls}-p {} SET orders/43 me NX PX 30000", resp.port())?;
     }
     if let Some(redis) = &arguments.redis {
         let (prefix, of_redis) = (&arguments.mirror.prefix, redis_cli(redis));

@@ -162,6 +162,21 @@ async fn dev_publishes_to_the_given_redis() {
     dev.ends_with("-INT");
 }
 
+#[tokio::test]
+async fn dev_speaks_the_redis_protocol_if_it_is_to() {
+    let dev = Dev::start(&["--resp"]);
+    let port = |node: usize| dev.nodes[node].0.port() + 200;
+    let redis_cli = async |node: usize, line: &str| {
+        let port = port(node).to_string();
+        let words = ["-p", &port].into_iter().chain(line.split(' '));
+        run("redis-cli", words, SOON).await.unwrap().output.trim().to_owned()
+    };
+    assert_eq!(redis_cli(0, "SET orders/42 mine NX PX 60000").await, "OK");
+    assert_eq!(redis_cli(2, "SET orders/42 other NX PX 60000").await, "");
+    assert_eq!(redis_cli(1, "GET orders/42").await, "mine");
+    dev.ends_with("-TERM");
+}
+
 /// Regression: the banner of the second showed the nodes of the first.
 #[tokio::test]
 async fn a_dev_whose_ports_are_taken_says_what_to_do() {
@@ -205,7 +220,7 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// A base port whose node and peer ports are free, below the ephemeral range. Another one for each call: tests run in
+/// A base port whose ports of all three kinds are free, below the ephemeral range. Another one for each call: tests run in
 /// parallel, and the ports of a `dev` that is just starting still look free.
 fn free_base_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);
@@ -214,9 +229,10 @@ fn free_base_port() -> u16 {
         (1..=3).all(|id| {
             TcpListener::bind(("127.0.0.1", base + id)).is_ok()
                 && TcpListener::bind(("127.0.0.1", base + 100 + id)).is_ok()
+                && TcpListener::bind(("127.0.0.1", base + 200 + id)).is_ok()
         }) && TcpListener::bind(("127.0.0.1", base + 80)).is_ok()
     };
-    let mut bases = (0..60).map(|step| 20_000 + 200 * ((first + step) % 60) as u16);
+    let mut bases = (0..40).map(|step| 20_000 + 300 * ((first + step) % 40) as u16);
     bases.find(|&base| is_free(base)).expect("some ports are free")
 }
 

@@ -8,12 +8,14 @@ use redis::{
     AsyncConnectionConfig, FromRedisValue, ProtocolVersion, RedisConnectionInfo, RedisResult, cmd, pipe,
 };
 use ringfence_guard::{Admission, Claim, MemoryGuard};
-use ringfence_harness::{Answered, Builder, Cluster, Consistency, Node, RedisServer, key, try_once, until};
+use ringfence_harness::{
+    Answered, Builder, Cluster, Consistency, Node, RedisServer, key, run, try_once, until,
+};
 use ringfence_wire::{LeaseId, ProblemKind, Token};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 
-use crate::support::{SOON, cluster};
+use crate::support::{PROGRAM, SOON, cluster};
 
 /// Releases a lock, if it is still that of its holder.
 const RELEASE: &str =
@@ -120,6 +122,55 @@ async fn a_lock_by_one_protocol_is_a_lease_by_the_other() {
         let error = call::<u64>(&mut client, &format!("DEL {lock}")).await.unwrap_err();
         assert!(error.to_string().contains("held over HTTP"), "{error}");
     }
+}
+
+/// HTTP and the command line name it as every list does, but cannot acquire it.
+#[tokio::test]
+async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
+    let cluster = started(cluster().nodes(1)).await;
+    let node = cluster.node(1);
+    let mut client = connect(node, ProtocolVersion::RESP2).await;
+    let http = node.client().patient();
+    for (database, name, shown) in [(3, "orders/42", "@db3/orders/42"), (0, "50%\t/", "@db0/50%25%09%2F")] {
+        () = call(&mut client, &format!("SELECT {database}")).await.unwrap();
+        let token = acquire(&mut client, name, "v", DAY_MS).await.unwrap();
+        let refused = http.acquire(LeaseId::random(), &try_once(shown)).await;
+        refused.refused(ProblemKind::InvalidRequest);
+        let ringfence = async |arguments: &[&str]| {
+            let ended = run(PROGRAM, [arguments, &["--urls", &node.url()]].concat(), SOON).await.unwrap();
+            assert!(ended.status.success(), "{ended:?}");
+            ended.output
+        };
+        let prefix = &shown[..5];
+        assert!(ringfence(&["ls", prefix]).await.contains(shown));
+        ringfence(&["revoke", shown, &token.to_string()]).await;
+        assert_eq!(call::<Option<String>>(&mut client, &format!("GET {name}")).await.unwrap(), None);
+    }
+}
+
+/// Nothing in the log once said which script of a library cannot run.
+#[tokio::test]
+async fn a_script_that_calls_what_is_refused_is_in_the_log_once_and_counted() {
+    let cluster = started(cluster().nodes(1)).await;
+    let node = cluster.node(1);
+    let mut client = connect(node, ProtocolVersion::RESP2).await;
+    let late = "local name = 'in' .. 'cr'\nreturn redis.call(name, KEYS[1])";
+    for (script, count) in [("return redis.call('TIME')", 3), (late, 4)] {
+        for _ in 0..count {
+            let refused = cmd("EVAL").arg(script).arg(1).arg("a").query_async::<()>(&mut client).await;
+            refused.unwrap_err();
+        }
+    }
+    let counted = async |command: &str| {
+        let series = format!("ringfence_resp_calls_refused_total{{command=\"{command}\"}}");
+        node.metric(&series).await.unwrap()
+    };
+    assert_eq!((counted("time").await, counted("incr").await), (Some(3.0), Some(4.0)));
+    let log = node.log();
+    let lines: Vec<&str> =
+        log.lines().filter(|line| line.contains("a script calls a command that is refused here")).collect();
+    assert_eq!(lines.len(), 2, "{lines:?}");
+    assert!(lines[0].contains("time") && lines[1].contains("incr"), "{lines:?}");
 }
 
 #[tokio::test]

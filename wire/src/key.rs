@@ -49,6 +49,14 @@ impl Key {
     pub fn as_str(&self) -> &str {
         &self.0
     }
+
+    /// Whether it begins as `@db3/` does: so begin the names of the Redis protocol that no request over HTTP can acquire. Requests may read
+    /// and revoke them.
+    pub fn is_of_database(&self) -> bool {
+        let (first, _) = self.0.split_once('/').unwrap_or((&self.0, ""));
+        let number = first.strip_prefix("@db").unwrap_or_default();
+        !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+    }
 }
 
 /// Checks the length and the characters of `text`, and the `segments` that are complete.
@@ -147,6 +155,22 @@ mod tests {
             ("a/../b", KeyError::Segment),
         ] {
             assert_eq!(Key::new(bad), Err(why), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_a_database_is_known_by_its_first_segment() {
+        for (text, is_of_database) in [
+            ("@db3/a", true),
+            ("@db0/a/b", true),
+            ("@db007", true),
+            ("@db/a", false),
+            ("@db3a/a", false),
+            ("@db-3/a", false),
+            ("db3/a", false),
+            ("a/@db3/b", false),
+        ] {
+            assert_eq!(Key::new(text).unwrap().is_of_database(), is_of_database, "{text}");
         }
     }
 

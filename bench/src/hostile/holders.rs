@@ -27,6 +27,8 @@ pub(super) struct Renewed {
     pub(super) renewals: u64,
     /// Refused, or not answered before the lease could expire.
     pub(super) late: u64,
+    /// Answered with 504: perhaps done.
+    pub(super) unknown: u64,
     /// From due to answered.
     pub(super) longest_ms: f64,
     /// 99 % took no longer.
@@ -37,8 +39,10 @@ impl Renewed {
     pub(super) fn fault(&self) -> Option<String> {
         match self {
             Self { renewals: 0, .. } => Some("nothing was renewed".to_owned()),
-            Self { late: 0, .. } => None,
-            Self { late, .. } => Some(format!("{late} renewals were late")),
+            Self { late: 0, unknown: 0, .. } => None,
+            Self { late, unknown, .. } => {
+                Some(format!("{late} renewals were late, and {unknown} perhaps not done"))
+            }
         }
     }
 }
@@ -56,16 +60,17 @@ pub(super) async fn start(nodes: Vec<SocketAddr>) -> Result<Background<Renewed>>
             holders.spawn(hold(node, lease, acquired + TTL, stop.clone()));
         }
         ready.send();
-        let (mut late, mut took_ms) = (0, Vec::new());
+        let (mut late, mut unknown, mut took_ms) = (0, 0, Vec::new());
         while let Some(one) = holders.join_next().await {
             let held = one?;
             late += u64::from(held.is_late);
+            unknown += held.unknown;
             took_ms.extend(held.took_ms);
         }
         took_ms.sort_by(f64::total_cmp);
         let at = |part: f64| took_ms.get((took_ms.len() as f64 * part) as usize).or(took_ms.last()).copied();
         let (p99_ms, longest_ms) = (at(0.99).unwrap_or(0.0), at(1.0).unwrap_or(0.0));
-        Ok(Renewed { renewals: took_ms.len() as u64, late, longest_ms, p99_ms })
+        Ok(Renewed { renewals: took_ms.len() as u64, late, unknown, longest_ms, p99_ms })
     };
     Background::start(work).await.context("holders")
 }
@@ -75,6 +80,7 @@ pub(super) async fn start(nodes: Vec<SocketAddr>) -> Result<Background<Renewed>>
 struct Held {
     took_ms: Vec<f64>,
     is_late: bool,
+    unknown: u64,
 }
 
 /// Renews until it is stopped or the lease, which `ends` then at the earliest, is lost. Reconnects after a failure, as a
@@ -98,7 +104,8 @@ async fn hold(node: SocketAddr, lease: LeaseId, mut ends: Instant, mut stop: Sto
                     break true;
                 }
                 Ok(Ok(status)) if status < 500 => break false,
-                _ => {
+                answer => {
+                    held.unknown += u64::from(matches!(answer, Ok(Ok(504))));
                     connection = None;
                     sleep_until((sent + EVERY / 5).min(ends)).await;
                 }

@@ -36,7 +36,7 @@ pub(super) const SHAPES: &[Shape] = &[
 ];
 
 /// A command as an array of bulk strings.
-fn command(words: &[&str]) -> String {
+pub(super) fn command(words: &[&str]) -> String {
     let bulks: String = words.iter().map(|word| format!("${}\r\n{word}\r\n", word.len())).collect();
     format!("*{}\r\n{bulks}", words.len())
 }
@@ -45,7 +45,7 @@ fn command(words: &[&str]) -> String {
 async fn flood(stranger: &mut Stranger, connections: usize, words: &[&str], end: Instant) -> Result<u64> {
     let (leader, command) = (stranger.resp[0], command(words));
     let length = answer(stranger, &command).await?;
-    let read = stranger.flood(leader, connections, command.repeat(100).as_bytes(), end).await;
+    let read = stranger.flood(leader, connections, |_| command.repeat(100).into_bytes(), end).await;
     Ok(read / length)
 }
 
@@ -112,7 +112,7 @@ async fn sets(stranger: &mut Stranger, end: Instant) -> Result<u64> {
         command(&["SET", &key, "v", "NX", "PX", "60000"]) + &command(&["DEL", &key])
     });
     let (leader, pairs) = (stranger.resp[0], pairs.collect::<String>());
-    Ok(stranger.flood(leader, 64, pairs.as_bytes(), end).await / ":1\r\n".len() as u64)
+    Ok(stranger.flood(leader, 64, |_| pairs.clone().into_bytes(), end).await / ":1\r\n".len() as u64)
 }
 
 /// MULTI, and as many commands on as many keys as a transaction may have.
@@ -130,7 +130,7 @@ fn multi(value: &str) -> String {
 async fn transactions(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let leader = stranger.resp[0];
     let transaction = multi("v") + &command(&["EXEC"]);
-    let read = stranger.flood(leader, 64, transaction.as_bytes(), end).await;
+    let read = stranger.flood(leader, 64, |_| transaction.clone().into_bytes(), end).await;
     Ok(read / (MAX_MULTI * "+QUEUED\r\n".len()) as u64)
 }
 

@@ -22,6 +22,8 @@ const MAX_QUEUE: usize = 10_000;
 /// One shape.
 pub(super) struct Shape {
     pub(super) name: &'static str,
+    /// Whether renewals must be prompt, and not only in time.
+    pub(super) is_paced: bool,
     /// Runs before the measurement.
     pub(super) prepare: for<'a> fn(&'a mut Stranger) -> BoxFuture<'a, Result<()>>,
     /// Runs until then, and returns how much it did.
@@ -36,6 +38,7 @@ macro_rules! shape {
     ($name:literal, $prepare:ident, $attack:ident) => {
         Shape {
             name: $name,
+            is_paced: false,
             prepare: |stranger| $prepare(stranger).boxed(),
             attack: |stranger, end| $attack(stranger, end).boxed(),
         }
@@ -99,7 +102,7 @@ fn keys(name: &str, shared: bool) -> String {
 }
 
 /// A batch that acquires a lease for each id; `rest` returns the rest of each request.
-fn acquires(ids: &[LeaseId], rest: impl Fn(usize) -> String) -> String {
+pub(super) fn acquires(ids: &[LeaseId], rest: impl Fn(usize) -> String) -> String {
     let operations = ids.iter().enumerate();
     let operations =
         operations.map(|(place, id)| format!(r#"{{"acquire":{{"lease_id":"{id}",{}}}}}"#, rest(place)));

@@ -124,28 +124,32 @@ impl Stranger {
         let leader = self.leader;
         let requests = format!("GET {path} HTTP/1.1\r\nhost: {leader}\r\n\r\n").repeat(100);
         let answer = HttpConnection::open(leader).await?.expect(200, "GET", path, "").await?.len() as u64;
-        Ok(self.flood(leader, connections, requests.as_bytes(), end).await / answer.max(1))
+        Ok(self.flood(leader, connections, |_| requests.clone().into_bytes(), end).await / answer.max(1))
     }
 
-    /// Sends `requests` again and again over `connections` connections until `end`, and reads the answers. Returns how many bytes they had.
+    /// Sends the `requests` of each of `connections` connections again and again until `end`, and reads the answers. Returns how many bytes
+    /// they had.
     pub(super) async fn flood(
         &mut self,
         to: SocketAddr,
         connections: usize,
-        requests: &[u8],
+        requests: impl Fn(usize) -> Vec<u8>,
         end: Instant,
     ) -> u64 {
-        let one = async || {
+        let one = async |connection: usize| {
+            let requests = requests(connection);
             let mut stream = TcpStream::connect(to).await?;
             let (mut reader, mut writer) = stream.split();
+            let (mut read, mut written) = (0, 0);
             let write = async {
                 loop {
-                    if let Err(error) = writer.write_all(requests).await {
+                    if let Err(error) = writer.write_all(&requests).await {
                         return io::Result::<Infallible>::Err(error);
                     }
+                    written += requests.len() as u64;
                 }
             };
-            let (mut read, mut buffer) = (0, vec![0; 64 << 10]);
+            let mut buffer = vec![0; 64 << 10];
             let read_all = async {
                 loop {
                     match reader.read(&mut buffer).await? {
@@ -156,11 +160,12 @@ impl Stranger {
             };
             // A node may close the connection.
             let _ = timeout_at(end, async { tokio::try_join!(write, read_all) }).await;
-            io::Result::Ok(read)
+            io::Result::Ok((read, written))
         };
-        let all = join_all((0..connections).map(|_| one())).await;
-        self.sent += connections as u64 * requests.len() as u64;
-        all.into_iter().flatten().sum()
+        let all = join_all((0..connections).map(one)).await;
+        let (read, written): (Vec<u64>, Vec<u64>) = all.into_iter().flatten().unzip();
+        self.sent += written.into_iter().sum::<u64>();
+        read.into_iter().sum()
     }
 
     /// Opens a connection, sends `bytes` and keeps it without reading. Returns whether all was sent: a node may refuse.

@@ -15,7 +15,7 @@ use crate::handled::Memory;
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
 use crate::room::{Portion, Room};
-use crate::turns::PER_TURN;
+use crate::turns::{PER_TURN, Turns};
 
 /// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
 const TIMES_HANDLED: usize = 5;
@@ -78,7 +78,7 @@ impl Drop for InFlight {
 impl State {
     /// Whether the connection may be idle for any time.
     pub(super) fn may_rest(&self) -> bool {
-        self.is_dialog && matches!(self.owner, Owner::Principal(_))
+        self.is_dialog && (self.is_known || matches!(self.owner, Owner::Principal(_)))
     }
 
     /// Whether the connection must close because others need the memory of its unfinished request. Over HTTP, the handler answers instead.
@@ -116,9 +116,29 @@ impl Connection {
         Some(InFlight(Arc::clone(self)))
     }
 
-    /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, it may be idle for any time.
+    /// The thread that has these turns serves it.
+    pub(crate) fn is_served_in(&self, turns: &Arc<Turns>) {
+        // A connection stays on its thread.
+        let _ = self.turns.set(Arc::clone(turns));
+    }
+
+    /// Waits for another turn of the owner. A request that works for longer than about 1 ms calls it from time to time, so that others get
+    /// their turns meanwhile.
+    pub async fn next_turn(&self) {
+        if let Some(turns) = self.turns.get() {
+            turns.take_another(self.owner()).await;
+        }
+    }
+
+    /// Marks a connection that speaks another protocol than HTTP. While it belongs to a principal, or to somebody who is
+    /// [known](Self::is_known), it may be idle for any time.
     pub(crate) fn becomes_dialog(&self) {
         self.state().is_dialog = true;
+    }
+
+    /// Whether its client counts as one that may be here, as do all where nobody has to say who it is.
+    pub fn is_known(&self, is_known: bool) {
+        self.state().is_known = is_known;
     }
 
     /// Whether it is about to be closed for another one.

@@ -89,6 +89,7 @@ async fn answer(
     let mut bytes = Bytes::from(format!("{rest}\n"));
     match word {
         "as" => connection.belongs_to((!rest.is_empty()).then_some(rest)),
+        "known" => connection.is_known(rest == "yes"),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
         "toil" => std::thread::sleep(Duration::from_millis(8)),
         "wait" | "wait-quit" => drop(gate.wait_for(|open| *open).await),
@@ -255,6 +256,20 @@ async fn a_connection_of_a_principal_rests_for_any_time() {
     sleep(20 * IDLE_TIMEOUT).await;
     client.write_all(b"echo a\nas\n").await.unwrap();
     reads(&mut client, "a\n\n").await;
+    let begun = Instant::now();
+    assert_eq!(rest(&mut client).await, "");
+    assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
+}
+
+/// Where there are no access rules, everybody may be here, and an idle client once was closed all the same.
+#[tokio::test(start_paused = true)]
+async fn a_connection_of_a_client_that_is_known_rests_without_a_name() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("known yes\n").await;
+    reads(&mut client, "yes\n").await;
+    sleep(20 * IDLE_TIMEOUT).await;
+    client.write_all(b"known no\n").await.unwrap();
+    reads(&mut client, "no\n").await;
     let begun = Instant::now();
     assert_eq!(rest(&mut client).await, "");
     assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 use super::*;
 use crate::Handle;
 use crate::members::tests::{Cluster, SOON, acquire, grant, until};
-use crate::propose::proposer::Failure;
+use crate::propose::proposal::Failure;
 
 /// How late the timers of this thread have been since this was made: nodes that share it lose their leader by that.
 fn lateness() -> impl Fn() -> Duration {

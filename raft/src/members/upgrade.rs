@@ -14,7 +14,7 @@ use super::{ASK, TIMEOUT, list};
 use crate::consensus::NodeId;
 use crate::handle::Handle;
 use crate::peer::Program;
-use crate::propose::proposer::{Failure, Raise};
+use crate::propose::proposal::{Failure, Raise};
 use crate::replica::Replica;
 use crate::unanswered::MembersError::{self, Refused};
 use crate::unanswered::Unanswered;
@@ -65,10 +65,11 @@ impl Replica {
             return Ok(Upgraded { from, to: from });
         }
         let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
+        self.check_names(from, to).await?;
         if to > from && !check {
             match self.proposer.propose_with(Some(Raise { rules: to, term }), Request::default()).await {
                 Ok(_) => {}
-                Err(Failure::Rejected(_)) => return Err(Unanswered::Unavailable.into()),
+                Err(Failure::Rejected(_) | Failure::Full) => return Err(Unanswered::Unavailable.into()),
                 Err(Failure::Unknown) => return Err(Unanswered::Indeterminate.into()),
             }
         }
@@ -153,7 +154,7 @@ mod tests {
     use crate::consensus::ELECTION_MS;
     use crate::members::tests::{Cluster, until};
     use crate::node::{Node, Settings};
-    use crate::propose::proposer::Proposed;
+    use crate::propose::proposal::Proposed;
     use crate::unanswered::RETRY;
 
     const SOON: Duration = Duration::from_secs(60);

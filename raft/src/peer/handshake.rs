@@ -94,8 +94,9 @@ pub(crate) struct Program {
 }
 
 /// The newest frames that this program reads: 2 has [`Call::Upgrade`](super::message::Call::Upgrade) and
-/// [`Call::Difference`](super::message::Call::Difference), 3 has [`Call::ProposeBy`](super::message::Call::ProposeBy).
-const FRAMES: u8 = 3;
+/// [`Call::Difference`](super::message::Call::Difference), 3 has [`Call::ProposeBy`](super::message::Call::ProposeBy),
+/// 4 has [`Call::ProposeOf`](super::message::Call::ProposeOf).
+const FRAMES: u8 = 4;
 
 /// The most characters of a version that are kept.
 const MAX_VERSION: usize = 40;

@@ -64,6 +64,12 @@ pub(crate) enum Call {
     },
     /// As [`Call::Propose`], with who gave the commands. Since frames 3: programs that have it send nothing else to each other.
     ProposeBy(Request),
+    /// As [`Call::ProposeBy`], with who asks, as the node that asks calls it: for turns. Since frames 4: programs that have it send nothing
+    /// else to each other.
+    ProposeOf {
+        asker: u64,
+        request: Request,
+    },
 }
 
 impl Call {
@@ -77,6 +83,7 @@ impl Call {
             | Self::Difference { .. } => Channel::Votes,
             Self::Propose(_)
             | Self::ProposeBy(_)
+            | Self::ProposeOf { .. }
             | Self::ReadIndex
             | Self::Order(_)
             | Self::Upgrade { .. } => Channel::Forwards,
@@ -98,9 +105,16 @@ impl Call {
     /// The call for this program, which closes the connection if it cannot read it; `None` if it has none.
     pub(super) fn within(self, program: &Program, since: Since) -> Option<Self> {
         match self {
-            Self::ProposeBy(request) if !is_known(&request, program.rules.newest, since) => None,
+            Self::ProposeBy(request) | Self::ProposeOf { request, .. }
+                if !is_known(&request, program.rules.newest, since) =>
+            {
+                None
+            }
             // It supports no rules under which owners make a difference.
-            Self::ProposeBy(request) if program.frames < 3 => Some(Self::Propose(request.commands)),
+            Self::ProposeBy(request) | Self::ProposeOf { request, .. } if program.frames < 3 => {
+                Some(Self::Propose(request.commands))
+            }
+            Self::ProposeOf { request, .. } if program.frames < 4 => Some(Self::ProposeBy(request)),
             Self::Upgrade { .. } | Self::Difference { .. } if program.frames < 2 => None,
             call => Some(call),
         }
@@ -136,6 +150,8 @@ pub(crate) enum Answer {
     Upgraded(Upgraded),
     /// `None`: not known any more, or not applied yet.
     Difference(Option<Difference>),
+    /// Whoever asks has too many in the queue: certainly not done. Only to a [`Call::ProposeOf`].
+    Full,
 }
 
 /// An operator's change of the members or the leader.

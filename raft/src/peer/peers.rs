@@ -22,6 +22,7 @@ use crate::applied::state_machine::Raft;
 use crate::applied::witness::Difference;
 use crate::consensus::{ELECTION_MS, NodeId, Vote};
 use crate::gate::{Since, Withheld};
+use crate::propose::asker::Asker;
 use crate::unanswered::{MembersError, Unanswered};
 
 /// How long a node may take to tell a [`Difference`].
@@ -156,14 +157,16 @@ impl Peers {
     pub(crate) async fn propose(
         &self,
         leader: NodeId,
+        asker: Asker,
         request: &Request,
         rules: impl Fn() -> u8,
         end: impl Future<Output = io::Error>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let mut end = pin!(end);
-        match self.call_before(leader, Call::ProposeBy(request.clone()), end.as_mut()).await {
+        let call = |request| Call::ProposeOf { asker: asker.number(), request };
+        match self.call_before(leader, call(request.clone()), end.as_mut()).await {
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
-                self.propose_rest(leader, request.clone(), rules(), end).await
+                self.propose_rest(leader, call, request.clone(), rules(), end).await
             }
             called => outcomes(answered(called)?, request.commands.len()),
         }
@@ -173,6 +176,7 @@ impl Peers {
     async fn propose_rest(
         &self,
         leader: NodeId,
+        call: impl Fn(Request) -> Call,
         mut request: Request,
         rules: u8,
         end: impl Future<Output = io::Error>,
@@ -187,7 +191,7 @@ impl Peers {
             return Ok(withheld.refuse(iter::empty()));
         }
         let count = request.commands.len();
-        let answer = answered(self.call_before(leader, Call::ProposeBy(request), end).await)?;
+        let answer = answered(self.call_before(leader, call(request), end).await)?;
         Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
     }
 
@@ -319,6 +323,7 @@ pub(crate) async fn passed(deadline: Instant) -> io::Error {
 fn answered(called: Result<Answer, CallError>) -> Result<Answer, Unanswered> {
     match called {
         Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable),
+        Ok(Answer::Full) => Err(Unanswered::Full),
         Ok(Answer::Unknown) | Err(CallError::Unknown(_)) => Err(Unanswered::Indeterminate),
         Ok(answer) => Ok(answer),
     }

@@ -1,19 +1,19 @@
 //! Packs queued commands into log entries.
 //!
 //! Nothing waits for a batch to fill: commands that queue up while entries are in flight go into the next entry. A few
-//! entries may be in flight at once, so that replication and the disk overlap.
+//! entries may be in flight at once, so that replication and the disk overlap, but all of them together cost at most as much as two
+//! large ones: whatever is packed next waits for them.
 //!
 //! An entry that raises the rules is alone in flight. So every other entry is under the rules of the table, and a raise that
 //! Raft rejects leaves no trace.
 //!
 //! A command that the rules of its entry do not have is [withheld](Withheld) from it, and refused with the others' outcomes.
 
-use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 use std::{iter, mem};
 
-use futures_util::FutureExt;
 use metrics::Histogram;
 use openraft::alias::CommittedLeaderIdOf;
 use openraft::errors::ClientWriteError;
@@ -21,14 +21,17 @@ use openraft::raft::ClientWriteResult;
 use ringfence_lease::{Outcome, Owner, Request};
 use ringfence_wire::RulesRange;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::applied::state_machine::Raft;
 use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::gate::{Since, Withheld};
 use crate::measure::PROPOSAL_SECONDS;
+use crate::propose::asker::Asker;
 use crate::propose::batch::Batch;
+use crate::propose::proposal::{Failure, Proposal, Proposed, Queued, Raise};
+use crate::propose::queue::Queue;
 use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
 use crate::time::leading::{Leading, Stamp};
@@ -38,78 +41,18 @@ const MAX_COMMANDS: usize = 1_000;
 /// The maximum number of keys that an entry touches, unless a single request touches more: every node applies an entry in
 /// one step.
 const MAX_KEYS: usize = 4_096;
-/// The maximum size of an entry in bytes, unless a single request is larger.
+/// The maximum size of an entry in bytes, unless a single request is larger. The maximum cost, too, which is in bytes.
 const MAX_BYTES: usize = 1 << 20;
+/// What a key and a command cost besides their bytes: time to apply them, on each node.
+const PER_KEY: usize = MAX_BYTES / MAX_KEYS;
+const PER_COMMAND: usize = MAX_BYTES / MAX_COMMANDS / 2;
 /// The maximum number of entries in flight.
 const MAX_IN_FLIGHT: usize = 8;
-/// The maximum number of queued requests, and their size in bytes; more are rejected.
-const MAX_QUEUED: usize = 65_536;
-const MAX_QUEUED_BYTES: usize = 64 << 20;
-
-/// Why commands have no outcome.
-#[derive(Debug)]
-pub(crate) enum Failure {
-    /// Certainly not done: they are in no log and never will be.
-    Rejected(Request),
-    /// They may have been committed, or may still be.
-    Unknown,
-}
-
-/// The outcomes of the commands of one request, in their order.
-pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
-
-/// A request that was admitted to the queue.
-pub(crate) struct Proposal {
-    request: Request,
-    reply: Reply<Proposed>,
-    share: QueueShare,
-    raise: Option<Raise>,
-}
-
-/// Rules to raise to, if they are not in use yet, in the term in which the members were asked whether they support them.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Raise {
-    pub(crate) rules: u8,
-    pub(crate) term: u64,
-}
-
-/// The totals of the queued requests.
-#[derive(Default)]
-struct Queued {
-    requests: AtomicUsize,
-    bytes: AtomicUsize,
-}
-
-/// A request's share of the queue, returned when dropped.
-struct QueueShare {
-    queued: Arc<Queued>,
-    bytes: usize,
-}
-
-impl QueueShare {
-    /// `None` if there is no room.
-    fn take(queued: &Arc<Queued>, bytes: usize) -> Option<Self> {
-        let take = |counter: &AtomicUsize, more: usize, most: usize| {
-            let fits = |now: usize| now.checked_add(more).filter(|sum| *sum <= most);
-            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
-        };
-        if !take(&queued.requests, 1, MAX_QUEUED) {
-            return None;
-        }
-        if !take(&queued.bytes, bytes, MAX_QUEUED_BYTES) {
-            queued.requests.fetch_sub(1, Ordering::Relaxed);
-            return None;
-        }
-        Some(Self { queued: Arc::clone(queued), bytes })
-    }
-}
-
-impl Drop for QueueShare {
-    fn drop(&mut self) {
-        self.queued.requests.fetch_sub(1, Ordering::Relaxed);
-        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
+/// What they may cost together, in units, unless a single request costs more.
+const MAX_UNITS: usize = 2 * MAX_BYTES / UNIT;
+const UNIT: usize = 16 << 10;
+/// While entries are in flight for long, the queue is received this often.
+const RECEIVE_EVERY: Duration = Duration::from_millis(20);
 
 /// Where requests are queued. Clones share the queue.
 #[derive(Clone)]
@@ -131,9 +74,20 @@ impl Proposer {
         let (queue, messages) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
         let seconds = PROPOSAL_SECONDS.get();
-        let requests = Requests { messages, received: VecDeque::new() };
-        let packer =
-            Packer { raft, leading, log, applied, max_lease_bytes, since, permits, requests, seconds };
+        let room = Arc::new(Semaphore::new(MAX_UNITS));
+        let received = Queue::new(messages);
+        let packer = Packer {
+            raft,
+            leading,
+            log,
+            applied,
+            max_lease_bytes,
+            since,
+            permits,
+            room,
+            queue: received,
+            seconds,
+        };
         (Self { queue, queued: Arc::default() }, packer.run())
     }
 
@@ -144,18 +98,25 @@ impl Proposer {
 
     /// As [`Proposer::propose`], in an entry that raises the rules as well.
     pub(crate) async fn propose_with(&self, raise: Option<Raise>, request: Request) -> Proposed {
+        self.propose_of(Asker::NODE, raise, request).await
+    }
+
+    /// As [`Proposer::propose_with`], in the turns of `asker` and not of this node.
+    pub(crate) async fn propose_of(&self, asker: Asker, raise: Option<Raise>, request: Request) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        let proposal = self.admit(request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.admit(asker, request, reply).map_err(Failure::Rejected)?;
         self.send(vec![Proposal { raise, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
     /// A request for the queue; returns it if the queue is full.
-    pub(crate) fn admit(&self, request: Request, reply: Reply<Proposed>) -> Result<Proposal, Request> {
-        match QueueShare::take(&self.queued, request.size_hint()) {
-            Some(share) => Ok(Proposal { request, reply, share, raise: None }),
-            None => Err(request),
-        }
+    pub(crate) fn admit(
+        &self,
+        asker: Asker,
+        request: Request,
+        reply: Reply<Proposed>,
+    ) -> Result<Proposal, Request> {
+        Proposal::admit(&self.queued, asker, request, reply)
     }
 
     /// Queues requests.
@@ -171,39 +132,6 @@ impl Proposer {
     }
 }
 
-/// Queued requests.
-struct Requests {
-    messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
-    /// The rest of the last message received.
-    received: VecDeque<Proposal>,
-}
-
-impl Requests {
-    /// Waits for a request; `false` if the queue was closed.
-    async fn wait(&mut self) -> bool {
-        while self.received.is_empty() {
-            let Some(message) = self.messages.recv().await else { return false };
-            self.received = message.into();
-        }
-        true
-    }
-
-    /// The next request, if there is one and it `fits`. Skips requests that nobody waits for any more: a client whose outcome
-    /// is unknown repeats its request.
-    fn next_if(&mut self, fits: impl FnOnce(&Proposal) -> bool) -> Option<Proposal> {
-        loop {
-            if self.received.front().is_some_and(|first| first.reply.is_closed()) {
-                self.received.pop_front();
-            } else if self.received.is_empty() {
-                // `try_recv` would park this thread while another is in the middle of sending.
-                self.received = self.messages.recv().now_or_never()??.into();
-            } else {
-                return self.received.front().is_some_and(fits).then(|| self.received.pop_front())?;
-            }
-        }
-    }
-}
-
 struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
@@ -213,22 +141,35 @@ struct Packer {
     /// How many bytes all leases may take while this node leads.
     max_lease_bytes: u64,
     since: Since,
+    /// One for each entry in flight.
     permits: Arc<Semaphore>,
-    requests: Requests,
+    /// What entries in flight may cost.
+    room: Arc<Semaphore>,
+    queue: Queue,
     /// Durations of entries.
     seconds: Histogram,
 }
 
 impl Packer {
     async fn run(mut self) {
-        while self.requests.wait().await {
-            let mut permit = self.permits(1).await;
-            let (raise, mut packed, mut callers) = self.pack();
+        while self.queue.wait().await {
+            let mut permit = self.acquire(Arc::clone(&self.permits), 1).await;
+            let mut room = self.acquire(Arc::clone(&self.room), 1).await;
+            let rest = Arc::clone(&self.room).try_acquire_many_owned(self.room.available_permits() as u32);
+            room.merge(rest.expect("only this task takes any"));
+            self.queue.receive();
+            let Packed { raise, requests: mut packed, mut callers, cost } =
+                self.pack(room.num_permits() * UNIT);
             if callers.is_empty() {
                 continue;
             }
+            let units = cost.div_ceil(UNIT).clamp(1, MAX_UNITS);
+            match units.checked_sub(room.num_permits()) {
+                Some(more) => room.merge(self.acquire(Arc::clone(&self.room), more as u32).await),
+                None => drop(room.split(room.num_permits() - units)),
+            }
             if raise.is_some() {
-                permit.merge(self.permits(MAX_IN_FLIGHT as u32 - 1).await);
+                permit.merge(self.acquire(Arc::clone(&self.permits), MAX_IN_FLIGHT as u32 - 1).await);
             }
             // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
@@ -261,7 +202,7 @@ impl Packer {
             };
             let completion = Completion(Box::new(move |result| {
                 settle.run(result);
-                drop(permit);
+                drop((permit, room));
             }));
             let write = self.raft.write(batch).with_leader(CommittedLeaderIdOf::<Consensus>::new(stamp.term));
             if write.responder(completion).await.is_err() {
@@ -271,9 +212,15 @@ impl Packer {
         }
     }
 
-    async fn permits(&self, count: u32) -> OwnedSemaphorePermit {
-        let permits = Arc::clone(&self.permits).acquire_many_owned(count).await;
-        permits.expect("the semaphore is never closed")
+    /// Waits for permits. Meanwhile whoever asks for too much is refused.
+    async fn acquire(&mut self, of: Arc<Semaphore>, count: u32) -> OwnedSemaphorePermit {
+        let mut permits = pin!(of.acquire_many_owned(count));
+        loop {
+            match timeout(RECEIVE_EVERY, &mut permits).await {
+                Ok(permits) => return permits.expect("the semaphore is never closed"),
+                Err(_) => self.queue.receive(),
+            }
+        }
     }
 
     /// Takes out of the requests of `callers` what `rules` do not have. Whether anything is left to propose.
@@ -285,29 +232,28 @@ impl Packer {
         !callers.iter().all(|caller| caller.count == 0 && !caller.withheld.is_empty())
     }
 
-    /// Takes as many queued requests as fit into one entry, at least one if any is left: what it raises, the requests, and
-    /// the caller of each. A request that raises the rules has an entry of its own.
-    fn pack(&mut self) -> (Option<Raise>, Vec<Request>, Vec<Caller>) {
+    /// Takes as many queued requests as fit into one entry of this cost, at least one if any is left. A request that raises the rules
+    /// has an entry of its own.
+    fn pack(&mut self, most: usize) -> Packed {
         let state = self.applied.lock();
-        let mut raise = None;
-        let (mut bytes, mut keys, mut count) = (0, 0, 0);
-        let (mut packed, mut callers) = (Vec::new(), Vec::new());
-        let mut fits = |proposal: &Proposal| {
-            let is_first = count == 0;
-            let Request { by, commands } = &proposal.request;
-            let by = by.as_ref().map(|owner| &owner.name);
-            bytes += proposal.share.bytes;
-            keys += commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
-            count += commands.len();
-            is_first || count <= MAX_COMMANDS && bytes <= MAX_BYTES && keys <= MAX_KEYS
-        };
+        let (mut raise, mut cost, mut count) = (None, 0, 0);
+        let (mut requests, mut callers) = (Vec::new(), Vec::<Caller>::new());
+        let most = most.min(MAX_BYTES);
         while raise.is_none()
-            && let Some(proposal) = self.requests.next_if(|next| {
-                let may_join = callers.is_empty() || next.raise.is_none();
-                may_join && fits(next)
+            && let Some(proposal) = self.queue.next_if(|next| {
+                let Request { by, commands } = &next.request;
+                let by = by.as_ref().map(|owner| &owner.name);
+                let keys = commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
+                let more = next.bytes() + PER_KEY * keys + PER_COMMAND * commands.len();
+                let fits = cost + more <= most && count + commands.len() <= MAX_COMMANDS;
+                let may_join = callers.is_empty() || fits && next.raise.is_none();
+                may_join.then(|| {
+                    (cost, count) = (cost + more, count + commands.len());
+                    more
+                })
             })
         {
-            let Proposal { request, reply, share: _, raise: asked } = proposal;
+            let Proposal { request, reply, raise: asked, .. } = proposal;
             raise = asked;
             callers.push(Caller {
                 by: request.by.clone(),
@@ -315,10 +261,19 @@ impl Packer {
                 withheld: Withheld::default(),
                 reply,
             });
-            packed.push(request);
+            requests.push(request);
         }
-        (raise, packed, callers)
+        Packed { raise, requests, callers, cost }
     }
+}
+
+/// The requests of one entry.
+struct Packed {
+    raise: Option<Raise>,
+    requests: Vec<Request>,
+    callers: Vec<Caller>,
+    /// In bytes.
+    cost: usize,
 }
 
 /// Who waits for a request of an entry.
@@ -384,6 +339,3 @@ fn reject(requests: Vec<Request>, callers: Vec<Caller>) {
         reply.send(Err(Failure::Rejected(Request { by, commands })));
     }
 }
-
-#[cfg(test)]
-mod tests;

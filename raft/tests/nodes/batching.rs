@@ -1,10 +1,12 @@
 //! Handles that are used on threads of their own.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Command, Outcome};
-use ringfence_raft::{Handle, Unanswered};
+use ringfence_raft::{Asker, Handle, Unanswered};
 use tokio::runtime;
 use tokio::sync::oneshot;
 
@@ -47,6 +49,32 @@ async fn each_request_gets_its_own_outcome_on_its_thread() {
     // On another thread there is no batcher.
     let again = one(&handle, acquire(1, "1", 0)).await;
     assert!(matches!(again, Outcome::Standing(_)));
+}
+
+/// All that had been asked before was once done first.
+#[tokio::test]
+async fn one_who_asks_for_little_does_not_wait_for_all_that_others_asked_for_before() {
+    const MANY: usize = 20_000;
+    let cluster = Cluster::start(1).await;
+    let (thread, _end) = spawned();
+    let handle = cluster.handle(1).on(std::slice::from_ref(&thread));
+    let (done, few) = (Arc::new(AtomicUsize::new(0)), handle.clone());
+    let seen = Arc::clone(&done);
+    let asked = thread.spawn(async move {
+        let many = (0..MANY).map(|_| async {
+            let outcome = handle.propose_of(Asker::of("many"), vec![acquire(1, "many", 0)].into()).await;
+            assert!(outcome.is_ok());
+            done.fetch_add(1, Ordering::Relaxed);
+        });
+        let few = async {
+            let outcome = few.propose_of(Asker::of("few"), vec![acquire(2, "few", 0)].into()).await;
+            assert!(matches!(&outcome.unwrap()[..], [Outcome::Granted(_)]));
+            seen.load(Ordering::Relaxed)
+        };
+        tokio::join!(join_all(many), few).1
+    });
+    let before = tokio::time::timeout(SOON, asked).await.unwrap().unwrap();
+    assert!(before < MANY / 2, "{before}");
 }
 
 #[tokio::test]

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use ringfence_lease::Outcome;
-use ringfence_raft::{MembersError, Node, NodeId, Settings, StartError};
-use ringfence_wire::{RulesRange, Upgraded};
+use ringfence_lease::{Attachment, Command, Conditional, KeyChange, NAMES, Outcome, Value};
+use ringfence_raft::{Handle, MembersError, Node, NodeId, Settings, StartError};
+use ringfence_wire::{Key, RulesRange, Token, Ttl, Upgraded};
 use tempfile::TempDir;
 
 use crate::support::network::Network;
@@ -118,6 +118,51 @@ async fn the_rules_are_raised_once_all_members_support_them_and_no_older_program
     let node = start(&cluster, 3, NEW).await.unwrap();
     let back = node.handle();
     until("it catches up", || back.view(|table| table.lease(None, id(9), None).is_ok())).await;
+}
+
+/// Sets the lock `name`, as a node does for a client of the Redis protocol.
+async fn set(handle: &Handle, lease: u128, name: &str) -> Token {
+    let change = KeyChange::Acquire {
+        key: Key::new(name).unwrap(),
+        lease_id: id(lease),
+        ttl: Ttl::default(),
+        value: Value::new(b"v").unwrap(),
+        holder: None,
+        attachment: Attachment(1),
+    };
+    let set = Conditional::new(Vec::new(), vec![change]).unwrap();
+    match one(handle, Command::Conditional(Box::new(set))).await {
+        Outcome::Changed(grants) => grants[0].token,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Under the new rules, `50%off` would be another key than `50%25off`, which an older program made of it, and could be granted twice.
+#[tokio::test]
+async fn the_rules_are_not_raised_while_a_lock_has_a_key_that_its_name_would_not_be() {
+    let (before, after) =
+        (RulesRange { oldest: 1, newest: NAMES - 1 }, RulesRange { oldest: 1, newest: NAMES });
+    let mut cluster = found([before, before, before]).await;
+    // As over HTTP, or of a name that means the same.
+    grant(&cluster.handle(1), 1, "db1/http").await;
+    set(&cluster.handle(1), 2, "same").await;
+    let token = set(&cluster.handle(1), 3, "50%25off").await;
+    for id in 1..=3 {
+        restart(&mut cluster, id, after).await;
+    }
+    let handle = cluster.handle(2);
+    until("all programs are known", || handle.status().rules_supported == Some(NAMES)).await;
+    for check in [true, false] {
+        let reason = refusal(handle.upgrade(None, check).await);
+        assert!(
+            reason.contains("50%25off") && reason.contains("wait until they end, or revoke them"),
+            "{reason}"
+        );
+    }
+    let revoke = Command::Revoke { key: Key::new("50%25off").unwrap(), token };
+    assert_eq!(one(&handle, revoke).await, Outcome::Done);
+    assert_eq!(handle.upgrade(None, false).await, Ok(Upgraded { from: NAMES - 1, to: NAMES }));
+    uses(&cluster, NAMES).await;
 }
 
 /// A caller with a member's name once could say that the member is another program, and so keep the rules from being raised, or

@@ -7,6 +7,10 @@ use crate::refused::Refused;
 
 /// The fuel of a request.
 const FUEL: u64 = 200_000;
+/// The memory of a request.
+const MAX_BYTES: u64 = 1 << 20;
+/// The fuel of a turn: half a millisecond at most, and far more than the scripts of lock libraries use.
+const FUEL_OF_A_TURN: u64 = 20_000;
 /// About as much as a request costs without a script.
 const FUEL_OF_A_REQUEST: u64 = 2_000;
 
@@ -14,6 +18,8 @@ const FUEL_OF_A_REQUEST: u64 = 2_000;
 #[derive(Debug)]
 pub(crate) struct Budget {
     fuel: u64,
+    /// With less, the turn is over.
+    until: u64,
     bytes: u64,
 }
 
@@ -31,7 +37,22 @@ pub(crate) enum Halt {
 impl Budget {
     /// The budget of a request: about 10 ms on a slow processor, and 1 MiB.
     pub(crate) fn of_request() -> Self {
-        Self::new(FUEL, 1 << 20)
+        Self::new(FUEL, MAX_BYTES)
+    }
+
+    /// Whether the scripts must wait for another turn.
+    pub(super) fn is_turn_over(&self) -> bool {
+        self.fuel < self.until
+    }
+
+    /// In another turn.
+    pub(super) fn begin_turn(&mut self) {
+        self.until = self.fuel.saturating_sub(FUEL_OF_A_TURN);
+    }
+
+    /// How many bytes the scripts have taken at most.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        MAX_BYTES.saturating_sub(self.bytes) as usize
     }
 
     /// How many requests without a script cost as much as what was spent.
@@ -40,7 +61,7 @@ impl Budget {
     }
 
     pub(crate) fn new(fuel: u64, bytes: u64) -> Self {
-        Self { fuel, bytes }
+        Self { fuel, until: fuel.saturating_sub(FUEL_OF_A_TURN), bytes }
     }
 
     /// Pays for work before it is done. An addition, a read from a table, or a copy of 32 bytes costs 1.

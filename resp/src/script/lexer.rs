@@ -66,7 +66,7 @@ impl<'t> Lexer<'t> {
     }
 
     pub(super) fn error(&self, reason: impl Into<String>) -> LoadError {
-        LoadError { line: self.line, reason: reason.into() }
+        LoadError::new(self.line, reason)
     }
 
     fn sign(&mut self, sign: &'static str) -> Token<'t> {

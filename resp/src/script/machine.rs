@@ -21,13 +21,13 @@ use super::code::{Code, Constant, Function, Op};
 use super::names::Meaning;
 use super::table::Table;
 use super::value::Value;
-use super::{Host, RunError};
+use super::{Host, RunError, Turns};
 use crate::reply::Reply;
 
 /// The state of a run.
 pub(super) struct Machine<'a> {
     code: &'a Code,
-    host: &'a mut dyn Host,
+    host: &'a mut (dyn Host + Send),
     budget: &'a mut Budget,
     stack: Vec<Value>,
     /// The functions that were called and have not returned, the innermost last.
@@ -88,12 +88,13 @@ const KEYS: u32 = 0;
 const ARGUMENTS: u32 = 1;
 
 /// Runs a script with these `KEYS` and `ARGV`.
-pub(super) fn run(
+pub(super) async fn run(
     code: &Code,
     keys: &[Bytes],
     arguments: &[Bytes],
-    host: &mut dyn Host,
+    host: &mut (dyn Host + Send),
     budget: &mut Budget,
+    turns: &mut impl Turns,
 ) -> Result<Reply, RunError> {
     let mut machine = Machine {
         code,
@@ -108,7 +109,7 @@ pub(super) fn run(
         is_called_by_script: true,
         is_new_protocol: false,
     };
-    match machine.run(keys, arguments) {
+    match machine.run(keys, arguments, turns).await {
         Ok(reply) => Ok(reply),
         Err(Stop::Halted(halt)) => Err(RunError::Halted(halt)),
         Err(Stop::Raised(error)) => Err(machine.failure(&error)),
@@ -116,7 +117,7 @@ pub(super) fn run(
 }
 
 impl Machine<'_> {
-    fn run(&mut self, keys: &[Bytes], arguments: &[Bytes]) -> Step<Reply> {
+    async fn run(&mut self, keys: &[Bytes], arguments: &[Bytes], turns: &mut impl Turns) -> Step<Reply> {
         for list in [keys, arguments] {
             self.budget.spend(1 + list.len() as u64 / 4)?;
             let items = list.iter().map(|item| Value::String(item.clone()));
@@ -126,13 +127,9 @@ impl Machine<'_> {
         let main = self.code.functions.len() - 1;
         self.new_closure(main as u32, Vec::new())?;
         self.call(0, super::code::ALL)?;
-        while let Some(op) = self.fetch() {
-            let done = self.budget.spend(1).map_err(Stop::Halted).and_then(|()| self.step(op));
-            if let Err(Stop::Raised(error)) = done {
-                self.catch(error)?;
-            } else {
-                done?;
-            }
+        while !self.go_on()? {
+            turns.next(self.budget).await?;
+            self.budget.begin_turn();
         }
         let result = self.stack.drain(..).next().unwrap_or(Value::Nil);
         self.reply(&result)
@@ -145,6 +142,22 @@ impl Machine<'_> {
             Err(Stop::Halted(halt)) => RunError::Halted(halt),
             Err(Stop::Raised(_)) => RunError::Failed(Bytes::from_static(b"ERR the script failed")),
         }
+    }
+
+    /// Goes on until the script has returned, or the turn is over: whether it has returned.
+    fn go_on(&mut self) -> Step<bool> {
+        while let Some(op) = self.fetch() {
+            let done = self.budget.spend(1).map_err(Stop::Halted).and_then(|()| self.step(op));
+            if let Err(Stop::Raised(error)) = done {
+                self.catch(error)?;
+            } else {
+                done?;
+            }
+            if self.budget.is_turn_over() {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The next step, or `None` if the script has returned.

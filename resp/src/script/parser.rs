@@ -14,9 +14,9 @@ use std::mem;
 use constants::Constants;
 use scope::{Block, Captured, Scope, Variable};
 
-use super::LoadError;
 use super::code::{Capture, Code, Op};
 use super::lexer::{Lexer, Token, shown};
+use super::{Check, LoadError};
 
 /// How deep statements and expressions may be nested.
 const MAX_DEPTH: usize = 100;
@@ -27,8 +27,8 @@ const MAX_CAPTURES: usize = 60;
 const MAX_SLOTS: u16 = 1_000;
 
 /// Compiles a text of less than 4 GiB.
-pub(super) fn compile(text: &[u8]) -> Result<Code, LoadError> {
-    let mut parser = Parser::new(text)?;
+pub(super) fn compile(text: &[u8], check: Check) -> Result<Code, LoadError> {
+    let mut parser = Parser::new(text, check)?;
     parser.current.has_varargs = true;
     parser.open_block(None);
     parser.block()?;
@@ -49,6 +49,7 @@ pub(super) fn compile(text: &[u8]) -> Result<Code, LoadError> {
 /// The state of the compiler.
 struct Parser<'t> {
     lexer: Lexer<'t>,
+    check: Check,
     token: Token<'t>,
     /// The line of `token`, and of the word before it.
     line: u32,
@@ -67,9 +68,10 @@ struct Parser<'t> {
 }
 
 impl<'t> Parser<'t> {
-    fn new(text: &'t [u8]) -> Result<Self, LoadError> {
+    fn new(text: &'t [u8], check: Check) -> Result<Self, LoadError> {
         let mut parser = Self {
             lexer: Lexer::new(text),
+            check,
             token: Token::End,
             line: 1,
             last_line: 1,
@@ -130,7 +132,7 @@ impl<'t> Parser<'t> {
     }
 
     fn error(&self, reason: impl Into<String>) -> LoadError {
-        LoadError { line: self.line, reason: reason.into() }
+        LoadError::new(self.line, reason)
     }
 
     fn unexpected(&self, expected: &str) -> LoadError {

@@ -11,10 +11,35 @@ mod refusals;
 mod tables;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 
-use super::{Budget, RunError, Script, run};
+use super::{Budget, Halt, Host, RunError, Script, Turns};
 use crate::reply::Reply;
 use fake::FakeRedis;
+
+/// Turns that come at once.
+#[derive(Default)]
+struct AtOnce(usize);
+
+impl Turns for AtOnce {
+    async fn next(&mut self, _: &Budget) -> Result<(), Halt> {
+        self.0 += 1;
+        Ok(())
+    }
+}
+
+/// Runs a script, however many turns it takes.
+fn run(
+    script: &Script,
+    keys: &[Bytes],
+    arguments: &[Bytes],
+    host: &mut (dyn Host + Send),
+    budget: &mut Budget,
+) -> Result<Reply, RunError> {
+    let mut turns = AtOnce::default();
+    let run = super::run(script, keys, arguments, host, budget, &mut turns);
+    run.now_or_never().expect("each turn comes at once")
+}
 
 const KEYS: [&str; 2] = ["key1", "key2"];
 const ARGUMENTS: [&str; 3] = ["one", "2", "3.5"];
@@ -25,7 +50,7 @@ fn answer(text: &[u8]) -> String {
 }
 
 fn answer_of(text: &[u8], keys: &[&str], arguments: &[&str], host: &mut FakeRedis) -> String {
-    match Script::parse(text) {
+    match Script::parse(text, |_| Ok(())) {
         Ok(script) => match run(&script, &bytes(keys), &bytes(arguments), host, &mut Budget::of_request()) {
             Ok(reply) => shown(&reply),
             Err(RunError::Failed(text)) => shown(&Reply::Error(text)),

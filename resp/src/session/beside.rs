@@ -11,7 +11,7 @@ use ringfence_http::{Answer, Connection};
 use ringfence_service::{BYTES_OF_A_REQUEST, Keys};
 use ringfence_wire::Key;
 
-use super::{Session, belongs_to, check_rights};
+use super::{Session, check_rights};
 use crate::command::Command;
 use crate::frame::Request;
 use crate::verbs::Place;
@@ -55,14 +55,13 @@ impl Session {
             Err(refused) => Err(refused),
         };
         (self.is_counted, self.is_first) = (false, false);
-        belongs_to(connection, Some(&caller));
+        self.peer.owns(connection, Some(&caller));
         let (peer, mut open, connection) = (self.peer.clone(), self.peer.open(name), Arc::clone(connection));
         open.is_of(caller.principal());
         Some(async move {
             let done = match work {
                 Ok((named, work)) => {
-                    let run = |transaction: &mut _, budget: &mut _| work.run(transaction, budget);
-                    peer.transact(&caller, &connection, &named.keys, run).await
+                    peer.transact(peer.turns(&caller, &connection), &named.keys, &work).await
                 }
                 Err(refused) => Err(refused),
             };

@@ -28,11 +28,10 @@ impl Session {
             (b"info", []) => Reply::bulk(self.line()),
             // Lists this connection alone.
             (b"list", _) => Reply::bulk(self.line() + "\n"),
-            (b"no-touch", [mode]) if is_on(mode).is_some() => Reply::OK,
-            (b"no-evict", [mode]) if is_on(mode) == Some(false) => Reply::OK,
+            // A connection closes for room here, whatever it asked for, and no key is touched.
+            (b"no-touch" | b"no-evict", [mode]) if is_on(mode).is_some() => Reply::OK,
             (b"reply", [mode]) if is_on(mode) == Some(true) => Reply::OK,
             (b"tracking", [mode]) if is_on(mode) == Some(false) => Reply::OK,
-            (b"no-evict", _) => return Err(no("the node closes connections if it has no room for others")),
             (b"tracking" | b"caching" | b"trackinginfo" | b"getredir", _) => {
                 return Err(no("changes of keys are not reported here: watch keys over HTTP"));
             }

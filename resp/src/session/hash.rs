@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ringfence_service::{Caller, Consistency};
-use ringfence_wire::{Key, KeyView};
+use ringfence_wire::KeyView;
 
 use super::{Done, Session};
 use crate::command::Command;
@@ -10,7 +10,7 @@ use crate::refused::Refused;
 use crate::reply::Reply;
 
 impl Session {
-    /// `HGET ringfence:{key} field`, or `HMGET … field …`. The key is written as over HTTP.
+    /// `HGET ringfence:{name} field`, or `HMGET … field …`, with the name that SET gives the key.
     pub(super) async fn hash(
         &self,
         command: Command,
@@ -19,9 +19,8 @@ impl Session {
     ) -> Result<Done, Refused> {
         let (name, fields) = (&arguments[0], &arguments[1..]);
         let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
-        let key = key.and_then(|key| Key::new(str::from_utf8(key).ok()?).ok()).ok_or_else(|| {
-            Refused::unsupported("the only hashes are `ringfence:{key}`, with the key as over HTTP")
-        })?;
+        let key = key.ok_or_else(|| Refused::unsupported("the only hashes are `ringfence:{key}`"))?;
+        let key = self.peer.naming().key(key)?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
         let view =
             self.peer.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;

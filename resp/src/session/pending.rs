@@ -4,15 +4,17 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use ringfence_http::Portion;
+use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
+use super::perform::{Act, OwnTurns};
 use super::{Asked, Done, Session};
 use crate::command::Command;
 use crate::frame::Request;
-use crate::key_name;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
-use crate::verbs::Place;
+use crate::script::Budget;
+use crate::verbs::{Answer, Place};
 use crate::work::{self, Watched, Work};
 
 /// The most commands behind MULTI.
@@ -86,8 +88,8 @@ impl Session {
     /// `WATCH key …`
     pub(super) async fn watch(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
         let names = &asked.arguments[1..];
-        let keys: Vec<Key> =
-            names.iter().map(|name| key_name::key(self.peer.database, name)).collect::<Result<_, _>>()?;
+        let naming = self.peer.naming();
+        let keys: Vec<Key> = names.iter().map(|name| naming.key(name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
         work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
         // A key that is watched already keeps its first state.
@@ -100,14 +102,8 @@ impl Session {
         let portion = asked.connection.portion(&self.peer.node.room, bytes).ok_or_else(no_room)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
-        let done = self.peer.transact(asked.caller, asked.connection, &keys, |transaction, _| {
-            seen.clear();
-            for key in &new {
-                seen.push((key.clone(), Watched::look(transaction, key)?));
-            }
-            Ok(Reply::OK)
-        });
-        let done = done.await?;
+        let turns = self.peer.turns(asked.caller, asked.connection);
+        let done = self.peer.transact(turns, &keys, Look { keys: &new, seen: &mut seen }).await?;
         self.pending.watched.extend(seen);
         self.pending.portions.push(portion);
         Ok(done)
@@ -126,28 +122,55 @@ impl Session {
             Work::read(&request.arguments, self.peer.from(asked.caller, Place::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
+        let _scripts = self.peer.room_for_scripts(asked.connection, &works)?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
-        self.peer
-            .transact(asked.caller, asked.connection, &keys, |transaction, budget| {
-                for (key, seen) in &watched {
-                    if Watched::look(transaction, key)? != *seen {
-                        return Ok(Reply::NullArray);
-                    }
-                }
-                let replies = works.iter().map(|work| work.run(transaction, budget));
-                Ok(Reply::Array(replies.collect::<Result<_, _>>().map_err(|refused| failed(&refused))?))
-            })
-            .await
+        let turns = self.peer.turns(asked.caller, asked.connection);
+        self.peer.transact(turns, &keys, All { watched: &watched, works: &works }).await
+    }
+}
+
+/// `WATCH`
+struct Look<'a> {
+    keys: &'a BTreeSet<Key>,
+    seen: &'a mut Vec<(Key, Watched)>,
+}
+
+impl Act for Look<'_> {
+    async fn act(&mut self, keys: &mut Transaction, _: &mut Budget, _: &mut OwnTurns<'_>) -> Answer {
+        self.seen.clear();
+        for key in self.keys {
+            self.seen.push((key.clone(), Watched::look(keys, key)?));
+        }
+        Ok(Reply::OK)
+    }
+}
+
+/// `EXEC`
+struct All<'a> {
+    watched: &'a [(Key, Watched)],
+    works: &'a [Work],
+}
+
+impl Act for All<'_> {
+    async fn act(&mut self, keys: &mut Transaction, budget: &mut Budget, turns: &mut OwnTurns<'_>) -> Answer {
+        for (key, seen) in self.watched {
+            if Watched::look(keys, key)? != *seen {
+                return Ok(Reply::NullArray);
+            }
+        }
+        let mut replies = Vec::with_capacity(self.works.len());
+        for work in self.works {
+            replies.push(work.run(keys, budget, turns).await.map_err(failed)?);
+        }
+        Ok(Reply::Array(replies))
     }
 }
 
 /// The error of EXEC after one command has failed. Redis would have done the other commands.
-fn failed(refused: &Refused) -> Refused {
-    Refused::new(
-        refused.kind(),
-        format!("EXECABORT ringfence: nothing was done, because one command failed: {}", refused.text()),
-    )
+fn failed(refused: Refused) -> Refused {
+    refused
+        .reworded(|text| format!("EXECABORT ringfence: nothing was done, because one command failed: {text}"))
 }
 
 fn no_room() -> Refused {

@@ -1,17 +1,18 @@
 //! Runs commands and scripts, all or nothing.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
-use ringfence_http::Connection;
-use ringfence_service::{Caller, Keys, Transaction};
+use ringfence_http::{Connection, Portion};
+use ringfence_service::{Caller, Keys, Steps, Transaction};
 
 use super::{Done, Peer, Session};
 use crate::measure;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::response::Encoded;
-use crate::script::Budget;
+use crate::script::{Budget, Halt, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{Answer, Place};
 use crate::work::{self, Work};
@@ -24,51 +25,145 @@ impl Peer {
         connection: &Arc<Connection>,
         work: &Work,
     ) -> Result<Done, Refused> {
+        let _scripts = self.room_for_scripts(connection, [work])?;
+        let mut turns = self.turns(caller, connection);
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
-            let answer = work.run(&mut nothing, &mut budget);
-            self.charge(caller, &budget, &mut 0);
+            let answer = work.run(&mut nothing, &mut budget, &mut turns).await;
+            turns.charge(&budget);
             return answer.map(Done::Reply);
         }
-        let keys = work::keys_of(work.keys())?;
-        self.transact(caller, connection, &keys, |transaction, budget| work.run(transaction, budget)).await
+        self.transact(turns, &work::keys_of(work.keys())?, work).await
     }
 
-    /// Runs `run` on a copy of `keys`, again if they have changed, and makes its changes.
+    /// Does `act` on a copy of `keys`, again if they have changed, and makes its changes.
     pub(super) async fn transact(
         &self,
-        caller: &Caller,
-        connection: &Arc<Connection>,
+        turns: OwnTurns<'_>,
         keys: &Keys,
-        mut run: impl FnMut(&mut Transaction, &mut Budget) -> Answer + Send,
+        act: impl Act,
     ) -> Result<Done, Refused> {
-        let (mut budget, mut runs, mut charged) = (Budget::of_request(), 0, 0);
-        let transacted = self.node.service.transact(caller, keys, self.name.as_ref(), |transaction| {
-            runs += 1;
-            let reply = run(transaction, &mut budget);
-            self.charge(caller, &budget, &mut charged);
-            if transaction.needs_client() && connection.is_gone() {
-                let text =
-                    "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";
-                return Err(Err(Refused::new(Kind::Gone, text)));
-            }
-            // A reply that is too long must fail before anything is proposed.
-            match reply.and_then(|reply| Encoded::of(&reply, self.protocol, connection)) {
-                Ok(encoded) => Ok(Ok(encoded)),
-                Err(refused) => Err(Err(refused)),
-            }
-        });
-        let transacted = transacted.await?;
-        measure::reran(runs - 1);
+        let mut doing = Doing { act, turns, budget: Budget::of_request(), runs: 0 };
+        let caller = doing.turns.caller;
+        let transacted =
+            self.node.service.transact_in_turns(caller, keys, self.name.as_ref(), &mut doing).await?;
+        measure::reran(doing.runs - 1);
         transacted.transpose().map(Done::Transacted)
     }
 
-    /// Counts what the scripts of a request have cost as further requests, but for those that were `charged` before.
-    fn charge(&self, caller: &Caller, budget: &Budget, charged: &mut usize) {
-        let spent = budget.spent_requests();
-        self.node.service.count_done(caller, spent - *charged);
-        *charged = spent;
+    /// Room for the scripts of a request, until it is answered. Small ones take none.
+    pub(super) fn room_for_scripts<'a>(
+        &self,
+        connection: &Connection,
+        works: impl IntoIterator<Item = &'a Work>,
+    ) -> Result<Option<Portion>, Refused> {
+        let bytes = works.into_iter().map(Work::script_bytes).sum();
+        if bytes <= work::LARGE {
+            return Ok(None);
+        }
+        connection.portion(&self.node.room, bytes).ok_or_else(no_room).map(Some)
     }
+
+    /// The turns of a request.
+    pub(super) fn turns<'a>(&'a self, caller: &'a Caller, connection: &'a Arc<Connection>) -> OwnTurns<'a> {
+        OwnTurns { peer: self, caller, connection, charged: 0, memory: None }
+    }
+}
+
+/// What a request does with the keys that it names.
+pub(super) trait Act: Send {
+    /// Does it on a copy of the keys.
+    fn act(
+        &mut self,
+        keys: &mut Transaction,
+        budget: &mut Budget,
+        turns: &mut OwnTurns<'_>,
+    ) -> impl Future<Output = Answer> + Send;
+}
+
+impl Act for &Work {
+    async fn act(&mut self, keys: &mut Transaction, budget: &mut Budget, turns: &mut OwnTurns<'_>) -> Answer {
+        self.run(keys, budget, turns).await
+    }
+}
+
+/// A request that is being done.
+struct Doing<'a, A> {
+    act: A,
+    turns: OwnTurns<'a>,
+    budget: Budget,
+    runs: u64,
+}
+
+impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
+    async fn run(
+        &mut self,
+        keys: &mut Transaction,
+    ) -> Result<Result<Encoded, Refused>, Result<Encoded, Refused>> {
+        let Self { act, turns, budget, runs } = self;
+        *runs += 1;
+        let OwnTurns { peer, .. } = turns;
+        keys.tell(|lease| {
+            peer.node.service.number_of(lease) == Some(peer.last_acquired.load(Ordering::Relaxed))
+        });
+        let reply = act.act(keys, budget, turns).await;
+        turns.charge(budget);
+        turns.memory = None;
+        let OwnTurns { peer, connection, .. } = turns;
+        if keys.needs_client() && connection.is_gone() {
+            let text = "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";
+            return Err(Err(Refused::new(Kind::Gone, text)));
+        }
+        let reply = reply.and_then(|reply| match keys.endless() {
+            Some(key) => Err(Refused::unsupported(&format!(
+                "a lock needs a time after which it ends, and {key} is left without one: use SET with PX or EX, or PEXPIRE after it"
+            ))),
+            None => Ok(reply),
+        });
+        // A reply that is too long must fail before anything is proposed.
+        match reply.and_then(|reply| Encoded::of(&reply, peer.protocol, connection)) {
+            Ok(encoded) => Ok(Ok(encoded)),
+            Err(refused) => Err(Err(refused)),
+        }
+    }
+}
+
+/// The turns in which the scripts of a request run.
+pub(super) struct OwnTurns<'a> {
+    peer: &'a Peer,
+    caller: &'a Caller,
+    connection: &'a Arc<Connection>,
+    /// The requests that were counted for what the scripts have cost.
+    charged: usize,
+    /// What the scripts keep while they wait for a turn.
+    memory: Option<Portion>,
+}
+
+impl OwnTurns<'_> {
+    /// Counts what the scripts have cost as further requests.
+    fn charge(&mut self, budget: &Budget) {
+        let spent = budget.spent_requests();
+        self.peer.node.service.count_done(self.caller, spent - self.charged);
+        self.charged = spent;
+    }
+}
+
+impl Turns for OwnTurns<'_> {
+    async fn next(&mut self, budget: &Budget) -> Result<(), Halt> {
+        self.charge(budget);
+        self.memory = None;
+        self.memory = self.connection.portion(&self.peer.node.room, budget.taken_bytes());
+        if self.memory.is_none() {
+            return Err(Halt::Refused(Box::new(no_room())));
+        }
+        self.connection.next_turn().await;
+        Ok(())
+    }
+}
+
+fn no_room() -> Refused {
+    let text = "ERR ringfence: this node has no room for more scripts that are large or take long";
+    Refused::new(Kind::Overloaded, text)
 }
 
 impl Session {

@@ -25,6 +25,20 @@ pub(super) fn del(words: &Words) -> Result<Verb, Refused> {
     }))
 }
 
+/// `GETDEL key`
+pub(super) fn getdel(words: &Words) -> Result<Verb, Refused> {
+    let key = words.key(0)?;
+    Ok(Verb::new([key.clone()], move |transaction| {
+        let value = match transaction.see(&key)? {
+            Seen::Free => return Ok(Reply::Null),
+            Seen::Own(value) => Reply::bulk(value.as_bytes().to_vec()),
+            Seen::Taken => return Err(CannotDo::Taken.into()),
+        };
+        transaction.end(&key)?;
+        Ok(value)
+    }))
+}
+
 /// `DELEX key [IFEQ value]`
 pub(super) fn delex(words: &Words) -> Result<Verb, Refused> {
     match words.arguments.len() {

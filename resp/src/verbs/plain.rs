@@ -23,7 +23,7 @@ pub(super) fn echo(words: &Words) -> Result<Verb, Refused> {
 
 /// `SELECT database`, in a script: that of the connection.
 pub(super) fn select(words: &Words) -> Result<Verb, Refused> {
-    if integer(&words.arguments[0]) != Some(words.database.into()) {
+    if integer(&words.arguments[0]) != Some(words.naming.database.into()) {
         return Err(Refused::unsupported(
             "a script uses the database of its connection, and cannot select another",
         ));

@@ -95,15 +95,19 @@ fn time_left(words: &Words, unit: Unit) -> Result<Verb, Refused> {
         Ok(Reply::Integer(match unit {
             Unit::Milliseconds => ms,
             // Redis rounds, too.
-            Unit::Seconds => (ms + 500) / 1_000,
+            Unit::Seconds if ms >= 0 => (ms + 500) / 1_000,
+            Unit::Seconds => ms,
         }))
     }))
 }
 
-/// The time until the lock ends, or `None` if the key is free. If the time is unknown, it is short, so that the client looks again soon: -1
-/// would mean that the lock never ends.
-fn time_left_ms(transaction: &mut Transaction, key: &Key) -> Result<Option<i64>, Refused> {
+/// The time until the lock ends, or `None` if the key is free. -1: this request has not given it a time yet. If the time is unknown, it is
+/// short, so that the client looks again soon.
+pub(super) fn time_left_ms(transaction: &mut Transaction, key: &Key) -> Result<Option<i64>, Refused> {
     let known = transaction.time_left_ms(key)?;
+    if transaction.is_endless(key) {
+        return Ok(Some(-1));
+    }
     Ok(match (known, transaction.see(key)?) {
         (_, Seen::Free) => None,
         (Some(ms), _) => Some(i64::try_from(ms).unwrap_or(i64::MAX)),

@@ -4,7 +4,7 @@ use crate::refused::{Kind, Refused};
 const REASONS: &[(&str, &str)] = &[
     (
         "a lock needs a time after which it ends: use SET with NX, XX or IFEQ, and PX or EX",
-        "setnx persist getset mset msetnx append incr incrby decr decrby getex setrange",
+        "getset mset msetnx append incr incrby decr decrby setrange",
     ),
     (
         "no wall clock decides about locks: use times from now",
@@ -29,7 +29,7 @@ const REASONS: &[(&str, &str)] = &[
          spop hscan sscan zscan hincrbyfloat zadd zrem zrange zrangebyscore zremrangebyscore zremrangebyrank zscore zrank zrevrank zrevrange zrevrangebyscore zinter zunion zdiff zcard zincrby zcount llen lrange \
          lindex lset ltrim linsert lpos lpop rpop lrem lpushx rpushx xadd xdel xinfo xgroup xack xtrim strlen getbit setbit bitpos bitcount bitop bitfield geoadd geopos geosearch pfadd pfcount",
     ),
-    ("use GET, DEL, DELEX and EXISTS", "getdel touch"),
+    ("use GET, DEL, DELEX and EXISTS", "touch"),
     ("functions are not kept: use EVAL", "function fcall fcall_ro"),
     ("use WAIT: what is answered is on the disks of a majority", "waitaof"),
 ];
@@ -39,12 +39,19 @@ const QUOTED: usize = 32;
 
 /// The error for a command that is refused or unknown.
 pub(super) fn unknown(name: &[u8]) -> Refused {
-    let is_named = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
-    if let Some((why, _)) = REASONS.iter().find(|(_, names)| names.split_whitespace().any(is_named)) {
-        return Refused::unsupported(why);
+    if let Some((name, why)) = reason(name) {
+        return Refused::unsupported(&format!("{}: {why}", name.to_uppercase()));
     }
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"._-|".contains(byte);
     let quoted: Vec<u8> = name.iter().copied().take_while(is_plain).take(QUOTED).collect();
     let quoted = String::from_utf8_lossy(&quoted);
     Refused::new(Kind::Unknown, format!("ERR unknown command '{quoted}'"))
+}
+
+/// The name of a command that is refused, as metrics have it, and the reason.
+pub(super) fn reason(name: &[u8]) -> Option<(&'static str, &'static str)> {
+    REASONS.iter().find_map(|(why, names)| {
+        let named = names.split_whitespace().find(|known| known.as_bytes().eq_ignore_ascii_case(name));
+        named.map(|name| (name, *why))
+    })
 }

@@ -37,7 +37,7 @@ impl Signals {
                 self.0.extend(keys.iter().map(|key| (key.clone(), false)));
                 None
             }
-            "set" | "setex" | "psetex" => {
+            "set" | "setex" | "psetex" | "setnx" => {
                 self.0.retain(|key, _| !keys.contains(key));
                 None
             }

@@ -4,6 +4,8 @@ use ringfence_wire::{LeaseId, Token};
 use super::read::HELD;
 use super::*;
 
+const NAMING: Naming = Naming { database: 0, rules: ringfence_lease::NAMES };
+
 /// `free`, `own` with the value `v` and the token 7, `taken`, and `waited`, which has a waiter.
 fn transaction() -> Transaction {
     let own = Found::Own {
@@ -30,7 +32,7 @@ fn run(line: &str, place: Place) -> (String, String) {
     let replies = line.split("; ").map(|command| {
         let arguments: Vec<Bytes> =
             command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-        match Verb::read(&arguments, place, 0).and_then(|verb| verb.run(&mut transaction)) {
+        match Verb::read(&arguments, place, NAMING).and_then(|verb| verb.run(&mut transaction)) {
             Ok(reply) => shown(&reply),
             Err(refused) => format!("-{}", refused.text()),
         }
@@ -121,6 +123,38 @@ fn each_command_answers_and_changes_what_it_says() {
 }
 
 #[test]
+fn times_are_set_under_conditions_kept_and_set_by_what_reads() {
+    for (line, reply, changes) in [
+        (
+            "PEXPIRE own 9000 NX; PEXPIRE free 9000 XX; PEXPIRE own 9000 LT; PEXPIRE own 5000 GT",
+            ":0; :0; :0; :0",
+            "",
+        ),
+        ("PEXPIRE own 9000 gt", ":1", "expire own 7 9000"),
+        ("EXPIRE own 5 LT XX", ":1", "expire own 7 5000"),
+        ("PEXPIRE own 0 GT; PEXPIRE own 0 LT", ":0; :1", "end own 7"),
+        ("PEXPIRE own 1 NX XX", "-ERR NX and XX, GT or LT options at the same time are not compatible", ""),
+        ("PEXPIRE own 1 GT LT", "-ERR GT and LT options at the same time are not compatible", ""),
+        ("PEXPIRE own 1 x", "-ERR Unsupported option x", ""),
+        ("PEXPIRE taken 9000 GT", TAKEN, ""),
+        ("SET own v XX KEEPTTL", "+OK", ""),
+        ("SET own w XX KEEPTTL", "+OK", "end own 7; acquire own w 5400"),
+        ("SET own w IFEQ v KEEPTTL", "+OK", "end own 7; acquire own w 5400"),
+        ("SET free w XX KEEPTTL", "nil", ""),
+        ("SET taken w XX KEEPTTL", TAKEN, ""),
+        ("SET own w XX KEEPTTL PX 5", "-ERR syntax error", ""),
+        ("GETEX own; GETEX free PX 1000; GETEX taken", "v; nil; ringfence:held-by-another", ""),
+        ("GETEX own PX 1000", "v", "expire own 7 1000"),
+        ("GETEX own EX 0", "-ERR invalid expire time in 'getex' command", ""),
+        ("GETEX taken PX 1000", TAKEN, ""),
+        ("GETDEL own; GETDEL own; GETDEL free", "v; nil; nil", "end own 7"),
+        ("GETDEL taken", TAKEN, ""),
+    ] {
+        assert_eq!(run(line, Place::Alone), (reply.to_owned(), changes.to_owned()), "{line}");
+    }
+}
+
+#[test]
 fn commands_of_one_request_see_what_those_before_them_left() {
     for (line, replies, changes) in [
         ("SET free w NX PX 1000; SET free x NX PX 1000; GET free", "+OK; nil; w", "acquire free w 1000"),
@@ -128,6 +162,23 @@ fn commands_of_one_request_see_what_those_before_them_left() {
         ("SET free w NX PX 1000; DEL free; EXISTS free", "+OK; :1; :0", ""),
         ("PEXPIRE own 900; PTTL own; DEL own; PTTL own", ":1; :900; :1; :-2", "end own 7"),
         ("SET own w XX PX 1000; SET own w IFEQ w PX 900", "+OK; +OK", "end own 7; acquire own w 900"),
+        // What the transaction leaves has a time.
+        ("SETNX free w; PTTL free; TTL free; PEXPIRE free 900 NX", ":1; :-1; :-1; :1", "acquire free w 900"),
+        ("SETNX own w; SETNX taken w", ":0; :0", ""),
+        ("SET free w NX; PEXPIRE free 900 GT; PEXPIRE free 900 XX", "+OK; :0; :0", ""),
+        ("SET free w NX; EXPIRE free 9 LT", "+OK; :1", "acquire free w 9000"),
+        ("SET own v XX; PEXPIRE own 900", "+OK; :1", "expire own 7 900"),
+        (
+            "SET own w XX; SET own x XX KEEPTTL; GETEX own PX 900",
+            "+OK; +OK; x",
+            "end own 7; acquire own x 900",
+        ),
+        ("SETNX free w; DEL free", ":1; :1", ""),
+        (
+            "PERSIST free; PERSIST own; PERSIST own; PTTL own; PEXPIRE own 900",
+            ":0; :1; :0; :-1; :1",
+            "expire own 7 900",
+        ),
         // The same value, but a new lease with a new token.
         ("DEL own; SET own v NX PX 1000", ":1; +OK", "end own 7; acquire own v 1000"),
     ] {
@@ -149,7 +200,7 @@ fn scripts_may_set_without_a_condition_and_wake_nobody() {
         let refused = Verb::read(
             &line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect::<Vec<_>>(),
             Place::Alone,
-            0,
+            NAMING,
         );
         assert!(refused.is_err(), "{line} alone");
     }
@@ -184,7 +235,7 @@ fn what_was_read_becomes_a_condition() {
         for command in line.split("; ") {
             let arguments: Vec<Bytes> =
                 command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-            Verb::read(&arguments, Place::Queued, 0).unwrap().run(&mut transaction).unwrap();
+            Verb::read(&arguments, Place::Queued, NAMING).unwrap().run(&mut transaction).unwrap();
         }
         let command = transaction.into_command(None, || (LeaseId::random(), Attachment(0))).unwrap();
         let conditions = command.conditions().iter().map(|(key, condition)| match condition {
@@ -202,7 +253,8 @@ fn arguments_are_checked_before_anything_is_done() {
     for (line, error) in [
         ("SET free w NX", "ERR ringfence: a lock needs a time"),
         ("SET free w PX 1000", "ERR ringfence: SET without NX"),
-        ("SET free w NX KEEPTTL", "ERR ringfence: SET has the options"),
+        ("SET free w NX KEEPTTL", "ERR ringfence: a lock needs a time"),
+        ("SET free w NX GET", "ERR ringfence: SET has the options"),
         ("SET free w NX PXAT 1", "ERR ringfence: no wall clock"),
         ("SET free w NX PX", "ERR syntax error"),
         ("SET free w NX XX PX 1", "ERR syntax error"),
@@ -220,15 +272,18 @@ fn arguments_are_checked_before_anything_is_done() {
         (&format!("SET free a IFEQ {long} PX 1000"), "ERR ringfence: a value has at most 1,024 bytes"),
         (&format!("DEL own {key}"), "ERR ringfence: a key has at most 512 bytes"),
         ("EXPIRE own 9223372036854775807", "ERR invalid expire time in 'expire' command"),
-        ("EXPIRE own 1 NX", "ERR ringfence: EXPIRE and PEXPIRE have no options"),
+        ("GETEX own PERSIST", "ERR ringfence: a lock needs a time"),
+        ("GETEX own PXAT 1", "ERR ringfence: no wall clock"),
+        ("GETEX own PX", "ERR syntax error"),
         ("PEXPIRE own 1.5", "ERR value is not an integer or out of range"),
         ("DELEX own IFNE v", "ERR ringfence: DELEX has the option IFEQ"),
         ("DELEX own FOO v", "ERR syntax error"),
         ("DELEX own IFEQ", "ERR syntax error"),
         ("SETNX free w", "ERR ringfence: a lock needs a time"),
-        ("TIME", "ERR ringfence: no wall clock"),
-        ("BLPOP a 0", "ERR ringfence: nothing is sent to those who wait"),
-        ("HSET a b c", "ERR ringfence: a lock is a string"),
+        ("PERSIST own", "ERR ringfence: a lock needs a time"),
+        ("TIME", "ERR ringfence: TIME: no wall clock"),
+        ("BLPOP a 0", "ERR ringfence: BLPOP: nothing is sent to those who wait"),
+        ("HSET a b c", "ERR ringfence: HSET: a lock is a string"),
         ("FOO", "ERR unknown command 'FOO'"),
         ("F\r\n+OK", "ERR unknown command 'F'"),
     ] {
@@ -243,7 +298,7 @@ fn scripts_that_may_change_nothing_read_only() {
     let read = |line: &str| {
         let arguments: Vec<Bytes> =
             line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-        Verb::read_only(&arguments, 0).map_err(|refused| refused.text().to_owned())
+        Verb::read_only(&arguments, NAMING).map_err(|refused| refused.text().to_owned())
     };
     assert!(read("GET own").is_ok() && read("PTTL own").is_ok());
     for line in ["DEL own", "set free w px 100", "PEXPIRE own 1", "PUBLISH a b"] {

@@ -3,7 +3,7 @@ use ringfence_lease::Value;
 use ringfence_wire::{Key, MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
 use crate::frame::integer;
-use crate::key_name;
+use crate::key_name::Naming;
 use crate::refused::Refused;
 
 /// The place of a command.
@@ -24,7 +24,7 @@ pub(super) struct Words<'a> {
     /// Without the name.
     pub(super) arguments: &'a [Bytes],
     pub(super) place: Place,
-    pub(super) database: u16,
+    pub(super) naming: Naming,
 }
 
 /// The unit of a time.
@@ -37,7 +37,7 @@ pub(super) enum Unit {
 impl Words<'_> {
     /// The argument number `at` as a key.
     pub(super) fn key(&self, at: usize) -> Result<Key, Refused> {
-        key_name::key(self.database, &self.arguments[at])
+        self.naming.key(&self.arguments[at])
     }
 
     /// All arguments as keys.

@@ -8,7 +8,7 @@ use crate::client::{PATIENCE, line};
 use crate::node::Node;
 
 /// An acquire of `key` over another protocol.
-fn request(key: &str) -> AcquireRequest {
+pub(crate) fn request(key: &str) -> AcquireRequest {
     AcquireRequest {
         keys: vec![WantedKey { key: Key::new(key).unwrap(), mode: Mode::Exclusive }],
         ttl_ms: Ttl::default(),

@@ -6,6 +6,7 @@ mod client;
 mod connection;
 mod hostile;
 mod locks;
+mod names;
 mod node;
 mod redis;
 mod scripts;

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use ringfence_access::Watched;
 use ringfence_http::{Connections, Threads, serve_dialogs};
+use ringfence_lease::SUPPORTED;
 use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_resp::Resp;
 use ringfence_service::{Caller, Options, Proof, Service};
 use ringfence_tls::Reload;
-use ringfence_wire::{Key, Revision};
+use ringfence_wire::{Key, Revision, RulesRange};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -37,8 +38,17 @@ impl Node {
         Self::start_with(None).await
     }
 
+    /// A cluster of one node, whose program supports no newer rules of the table.
+    pub(crate) async fn start_under(newest: u8) -> Self {
+        Self::start_of(None, RulesRange { newest, ..SUPPORTED }).await
+    }
+
     /// A cluster of one node with access rules.
     pub(crate) async fn start_with(rules: Option<&str>) -> Self {
+        Self::start_of(rules, SUPPORTED).await
+    }
+
+    async fn start_of(access: Option<&str>, rules: RulesRange) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let settings = Settings {
             id: 1,
@@ -54,13 +64,13 @@ impl Node {
             elders: None,
             random: Random::system(),
             quartz: Quartz::none(),
-            rules: ringfence_lease::SUPPORTED,
+            rules,
             since: ringfence_lease::Command::since,
             storage: Arc::new(System),
         };
         let node = RaftNode::start(settings).await.unwrap();
         let (draining, is_draining) = watch::channel(false);
-        let access = rules.map(|rules| {
+        let access = access.map(|rules| {
             let file = data.path().join(RULES);
             std::fs::write(&file, rules).unwrap();
             Arc::new(Watched::load(file).unwrap())

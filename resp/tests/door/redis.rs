@@ -15,6 +15,11 @@ const SCRIPTS: &[&str] = &[
     "if redis.call('exists', KEYS[1]) == 1 then return {redis.call('get', KEYS[1])} end return redis.call('set', KEYS[1], ARGV[1], 'PX', 400000)",
     "return redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', '500000')",
     "local old = redis.call('get', KEYS[1]) redis.call('set', KEYS[1], ARGV[1], 'px', 300000) return old",
+    "if redis.call('setnx', KEYS[1], ARGV[1]) == 1 then redis.call('pexpire', KEYS[1], 500000) return redis.call('pttl', KEYS[1]) > 0 end return 0",
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('getdel', KEYS[1]) else return 0 end",
+    "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('set', KEYS[1], ARGV[1], 'XX', 'KEEPTTL') else return 0 end",
+    "if redis.call('set', KEYS[1], ARGV[1], 'NX') then redis.call('expire', KEYS[1], 500) return 'new' end return redis.call('getex', KEYS[1], 'PX', 400000)",
+    "local few = redis.pcall('get') local no = redis.pcall('pexpire', KEYS[1], 'x') return {few.err, no.err, redis.call('exists', KEYS[1])}",
     "return {redis.call('type', KEYS[1]), redis.call('exists', KEYS[1], KEYS[1]), redis.call('ttl', KEYS[1]) > 0}",
 ];
 
@@ -35,6 +40,12 @@ fn command() -> impl Strategy<Value = Vec<String>> {
         1 => key().prop_map(|key| format!("TTL {key}")),
         2 => (key(), prop::sample::select(vec!["600000", "0", "-1"]))
             .prop_map(|(key, ms)| format!("PEXPIRE {key} {ms}")),
+        3 => (key(), prop::sample::select(vec!["600000 NX", "600000 XX", "900000 GT", "1000 GT", "100000 LT", "900000 LT", "450000 XX LT", "0 LT", "-5 GT"]))
+            .prop_map(|(key, rest)| format!("PEXPIRE {key} {rest}")),
+        1 => key().prop_map(|key| format!("GETDEL {key}")),
+        1 => (key(), prop::sample::select(vec!["", " PX 500000", " EX 500"]))
+            .prop_map(|(key, rest)| format!("GETEX {key}{rest}")),
+        2 => (key(), value()).prop_map(|(key, value)| format!("SET {key} {value} XX KEEPTTL")),
         1 => (key(), prop::sample::select(vec!["600", "0"]))
             .prop_map(|(key, seconds)| format!("EXPIRE {key} {seconds}")),
     ];
@@ -59,6 +70,15 @@ fn other_command() -> impl Strategy<Value = Vec<String>> {
         "PEXPIRE k1 01",
         "PEXPIRE k1",
         "EXPIRE k1 9223372036854775807",
+        "PEXPIRE k1 1000 NX GT",
+        "PEXPIRE k1 1000 GT LT",
+        "PEXPIRE k1 1000 SOON",
+        "PEXPIRE k1 x NX",
+        "SET k1 v1 XX KEEPTTL PX 5",
+        "GETEX k1 PX",
+        "GETEX k1 EX 5 PX 5",
+        "GETDEL",
+        "CLIENT NO-EVICT ON",
         "GET",
         "GET a b",
         "DEL",
@@ -124,6 +144,10 @@ async fn the_replies_are_those_of_redis() {
         if round % 3 > 0 {
             for command in draw(prop_oneof![4 => command(), 1 => other_command()].boxed()) {
                 both(&mut here, &mut there, &command).await;
+                // A watch sees no extension here.
+                if ["PEXPIRE", "EXPIRE", "GETEX", "EVAL", "SET", "set"].contains(&command[0].as_str()) {
+                    both(&mut here, &mut there, &["UNWATCH".to_owned()]).await;
+                }
             }
             continue;
         }

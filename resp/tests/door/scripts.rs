@@ -46,6 +46,42 @@ async fn scripts_acquire_extend_and_release() {
     assert_eq!(client.call("EXISTS a b c signal").await, ":1");
 }
 
+/// They run in turns, and others go on between these.
+#[tokio::test]
+async fn of_long_scripts_that_want_a_free_key_one_gets_it() {
+    let node = Node::start().await;
+    let script = "local is_free = not redis.call('get', KEYS[1]) \
+                  for i = 1, 10000 do local x = i end \
+                  return is_free and redis.call('set', KEYS[1], ARGV[1], 'PX', 60000) or 'taken'";
+    let mut clients = Vec::new();
+    for number in 0..8 {
+        let mut client = node.client().await;
+        client.send(&array(&["EVAL", script, "1", "a", &number.to_string()])).await;
+        clients.push(client);
+    }
+    let mut replies = Vec::new();
+    for client in &mut clients {
+        replies.push(client.receive().await);
+    }
+    let winner = replies.iter().position(|reply| reply == "+OK").unwrap();
+    assert_eq!(replies.iter().filter(|reply| *reply == "taken").count(), 7, "{replies:?}");
+    assert_eq!(clients[0].call("GET a").await, winner.to_string());
+}
+
+/// A text that cannot be compiled is never remembered, and was once counted by its bytes alone.
+#[tokio::test]
+async fn compiling_counts_by_the_length_of_the_text() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 20 }";
+    let node = Node::start_with(Some(rules)).await;
+    let mut client = node.client().await;
+    let wrong = "local x = 1 ".repeat(5_000) + "!";
+    let refused = eval(&mut client, &wrong, 0, &[]).await;
+    assert!(refused.contains("Error compiling script"), "{refused}");
+    let late = client.call("PING").await;
+    assert!(late.contains("requests per second"), "{late}");
+}
+
 #[tokio::test]
 async fn scripts_are_known_by_their_digests() {
     let node = Node::start().await;
@@ -124,9 +160,9 @@ async fn a_script_cannot_catch_a_refusal() {
     let mut client = node.client().await;
     client.call("SET own v NX PX 60000").await;
     for (call, reply) in [
-        ("'set', KEYS[1], 'w', 'px', 'soon'", "-ERR value is not an integer"),
-        ("'hincrby', KEYS[1], 'w', 1", "-ERR ringfence: a lock is a string"),
-        ("'foo'", "-ERR unknown command 'foo'"),
+        ("'set', KEYS[1], 'w', 'px', '99999999'", "-ERR ringfence: a lock lives for at most 24 hours"),
+        ("'hinc' .. 'rby', KEYS[1], 'w', 1", "-ERR ringfence: HINCRBY: a lock is a string"),
+        ("'fo' .. 'o'", "-ERR unknown command 'foo'"),
         ("'select', 1", "-ERR ringfence: a script uses the database of its connection"),
     ] {
         let text = format!("redis.call('del', KEYS[1]) local failed = redis.pcall({call}) return 1");
@@ -198,4 +234,103 @@ async fn an_error_of_any_length_is_a_reply() {
         assert!(reply.starts_with('-') && reply.len() < 2_000, "{} bytes: {reply:.99}", reply.len());
         assert_eq!(client.call("PING").await, "+PONG");
     }
+}
+
+/// A library's release once was refused only when the holder sent it, and the lock stayed for its time.
+#[tokio::test]
+async fn a_script_that_calls_what_is_refused_is_refused_when_it_is_loaded() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    for (call, named) in [
+        ("redis.call('INCR', KEYS[1])", "INCR: a lock needs a time"),
+        ("redis.pcall('time')", "TIME: no wall clock"),
+        ("redis.call'TIME'", "TIME: no wall clock"),
+        ("local x = redis.call( 'hget' , KEYS[1], 'a')", "HGET: a lock is a string"),
+        ("redis.call('nothing')", "unknown command 'nothing'"),
+    ] {
+        let script =
+            format!("if redis.call('get', KEYS[1]) == ARGV[1] then\n {call} return 1 else return 0 end");
+        let reply = client.command(&["SCRIPT", "LOAD", &script]).await;
+        let expected = "-ERR Error compiling script (new function): user_script:2: ";
+        assert!(reply.starts_with(expected) && reply.contains(named), "{reply}");
+        assert!(reply.contains("(script ") && reply.len() > 60, "{reply}");
+        let reply = eval(&mut client, &script, 1, &["free", "v"]).await;
+        assert!(reply.contains(named), "{reply}");
+    }
+    // What is made at run time, or is no command, is not known yet.
+    for script in [
+        "return redis.call('ge' .. 't', KEYS[1])",
+        "local f = redis.call return f('get', KEYS[1])",
+        "local t = {call = tostring} return t.call('time')",
+        "return redis.call(ARGV[1] or 'time', KEYS[1])",
+        "return redis.call('get', KEYS[1])",
+    ] {
+        assert!(!eval(&mut client, script, 1, &["free", "get"]).await.starts_with('-'), "{script}");
+    }
+}
+
+/// Redis names the script and the line.
+#[tokio::test]
+async fn a_refusal_of_a_run_names_the_command_the_line_and_the_script() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let script = "local name = 'inc' .. 'r'\nreturn redis.call(name, KEYS[1])";
+    let digest = client.command(&["SCRIPT", "LOAD", script]).await;
+    let place = format!("(INCR, user_script:2, script {digest})");
+    let reply = eval(&mut client, script, 1, &["a"]).await;
+    assert!(
+        reply.starts_with("-ERR ringfence: INCR: a lock needs a time") && reply.ends_with(&place),
+        "{reply}"
+    );
+    client.call("MULTI").await;
+    client.command(&["EVALSHA", &digest, "1", "a"]).await;
+    let reply = client.call("EXEC").await;
+    assert!(reply.starts_with("-EXECABORT") && reply.ends_with(&place), "{reply}");
+    let other = eval(&mut client, "return redis.call('get', ARGV[1])", 1, &["a", "b"]).await;
+    assert!(other.contains("b is not one of them (GET, user_script:1, script "), "{other}");
+}
+
+/// Libraries acquire so: SETNX first, then a time.
+#[tokio::test]
+async fn a_lock_needs_a_time_when_its_transaction_ends_and_not_before() {
+    let node = Node::start().await;
+    let mut client = node.client().await;
+    let acquire = "if redis.call('setnx', KEYS[1], ARGV[1]) == 1 then return redis.call('pexpire', KEYS[1], 60000) end return 0";
+    assert_eq!(eval(&mut client, acquire, 1, &["a", "v"]).await, ":1");
+    assert_eq!(eval(&mut client, acquire, 1, &["a", "w"]).await, ":0");
+    for (first, second, replies) in [
+        ("SETNX b v", "PEXPIRE b 60000", "[:1, :1]"),
+        ("SET c v NX", "EXPIRE c 60", "[+OK, :1]"),
+        ("SETNX b w", "PTTL nothing", "[:0, :-2]"),
+    ] {
+        client.call("MULTI").await;
+        assert_eq!(client.call(first).await, "+QUEUED");
+        assert_eq!(client.call(second).await, "+QUEUED");
+        assert_eq!(client.call("EXEC").await, replies);
+    }
+    let left: i64 = client.call("PTTL b").await[1..].parse().unwrap();
+    assert!((1..=60_000).contains(&left), "{left}");
+    // A branch that is not taken is none.
+    let renew = "if ARGV[2] ~= '-1' then return redis.call('expire', KEYS[1], ARGV[2]) else return redis.call('persist', KEYS[1]) end";
+    assert_eq!(eval(&mut client, renew, 1, &["b", "v", "60"]).await, ":1");
+    assert!(
+        eval(&mut client, renew, 1, &["b", "v", "-1"])
+            .await
+            .starts_with("-ERR ringfence: a lock needs a time")
+    );
+    // Without a time, nothing of it is done.
+    client.call("MULTI").await;
+    client.call("DEL a").await;
+    client.call("SETNX d v").await;
+    let reply = client.call("EXEC").await;
+    assert!(
+        reply.starts_with("-ERR ringfence: a lock needs a time") && reply.contains("d is left without"),
+        "{reply}"
+    );
+    let reply = eval(&mut client, "return redis.call('set', KEYS[1], 'v', 'nx')", 1, &["d"]).await;
+    assert!(reply.starts_with("-ERR ringfence: a lock needs a time"), "{reply}");
+    for line in ["SETNX d v", "SET d v NX", "SET d v NX KEEPTTL"] {
+        assert!(client.call(line).await.starts_with("-ERR ringfence: a lock needs a time"), "{line}");
+    }
+    assert_eq!(client.call("EXISTS a d").await, ":1");
 }

@@ -1,5 +1,6 @@
 //! Tokens go to holders of locks, and to programs that check tokens.
 
+use crate::client::line;
 use crate::node::Node;
 
 fn number(reply: &str) -> u64 {
@@ -77,4 +78,38 @@ async fn the_hash_is_for_those_who_may_read_the_key_and_scripts_have_none() {
     assert!(
         client.call("RINGFENCE.TOKEN a/b v").await.starts_with("-NOAUTH this requires the right `acquire`")
     );
+}
+
+/// How many entries the log gets while `calls` are made.
+async fn entries(node: &Node, calls: impl Future<Output = ()>) -> u64 {
+    let last = || node.service.handle().status().last_log_index.unwrap();
+    let before = last();
+    calls.await;
+    last() - before
+}
+
+/// Fencing once cost an entry more for each lock.
+#[tokio::test]
+async fn a_token_costs_no_entry_where_the_client_knows_of_the_lock() {
+    let node = Node::start().await;
+    let (mut client, mut other) = (node.client().await, node.client().await);
+    client.call("SET a v NX PX 86400000").await;
+    let token = client.call("RINGFENCE.TOKEN a v").await;
+    let asked = entries(&node, async {
+        for _ in 0..100 {
+            assert_eq!(client.call("RINGFENCE.TOKEN a v").await, token);
+            assert_eq!(other.call("RINGFENCE.TOKEN a v").await, token);
+        }
+    });
+    // Time is logged now and then.
+    assert!(asked.await < 100);
+    let in_one_packet = entries(&node, async {
+        for lock in 0..100 {
+            let lines = [format!("SET b{lock} v NX PX 86400000"), format!("RINGFENCE.TOKEN b{lock} v")];
+            client.send(&lines.map(|text| line(&text)).concat()).await;
+            assert_eq!(client.receive().await, "+OK");
+            number(&client.receive().await);
+        }
+    });
+    assert!(in_one_packet.await < 150);
 }

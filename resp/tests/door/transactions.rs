@@ -38,7 +38,7 @@ async fn if_one_command_fails_nothing_is_done() {
     let mut client = node.client().await;
     client.call("SET own v NX PX 60000").await;
     for (wrong, reply) in [
-        ("SET b w", "-ERR ringfence: a lock needs a time"),
+        ("SET b w", "-ERR ringfence: SET without NX"),
         ("FOO", "-ERR unknown command"),
         ("GET", "-ERR wrong number of arguments"),
         ("EVALSHA e0e1f9fabfc9d4800c877a703b823ac0578ff8db 0", "-NOSCRIPT"),

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_lease::Value;
-use ringfence_service::{CannotDo, Failure, Keys, Seen, Transacted, Transaction};
+use ringfence_lease::{Found, Value};
+use ringfence_service::{CannotDo, Failure, Keys, Options, Seen, Service, Transacted, Transaction};
 use ringfence_wire::{Key, Token, Ttl};
+use tokio::sync::watch;
 
 use crate::node::{Node, eventually};
 
@@ -22,10 +23,10 @@ fn ttl() -> Ttl {
 }
 
 impl Node {
-    async fn transact<R>(
+    async fn transact<R: Send>(
         &self,
         keys: &[&str],
-        run: impl FnMut(&mut Transaction) -> Result<R, R>,
+        run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
     ) -> Result<Transacted<R>, Failure> {
         let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
         self.service.transact(&self.caller, &keys, None, run).await
@@ -252,4 +253,35 @@ async fn the_time_of_a_lock_that_is_due_is_told() {
             due += usize::from(left_ms == 0);
         }
     }
+}
+
+/// Fencing once cost an entry more for each lock. Nobody takes back what its client knows.
+#[tokio::test]
+async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() {
+    let node = Node::start().await;
+    let is_untold = |name: &str| {
+        let found = node.service.handle().view(|table| table.found(None, &key(name), 0));
+        matches!(found, Found::Own { is_untold: true, .. })
+    };
+    assert!(node.set("a", "mine").await && node.set("b", "mine").await);
+    let token = node.token("a", "mine").await.unwrap();
+    assert!(is_untold("a") && is_untold("b"), "no entry has kept it");
+    // Another node, or the next start of this one.
+    let other = Options {
+        access: None,
+        mirror_timeout: None,
+        draining: watch::channel(false).1,
+        blocked: watch::channel(false).1,
+        first_attachment: 1 << 40,
+    };
+    let other = Arc::new(Service::new(node.service.handle().clone(), other));
+    let ask = |keys: &mut Transaction| Ok(keys.token(&key("a"), &value("mine")).unwrap());
+    let keys = Keys::new(vec![key("a")]).unwrap();
+    assert_eq!(sent(other.transact(&node.caller, &keys, None, ask).await), Some(token));
+    assert!(!is_untold("a") && is_untold("b"));
+    // A grant that was not sent is kept, as it would be taken back.
+    let set = |keys: &mut Transaction| Ok(keys.acquire(&key("c"), value("mine"), ttl()).is_ok());
+    let unsent = node.transact(&["c"], set).await.unwrap();
+    assert!(node.token("c", "mine").await.is_some() && !is_untold("c"));
+    drop(unsent);
 }

@@ -75,7 +75,11 @@ fn a_program_gets_no_call_that_it_does_not_read() {
     };
     let proposed = proposed_by("ann");
     assert_eq!(within(&proposed, 2), Some(Call::Propose(Vec::new())));
-    assert_eq!(within(&proposed, 3), Some(proposed));
+    assert_eq!(within(&proposed, 3), Some(proposed.clone()));
+    let of = Call::ProposeOf { asker: 5, request: Request::default() };
+    assert_eq!(within(&of, 2), Some(Call::Propose(Vec::new())));
+    assert_eq!(within(&of, 3), Some(Call::ProposeBy(Request::default())));
+    assert_eq!(within(&of, 4), Some(of));
     let difference = Call::Difference { after: 1, upto: 2 };
     assert_eq!((within(&difference, 1), within(&difference, 2)), (None, Some(difference)));
 }
@@ -86,7 +90,7 @@ fn a_program_gets_no_command_that_it_does_not_read() {
     let release = Command::Release { lease_id: LeaseId::from_u128(7).unwrap() };
     let since = |command: &Command| if matches!(command, Command::Release { .. }) { 3 } else { 1 };
     let within = |commands, newest| {
-        let call = Call::ProposeBy(Request { by: None, commands });
+        let call = Call::ProposeOf { asker: 5, request: Request { by: None, commands } };
         call.within(&Program::of_this(RulesRange { oldest: 1, newest }), since).is_some()
     };
     let both = || vec![start.clone(), release.clone()];
@@ -121,6 +125,7 @@ fn the_bytes_of_a_call_are_fixed() {
         (Call::Upgrade { to: Some(2), check: true }, vec![10, 1, 2, 1]),
         (Call::Difference { after: 1, upto: 300 }, vec![11, 1, 0xac, 2]),
         (proposed_by("ann"), vec![12, 1, 3, b'a', b'n', b'n', 1, 9, 0, 0, 0]),
+        (Call::ProposeOf { asker: 300, request: Request::default() }, vec![13, 0xac, 2, 0, 0]),
     ] {
         out.clear();
         put(&mut out, &call);
@@ -140,6 +145,7 @@ fn the_bytes_of_a_call_are_fixed() {
             vec![2, 2, 6, 0, 4, 13, 1, b'a'],
         ),
         (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
+        (Answer::Full, vec![14]),
     ] {
         out.clear();
         put(&mut out, &answer);

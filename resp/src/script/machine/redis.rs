@@ -48,7 +48,8 @@ impl Machine<'_> {
                 }
             });
         }
-        Ok(self.host.call(command, self.budget)?)
+        let line = self.line();
+        Ok(self.host.call(command, line, self.budget)?)
     }
 
     /// A table with one field.

@@ -116,9 +116,17 @@ impl Machine<'_> {
     }
 
     fn line_of(&self, frame: &Frame) -> String {
+        format!("user_script:{}: ", self.number_of_line(frame))
+    }
+
+    /// The line in which the innermost function of the script is.
+    pub(super) fn line(&self) -> u32 {
+        self.frames.last().map_or(1, |frame| self.number_of_line(frame))
+    }
+
+    fn number_of_line(&self, frame: &Frame) -> u32 {
         let lines = &self.code.functions[frame.function as usize].lines;
-        let line = lines[(frame.next as usize).saturating_sub(1).min(lines.len() - 1)];
-        format!("user_script:{line}: ")
+        lines[(frame.next as usize).saturating_sub(1).min(lines.len() - 1)].into()
     }
 
     /// The line of the function `level` calls above the built-in function, for an error message.

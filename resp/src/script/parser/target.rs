@@ -5,7 +5,7 @@ use super::scope::NOWHERE;
 use crate::script::LoadError;
 use crate::script::code::Op;
 use crate::script::lexer::{Token, shown};
-use crate::script::names::{self, Library, Meaning};
+use crate::script::names::{self, Builtin, Library, Meaning};
 
 /// An expression that can be read or called. Some can be assigned to.
 pub(super) enum Target<'t> {
@@ -98,7 +98,7 @@ impl<'t> Parser<'t> {
     }
 
     fn missing(&self, name: &str) -> LoadError {
-        LoadError { line: self.last_line, reason: format!("{name} is not supported here") }
+        LoadError::new(self.last_line, format!("{name} is not supported here"))
     }
 
     fn method(&mut self) -> Result<Target<'t>, LoadError> {
@@ -115,9 +115,14 @@ impl<'t> Parser<'t> {
     /// Compiles the arguments of a call of the function at `at`.
     fn call(&mut self, at: u16) -> Result<Target<'t>, LoadError> {
         let line = self.line;
+        let is_of_commands =
+            matches!(self.current.ops.last(), Some(Op::Builtin(Builtin::RedisCall | Builtin::RedisPcall)));
         match &mut self.token {
             Token::String(string) => {
                 let string = std::mem::take(string);
+                if is_of_commands {
+                    self.check(&string)?;
+                }
                 self.advance()?;
                 self.string(string)?;
             }
@@ -127,6 +132,13 @@ impl<'t> Parser<'t> {
             }
             _ => {
                 self.expect("(")?;
+                if is_of_commands
+                    && let Token::String(name) = &self.token
+                    && let name = name.clone()
+                    && matches!(self.peek()?, Token::Sign("," | ")"))
+                {
+                    self.check(&name)?;
+                }
                 if !self.is(")") {
                     let (_, last) = self.expressions()?;
                     self.open(last);
@@ -136,6 +148,14 @@ impl<'t> Parser<'t> {
         }
         self.current.depth = at + 1;
         Ok(Target::Call(self.emit_at(line, Op::Call { at, wanted: 1 })))
+    }
+
+    /// Checks that a command can be called.
+    fn check(&self, name: &[u8]) -> Result<(), LoadError> {
+        (self.check)(name).map_err(|refused| LoadError {
+            command: Some(name.to_vec()),
+            ..LoadError::new(self.line, refused.text().trim_start_matches("ERR "))
+        })
     }
 
     /// Pushes the value of a target.

@@ -1,16 +1,17 @@
 //! What scripts may cost, and what is refused.
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 
 use super::fake::FakeRedis;
-use super::{answer, answer_of, bytes};
+use super::{AtOnce, answer, answer_of, bytes, run};
 use crate::reply::{MAX_NESTING, Protocol, Reply, TooLong};
-use crate::script::{Budget, Halt, Host, MAX_TEXT, RunError, Script, run};
+use crate::script::{self, Budget, Halt, Host, MAX_TEXT, RunError, Script};
 
 /// The line and the reason why a text is no script.
 #[track_caller]
 fn refusal(text: &str) -> String {
-    Script::parse(text.as_bytes()).expect_err("the text is refused").to_string()
+    Script::parse(text.as_bytes(), |_| Ok(())).expect_err("the text is refused").to_string()
 }
 
 /// The fuel and the bytes that a script used, which it may exhaust.
@@ -18,7 +19,7 @@ fn cost(text: &str, argument: &[u8]) -> (u64, u64) {
     let budget = Budget::new(1_000_000, 10_000_000);
     let (fuel, memory) = budget.rest();
     let mut after = budget;
-    let script = Script::parse(text.as_bytes()).unwrap();
+    let script = Script::parse(text.as_bytes(), |_| Ok(())).unwrap();
     let arguments = [Bytes::copy_from_slice(argument)];
     let _ = run(&script, &[], &arguments, &mut FakeRedis::default(), &mut after);
     (fuel - after.rest().0, memory - after.rest().1)
@@ -47,6 +48,22 @@ fn what_only_redis_has_is_refused_by_name_and_line() {
     assert_eq!(answer(b"local cjson = {encode = tostring} return cjson.encode(1)"), "\"1\"");
 }
 
+/// A stranger's script once kept all others from their turns for 5 ms.
+#[test]
+fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
+    let turns_of = |text: &str| {
+        let (script, mut turns) = (Script::parse(text.as_bytes(), |_| Ok(())).unwrap(), AtOnce::default());
+        let (mut redis, mut budget) = (FakeRedis::default(), Budget::of_request());
+        let run = script::run(&script, &[], &[], &mut redis, &mut budget, &mut turns);
+        let result = run.now_or_never().unwrap();
+        (turns.0, result)
+    };
+    assert_eq!(turns_of("for i = 1, 500 do local x = i end return 1"), (0, Ok(Reply::Integer(1))));
+    assert_eq!(turns_of("while true do end"), (9, Err(RunError::Halted(Halt::Fuel))));
+    let caught = "return pcall(function() while true do redis.call('nothing') end end)";
+    assert!(turns_of(caught).0 <= 9);
+}
+
 #[test]
 fn texts_are_bounded() {
     for nested in ["(", "{", "not ", "- ", "2 ^ ", "f(", "t[", "function() return ", "1 .. (", "{{x = "] {
@@ -66,7 +83,7 @@ fn texts_are_bounded() {
         format!("local {} local function f() return {} end", names[..61].join(","), names[..61].join("+"));
     assert!(refusal(&uses).ends_with("uses more than 60 variables of outer functions"));
     assert!(refusal(&" ".repeat(MAX_TEXT + 1)).ends_with("is longer than 65536 bytes"));
-    assert!(Script::parse(" ".repeat(MAX_TEXT).as_bytes()).is_ok());
+    assert!(Script::parse(" ".repeat(MAX_TEXT).as_bytes(), |_| Ok(())).is_ok());
 }
 
 #[test]
@@ -74,7 +91,7 @@ fn a_script_takes_memory_by_its_length() {
     for unit in ["f()", "f''", "a=1 ", "a.b=1 ", "f{}", "do end ", "(function()end)()", "if 1 then end "] {
         for count in [100, MAX_TEXT / unit.len() - 10] {
             let text = format!("local f {}", unit.repeat(count));
-            let size = Script::parse(text.as_bytes()).unwrap().size();
+            let size = Script::parse(text.as_bytes(), |_| Ok(())).unwrap().size();
             assert!(size <= 1_024 + 20 * text.len(), "{unit}: {size} for {}", text.len());
         }
     }
@@ -177,7 +194,7 @@ fn a_halt_cannot_be_caught() {
 #[test]
 fn scripts_of_one_request_share_a_budget() {
     let text = "for i = 1, 100 do end return 1";
-    let script = Script::parse(text.as_bytes()).unwrap();
+    let script = Script::parse(text.as_bytes(), |_| Ok(())).unwrap();
     let (fuel, memory) = cost(text, b"");
     let mut budget = Budget::new(3 * fuel + fuel / 2, 4 * memory);
     let mut runs = 0;
@@ -203,7 +220,7 @@ fn a_wide_reply_is_bounded() {
 struct Odd(Reply);
 
 impl Host for Odd {
-    fn call(&mut self, _: Vec<Bytes>, _: &mut Budget) -> Result<Reply, Halt> {
+    fn call(&mut self, _: Vec<Bytes>, _: u32, _: &mut Budget) -> Result<Reply, Halt> {
         match &self.0 {
             Reply::NullArray => Err(Halt::Fuel),
             reply => Ok(reply.clone()),
@@ -212,7 +229,7 @@ impl Host for Odd {
 }
 
 fn odd(reply: Reply, text: &str) -> Result<Reply, RunError> {
-    let script = Script::parse(text.as_bytes()).unwrap();
+    let script = Script::parse(text.as_bytes(), |_| Ok(())).unwrap();
     run(&script, &[], &[], &mut Odd(reply), &mut Budget::of_request())
 }
 

@@ -15,7 +15,7 @@ pub(super) struct FakeRedis {
 }
 
 impl Host for FakeRedis {
-    fn call(&mut self, arguments: Vec<Bytes>, budget: &mut Budget) -> Result<Reply, Halt> {
+    fn call(&mut self, arguments: Vec<Bytes>, _: u32, budget: &mut Budget) -> Result<Reply, Halt> {
         budget.spend(50)?;
         self.calls += 1;
         let name = arguments[0].to_ascii_lowercase();

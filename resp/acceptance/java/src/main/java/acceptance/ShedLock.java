@@ -6,7 +6,6 @@ import static acceptance.Main.until;
 import acceptance.Main.Step;
 import java.time.Duration;
 import java.time.Instant;
-import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
 import net.javacrumbs.shedlock.core.LockConfiguration;
@@ -20,16 +19,12 @@ final class ShedLock {
 
     static List<Step> steps() {
         ShedLock shedLock = new ShedLock();
-        List<Step> steps = new ArrayList<>(List.of(
+        return List.of(
                 new Step("locksAndUnlocks", shedLock::locksAndUnlocks),
                 new Step("locksAndUnlocksAsByDefault", shedLock::locksAndUnlocksAsByDefault),
                 new Step("keepsItForAtLeast", shedLock::keepsItForAtLeast),
                 new Step("extends", shedLock::extendsIt),
-                new Step("aLateUnlockSparesTheNewerHolder", shedLock::aLateUnlockSparesTheNewerHolder)));
-        if (Main.ON_RINGFENCE) {
-            steps.add(new Step("aGrantHasALargerToken", shedLock::aGrantHasALargerToken));
-        }
-        return steps;
+                new Step("aLateUnlockSparesTheNewerHolder", shedLock::aLateUnlockSparesTheNewerHolder));
     }
 
     /** Without safe updates, which is the default, an unlock deletes the key of any holder. */
@@ -87,15 +82,5 @@ final class ShedLock {
         String newer = connection.get(key(name));
         late.unlock();
         check(newer.equals(connection.get(key(name))), "the newer holder has it");
-    }
-
-    private void aGrantHasALargerToken(String name) {
-        long[] tokens = new long[2];
-        for (int turn = 0; turn < 2; turn += 1) {
-            SimpleLock lock = lock(name, 10_000, 0).orElseThrow();
-            tokens[turn] = connection.token(key(name));
-            lock.unlock();
-        }
-        check(0 < tokens[0] && tokens[0] < tokens[1], "tokens increase: " + tokens[0] + ", " + tokens[1]);
     }
 }

@@ -23,7 +23,6 @@ final class SpringLocks {
                 new Step("aLateUnlockSparesTheNewerHolder", spring::aLateUnlockSparesTheNewerHolder)));
         if (Main.ON_RINGFENCE) {
             steps.add(new Step("waitingForMessagesIsRefused", spring::waitingForMessagesIsRefused));
-            steps.add(new Step("aGrantHasALargerToken", spring::aGrantHasALargerToken));
         }
         return steps;
     }
@@ -79,16 +78,5 @@ final class SpringLocks {
         } catch (RuntimeException refused) {
             check(Main.chain(refused).contains("ringfence"), "it says why: " + Main.chain(refused));
         }
-    }
-
-    private void aGrantHasALargerToken(String key) {
-        long[] tokens = new long[2];
-        Lock lock = registry(10_000).obtain(key);
-        for (int turn = 0; turn < 2; turn += 1) {
-            lock.lock();
-            tokens[turn] = connection.token("locks:" + key);
-            lock.unlock();
-        }
-        check(0 < tokens[0] && tokens[0] < tokens[1], "tokens increase: " + tokens[0] + ", " + tokens[1]);
     }
 }

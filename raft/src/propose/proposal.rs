@@ -1,0 +1,138 @@
+//! A request in the queue, and what comes of it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ringfence_lease::{Outcome, Request};
+
+use super::asker::Asker;
+use crate::reply::Reply;
+
+/// The maximum number of queued requests, and their size in bytes; more are rejected.
+pub(super) const MAX_QUEUED: usize = 65_536;
+pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
+
+/// Why commands have no outcome.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// Certainly not done: they are in no log and never will be.
+    Rejected(Request),
+    /// Certainly not done: whoever asks has too many in the queue.
+    Full,
+    /// They may have been committed, or may still be.
+    Unknown,
+}
+
+/// The outcomes of the commands of one request, in their order.
+pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
+
+/// A request that was admitted to the queue.
+pub(crate) struct Proposal {
+    pub(super) asker: Asker,
+    pub(super) request: Request,
+    pub(super) reply: Reply<Proposed>,
+    /// What it raises the rules to.
+    pub(super) raise: Option<Raise>,
+    pub(super) share: QueueShare,
+}
+
+impl Proposal {
+    /// Admits a request to the queue; returns it if that is full.
+    pub(super) fn admit(
+        queued: &Arc<Queued>,
+        asker: Asker,
+        request: Request,
+        reply: Reply<Proposed>,
+    ) -> Result<Self, Request> {
+        match QueueShare::take(queued, request.size_hint()) {
+            Some(share) => Ok(Self { asker, request, reply, raise: None, share }),
+            None => Err(request),
+        }
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn bytes(&self) -> usize {
+        self.share.bytes
+    }
+
+    /// Whether nobody waits for it any more.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.reply.is_closed()
+    }
+
+    pub(super) fn refuse(self, why: Failure) {
+        self.reply.send(Err(why));
+    }
+
+    /// As large as this, and its reply.
+    #[cfg(test)]
+    pub(super) fn of(asker: Asker, bytes: usize) -> (Self, tokio::sync::oneshot::Receiver<Proposed>) {
+        let (reply, answer) = Reply::new(None);
+        let share =
+            QueueShare { queued: Arc::new(Queued { requests: 1.into(), bytes: bytes.into() }), bytes };
+        (Self { asker, request: Request::default(), reply, raise: None, share }, answer)
+    }
+}
+
+/// Rules to raise to, if they are not in use yet, in the term in which the members were asked whether they support them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Raise {
+    pub(crate) rules: u8,
+    pub(crate) term: u64,
+}
+
+/// The totals of the queued requests.
+#[derive(Default)]
+pub(super) struct Queued {
+    requests: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+/// A request's share of the queue, returned when dropped.
+pub(super) struct QueueShare {
+    queued: Arc<Queued>,
+    bytes: usize,
+}
+
+impl QueueShare {
+    /// `None` if there is no room.
+    fn take(queued: &Arc<Queued>, bytes: usize) -> Option<Self> {
+        let take = |counter: &AtomicUsize, more: usize, most: usize| {
+            let fits = |now: usize| now.checked_add(more).filter(|sum| *sum <= most);
+            counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+        };
+        if !take(&queued.requests, 1, MAX_QUEUED) {
+            return None;
+        }
+        if !take(&queued.bytes, bytes, MAX_QUEUED_BYTES) {
+            queued.requests.fetch_sub(1, Ordering::Relaxed);
+            return None;
+        }
+        Some(Self { queued: Arc::clone(queued), bytes })
+    }
+}
+
+impl Drop for QueueShare {
+    fn drop(&mut self) {
+        self.queued.requests.fetch_sub(1, Ordering::Relaxed);
+        self.queued.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_queue_is_bounded_by_requests_and_by_bytes() {
+        let queued = Arc::new(Queued::default());
+        let large: Vec<_> =
+            (0..4).map(|_| QueueShare::take(&queued, MAX_QUEUED_BYTES / 4).unwrap()).collect();
+        assert!(QueueShare::take(&queued, 1).is_none());
+        drop(large);
+        let many: Vec<_> = (0..MAX_QUEUED).map(|_| QueueShare::take(&queued, 1).unwrap()).collect();
+        assert!(QueueShare::take(&queued, 1).is_none());
+        drop(many);
+        assert!(QueueShare::take(&queued, 1).is_some());
+    }
+}

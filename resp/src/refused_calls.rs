@@ -1,0 +1,47 @@
+//! Counts the calls by which scripts ask for commands that are refused here, and logs the first of each script: such a script cannot move
+//! here as it is.
+
+use std::collections::BTreeSet;
+use std::sync::Mutex;
+
+use ringfence_service::{Caller, Lines};
+
+use crate::measure;
+use crate::refused::Refused;
+
+/// How many scripts are remembered as told. With more, they are told again.
+const MAX_TOLD: usize = 1_000;
+
+#[derive(Default)]
+pub(crate) struct RefusedCalls {
+    lines: Lines,
+    /// The scripts that were told.
+    told: Mutex<BTreeSet<String>>,
+}
+
+impl RefusedCalls {
+    /// Tells of a request that was refused for a call of its script, if it was.
+    pub(crate) fn tell(&self, refused: &Refused, caller: Option<&Caller>) {
+        let Some(call) = refused.call() else { return };
+        measure::call_refused(call.command);
+        if !self.is_first(&call.script) {
+            return;
+        }
+        let Some(untold) = self.lines.take() else { return };
+        let principal = caller.and_then(Caller::name).map(|name| name.as_str());
+        tracing::warn!(
+            target: "ringfence::requests",
+            command = call.command, line = call.line, script = call.script, principal, error = refused.text(),
+            untold = (untold > 0).then_some(untold),
+            "a script calls a command that is refused here"
+        );
+    }
+
+    fn is_first(&self, script: &str) -> bool {
+        let mut told = self.told.lock().expect("nothing panics while this is locked");
+        if told.len() == MAX_TOLD {
+            told.clear();
+        }
+        told.insert(script.to_owned())
+    }
+}
