@@ -214,6 +214,9 @@ impl Packer {
 
     /// Waits for permits. Meanwhile whoever asks for too much is refused.
     async fn acquire(&mut self, of: Arc<Semaphore>, count: u32) -> OwnedSemaphorePermit {
+        if let Ok(permits) = Arc::clone(&of).try_acquire_many_owned(count) {
+            return permits;
+        }
         let mut permits = pin!(of.acquire_many_owned(count));
         loop {
             match timeout(RECEIVE_EVERY, &mut permits).await {

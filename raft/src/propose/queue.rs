@@ -1,14 +1,14 @@
 //! Requests that wait to be packed. Those who ask take turns, however much each of them asks for.
 //!
 //! - **Who asks for little waits little.** A turn lasts until its requests have cost [`PER_TURN`]. Whoever costs more in one turn gets
-//!   none before the others have had as much. So before the first request of somebody, the others cost a turn each at most.
+//!   none before the others have had as much. So before the first request of somebody, each of the others has a turn at most, or a single
+//!   request that costs more.
 //! - **Who asks for too much is refused, and nobody else.** One alone may have half of the queue, and of several, each as much as is left
 //!   for the others.
 //! - **The requests of one who asks stay in order.** So a release cannot overtake the acquire before it.
 //!
 //! A request costs as much work here as another, however many wait.
 
-use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
 
 use futures_util::FutureExt;
@@ -21,23 +21,27 @@ use super::proposal::{Failure, MAX_QUEUED, MAX_QUEUED_BYTES, Proposal};
 const PER_TURN: i64 = 32 << 10;
 /// The most messages that are received at once.
 const MOST_RECEIVED: usize = 1_024;
-/// How many empty lists are kept for others.
-const MOST_SPARE: usize = 64;
+/// For how many requests an empty list keeps its memory.
+const MOST_KEPT: usize = 64;
 
 /// Queued requests.
 pub(super) struct Queue {
     messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
-    /// Those who have requests here, or cost too much in their last turns, in the order of their next turns.
-    order: VecDeque<Asker>,
-    all: HashMap<Asker, Own>,
+    /// The places of those who have requests here, or cost too much in their last turns, in the order of their next turns.
+    order: VecDeque<usize>,
+    /// Their places in `all`.
+    places: HashMap<Asker, usize>,
+    /// Some are nobody's.
+    all: Vec<Own>,
+    free: Vec<usize>,
     /// The totals of what was received.
     requests: usize,
     bytes: usize,
-    spare: Vec<VecDeque<Proposal>>,
 }
 
 /// The requests of one who asks.
 struct Own {
+    asker: Asker,
     requests: VecDeque<Proposal>,
     bytes: usize,
     /// What is left of its turn; negative if it has cost more.
@@ -46,8 +50,8 @@ struct Own {
 
 impl Queue {
     pub(super) fn new(messages: mpsc::UnboundedReceiver<Vec<Proposal>>) -> Self {
-        let (order, all, spare) = (VecDeque::new(), HashMap::new(), Vec::new());
-        Self { messages, order, all, requests: 0, bytes: 0, spare }
+        let (order, places, all, free) = (VecDeque::new(), HashMap::new(), Vec::new(), Vec::new());
+        Self { messages, order, places, all, free, requests: 0, bytes: 0 }
     }
 
     /// Waits for a request; `false` if the queue was closed.
@@ -69,16 +73,14 @@ impl Queue {
     }
 
     fn add(&mut self, message: Vec<Proposal>) {
+        // Most of those that come together are of one who asks.
+        let mut last = None;
         for proposal in message {
-            let bytes = proposal.bytes();
-            let own = match self.all.entry(proposal.asker) {
-                Entry::Occupied(own) => own.into_mut(),
-                Entry::Vacant(place) => {
-                    self.order.push_back(proposal.asker);
-                    let requests = self.spare.pop().unwrap_or_default();
-                    place.insert(Own { requests, bytes: 0, left: PER_TURN })
-                }
-            };
+            let (asker, bytes) = (proposal.asker, proposal.bytes());
+            let place =
+                last.filter(|(of, _)| *of == asker).map_or_else(|| self.place(asker), |(_, place)| place);
+            last = Some((asker, place));
+            let own = &mut self.all[place];
             let left = MAX_QUEUED_BYTES.saturating_sub(self.bytes + bytes);
             let left_requests = MAX_QUEUED.saturating_sub(self.requests + 1);
             if own.bytes + bytes > left || own.requests.len() + 1 > left_requests {
@@ -91,12 +93,27 @@ impl Queue {
         }
     }
 
+    /// The place of one who asks, as the last in the order if it has none.
+    fn place(&mut self, asker: Asker) -> usize {
+        if let Some(place) = self.places.get(&asker) {
+            return *place;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Own { asker, requests: VecDeque::new(), bytes: 0, left: 0 });
+            self.all.len() - 1
+        });
+        (self.all[place].asker, self.all[place].left) = (asker, PER_TURN);
+        self.places.insert(asker, place);
+        self.order.push_back(place);
+        place
+    }
+
     /// The next request, if there is one and it fits, as `fits` says by what it costs. Skips requests that nobody waits for any more: a
     /// client whose outcome is unknown repeats its request.
     pub(super) fn next_if(&mut self, mut fits: impl FnMut(&Proposal) -> Option<usize>) -> Option<Proposal> {
         while self.requests > 0 {
-            let asker = *self.order.front().expect("whoever has requests is in the order");
-            let own = self.all.get_mut(&asker).expect("whoever is in the order is listed");
+            let place = *self.order.front().expect("whoever has requests is in the order");
+            let own = &mut self.all[place];
             if own.left <= 0 {
                 own.left += PER_TURN;
                 self.order.rotate_left(1);
@@ -124,10 +141,14 @@ impl Queue {
         None
     }
 
+    /// Forgets who is first in the order, and has no requests.
     fn forget_first(&mut self) {
-        let own = self.order.pop_front().and_then(|asker| self.all.remove(&asker));
-        if let Some(own) = own.filter(|_| self.spare.len() < MOST_SPARE) {
-            self.spare.push(own.requests);
+        if let Some(place) = self.order.pop_front() {
+            self.places.remove(&self.all[place].asker);
+            if self.all[place].requests.capacity() > MOST_KEPT {
+                self.all[place].requests = VecDeque::new();
+            }
+            self.free.push(place);
         }
     }
 }
@@ -244,7 +265,7 @@ mod tests {
         drop(waiting.answers.drain(1..3));
         assert_eq!(waiting.take(1_000), [1, 2]);
         assert_eq!((waiting.queue.requests, waiting.queue.bytes), (0, 0));
-        assert!(waiting.queue.order.is_empty() && waiting.queue.all.is_empty());
+        assert!(waiting.queue.order.is_empty() && waiting.queue.places.is_empty());
     }
 
     /// Those who have gone once and never come back are not kept.
@@ -255,6 +276,10 @@ mod tests {
             waiting.add(asker, 1, 100 * KIB);
             waiting.take(1 << 20);
         }
-        assert!(waiting.queue.all.is_empty() && waiting.queue.spare.len() <= MOST_SPARE);
+        assert!(
+            waiting.queue.places.is_empty() && waiting.queue.all.len() <= 2,
+            "{}",
+            waiting.queue.all.len()
+        );
     }
 }
