@@ -159,7 +159,7 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::Changed => "its keys changed again and again while it was decided: it was not done",
         Failure::NotMirrored => "the mirror did not have the grant in time: it is taken back",
         Failure::NoLeader => "no leader accepted the request in time: it was not done",
-        Failure::Crowded => "too many requests of the same client wait for the leader: this one was not done",
+        Failure::Crowded => "the leader has no room for more requests of this client: this one was not done",
         Failure::CutOff { disk_hangs: true } => {
             "this node may learn late of a grant: its disk hangs. Wait at another node"
         }

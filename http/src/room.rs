@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::owner::Owner;
 
-/// A bound on the bytes that all owners take together. No owner gets more than is left for the others: one alone gets at most half.
+/// A bound on the bytes that all owners take together. Of three quarters of it, no owner gets more than is left for the others: one alone
+/// gets at most half. The last quarter is for those who take little: they get that whatever others have.
 #[derive(Debug)]
 pub struct Room {
     max_bytes: usize,
@@ -17,6 +18,9 @@ struct Taken {
     bytes: usize,
     by: HashMap<Owner, usize>,
 }
+
+/// This part of a room is little.
+const LITTLE: usize = 1_024;
 
 /// What one owner takes for one thing. Dropping it gives that back.
 #[derive(Debug)]
@@ -35,13 +39,14 @@ impl Room {
     /// Takes `bytes` for an owner. `None`: there is no room.
     pub(super) fn take(self: &Arc<Self>, by: Owner, bytes: usize) -> Option<Portion> {
         let mut taken = self.taken();
-        let left = self.max_bytes.saturating_sub(taken.bytes + bytes);
+        let all = taken.bytes + bytes;
+        let left = (self.max_bytes / 4 * 3).saturating_sub(all).max(self.max_bytes / LITTLE);
         let own = taken.by.get(&by).copied().unwrap_or(0) + bytes;
-        if own > left {
+        if own > left || all > self.max_bytes {
             return None;
         }
         taken.by.insert(by.clone(), own);
-        taken.bytes += bytes;
+        taken.bytes = all;
         Some(Portion { room: Arc::clone(self), by, bytes })
     }
 
@@ -69,7 +74,7 @@ mod tests {
 
     #[test]
     fn one_owner_leaves_room_for_others_and_gives_back_what_it_took() {
-        let room = Room::new(120);
+        let room = Room::new(160);
         let [greedy, modest] = ["greedy", "modest"].map(|name| Owner::Principal(name.into()));
         let most = |by: &Owner| -> Vec<Portion> { std::iter::from_fn(|| room.take(by.clone(), 1)).collect() };
         let first = most(&greedy);
@@ -78,7 +83,26 @@ mod tests {
         let second = most(&modest);
         assert_eq!(second.len(), 30);
         drop((first, second));
+        assert_eq!(most(&modest).len(), 60);
         let taken = room.taken();
         assert_eq!((taken.bytes, taken.by.len()), (0, 0));
+    }
+
+    /// Eighteen owners that took all they could once left nothing for anybody.
+    #[test]
+    fn whoever_takes_little_gets_it_whatever_others_have() {
+        let room = Room::new(64 << 20);
+        let owner = |number: u32| Owner::Principal(number.to_string().into());
+        let most = |bytes: usize| {
+            let room = &room;
+            move |by: u32| std::iter::from_fn(move || room.take(owner(by), bytes))
+        };
+        let taken: Vec<Portion> = (0..50).flat_map(most(256 << 10)).collect();
+        assert!(taken.len() > 100);
+        for by in 50..100 {
+            assert_eq!(most(32 << 10)(by).take(2).map(std::mem::forget).count(), 2, "{by}");
+        }
+        let rest: Vec<Portion> = (100..1_000).flat_map(most(32 << 10)).collect();
+        assert!(room.taken().bytes <= 64 << 20 && rest.len() > 100);
     }
 }

@@ -19,7 +19,8 @@ use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait.
 const AT_ONCE: usize = 4;
-/// If turns have taken longer together, the next one is given alone, so that the thread looks after it.
+/// If turns have taken longer together, the next one is given alone, so that the thread looks soon: no four long ones follow each other
+/// before it does.
 const LONG: Duration = Duration::from_millis(1);
 /// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
 /// often costs more than turns do, and requests that begin together share an entry of the log.

@@ -25,7 +25,7 @@ use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
 use crate::status::{Sums, status};
 use crate::storage::log_store::HANGS;
-use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered};
+use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered, insist};
 
 /// How long after its connection closed an acquire is taken back.
 const DETACH_AFTER: Duration = Duration::from_secs(2);
@@ -101,6 +101,11 @@ impl Handle {
         }
     }
 
+    /// As [`Handle::propose_of`], for what ends leases of a client that is gone: it is tried again while its share is full.
+    pub async fn insist(&self, asker: Asker, request: Request) -> Result<Vec<Outcome>, Unanswered> {
+        insist(|| self.propose_of(asker, request.clone())).await
+    }
+
     /// Proposes on this node, which must lead, or be about to.
     pub(crate) async fn propose_here(
         &self,
@@ -132,7 +137,7 @@ impl Handle {
         tokio::spawn(async move {
             sleep_until(at).await;
             // The wait deadline or the time-to-live ends it where this does not arrive.
-            if let Err(error) = handle.propose_of(asker, Request { by, commands }).await {
+            if let Err(error) = handle.insist(asker, Request { by, commands }).await {
                 tracing::debug!(%error, "could not cancel an abandoned acquire");
             }
         });

@@ -21,6 +21,7 @@ mod certificate;
 mod copies;
 mod deliveries;
 mod directory;
+mod forwarded;
 mod frame;
 #[cfg(test)]
 mod garbage;

@@ -1,6 +1,6 @@
 //! The commands and scripts of requests.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -106,6 +106,15 @@ impl Work {
             Self::Script(run) => run.run(transaction, budget, turns).await,
         }
     }
+}
+
+/// The bytes of the scripts of all of them together. The same one may be there many times.
+pub(crate) fn bytes_of_scripts<'a>(works: impl IntoIterator<Item = &'a Work>) -> usize {
+    let script = |work: &'a Work| match work {
+        Work::Script(run) => Some((Arc::as_ptr(&run.script), run.script.size())),
+        Work::Verb(_) => None,
+    };
+    works.into_iter().filter_map(script).collect::<BTreeMap<_, _>>().into_values().sum()
 }
 
 type Find = fn(&Bytes, From) -> Result<(Digest, Arc<Script>), Refused>;

@@ -73,7 +73,7 @@ impl Service {
         let (mut pause, mut place) = (AFTER, None);
         loop {
             sleep(pause).await;
-            if self.handle.propose_of(caller.asker(), request.clone()).await.is_ok() {
+            if self.handle.insist(caller.asker(), request.clone()).await.is_ok() {
                 return;
             }
             place = place.or_else(|| self.repeat_place(caller));

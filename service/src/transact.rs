@@ -135,6 +135,13 @@ impl Service {
             };
             match command {
                 Some(command) if is_timely => {
+                    // The steps may have waited for turns.
+                    if Instant::now() >= deadline {
+                        return Err(Failure::NoLeader);
+                    }
+                    if caller.renew()? {
+                        caller.allow(KeyRight::Acquire, keys.iter())?;
+                    }
                     let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
                     self.count_more(&caller, requests, counted)?;
                     counted = 0;

@@ -23,11 +23,13 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::directory::{Directory, Target};
+use super::forwarded::{Forwarded, Place};
 use super::frame::{FrameReader, closed, unexpected};
 use super::link::{Link, timed_out};
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
 use super::successor::Successor;
 use crate::gate::Since;
+use crate::propose::asker::Asker;
 
 /// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
 pub(super) const MAX_CALLS: usize = 4_096;
@@ -51,7 +53,18 @@ pub(crate) enum CallError {
     Unknown(io::Error),
 }
 
-type Reply = oneshot::Sender<Result<Answer, CallError>>;
+/// Where an answer goes. A proposal keeps its place until then.
+struct Reply {
+    to: oneshot::Sender<Result<Answer, CallError>>,
+    _place: Option<Place>,
+}
+
+impl Reply {
+    /// The caller may have gone.
+    fn send(self, answered: Result<Answer, CallError>) {
+        let _ = self.to.send(answered);
+    }
+}
 
 /// A call on its way to a connection, or back to its caller.
 struct Queued {
@@ -107,6 +120,7 @@ impl Drop for Pending {
 /// The connection for calls to one node on one channel. Dropping it closes the connection.
 pub(super) struct CallLink {
     queue: mpsc::Sender<Queued>,
+    forwarded: Arc<Forwarded>,
     task: AbortHandle,
 }
 
@@ -120,11 +134,15 @@ impl CallLink {
     pub(super) fn start(directory: Arc<Directory>, since: Since, target: Target, runtime: &Handle) -> Self {
         let (queue, calls) = mpsc::channel(MAX_QUEUED);
         let caller = Caller { directory, since, target, calls };
-        Self { queue, task: runtime.spawn(caller.run()).abort_handle() }
+        Self { queue, forwarded: Arc::default(), task: runtime.spawn(caller.run()).abort_handle() }
     }
 
-    pub(super) fn send(&self, call: Call) -> Result<Pending, CallError> {
-        let (reply, answer) = oneshot::channel();
+    /// `proposed` by whom, and how many bytes, if the call is a proposal.
+    pub(super) fn send(&self, call: Call, proposed: Option<(Asker, usize)>) -> Result<Pending, CallError> {
+        let place = proposed.map(|(asker, bytes)| self.forwarded.take(asker, bytes));
+        let place = place.transpose().map_err(CallError::NotSent)?;
+        let (to, answer) = oneshot::channel();
+        let reply = Reply { to, _place: place };
         let claim = Claim::default();
         match self.queue.try_send(Queued { call, reply, claim: claim.clone() }) {
             Ok(()) => Ok(Pending { answer, claim }),
@@ -294,8 +312,7 @@ impl Sent {
 
     fn complete(&mut self, number: u64, answer: Answer) {
         if let Some(reply) = self.unanswered.remove(&number) {
-            // The caller may have gone.
-            let _ = reply.send(Ok(answer));
+            reply.send(Ok(answer));
         }
         let unanswered = &self.unanswered;
         self.before.take_if(|before| unanswered.range(..=before.last).next().is_none());
@@ -311,12 +328,12 @@ impl Sent {
 
 fn unknown(calls: BTreeMap<u64, Reply>, error: &io::Error) {
     for reply in calls.into_values() {
-        let _ = reply.send(Err(CallError::Unknown(copy(error))));
+        reply.send(Err(CallError::Unknown(copy(error))));
     }
 }
 
 fn not_sent(reply: Reply, error: &io::Error) {
-    let _ = reply.send(Err(CallError::NotSent(copy(error))));
+    reply.send(Err(CallError::NotSent(copy(error))));
 }
 
 fn copy(error: &io::Error) -> io::Error {

@@ -16,6 +16,7 @@ use uuid::Uuid;
 
 use super::call::{CallError, CallLink, Pending};
 use super::directory::{Directory, Target};
+use super::forwarded::FULL;
 use super::known::Process;
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
@@ -104,18 +105,20 @@ impl Peers {
     /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
     /// caller bounds the time, and learns nothing of a call that took longer.
     pub(crate) async fn call(&self, to: NodeId, call: Call) -> Result<Answer, CallError> {
-        self.call_before(to, call, pending()).await
+        self.call_before(to, call, None, pending()).await
     }
 
-    /// As [`Peers::call`]. When `end` comes before the answer, the call is taken back: *not sent* is certain then.
+    /// As [`Peers::call`], of a proposal if it says by whom, and of how many bytes. When `end` comes before the answer, the call is taken
+    /// back: *not sent* is certain then.
     async fn call_before(
         &self,
         to: NodeId,
         call: Call,
+        proposed: Option<(Asker, usize)>,
         end: impl Future<Output = io::Error>,
     ) -> Result<Answer, CallError> {
         let incarnation = self.directory.member(to).map(|member| member.incarnation);
-        self.pending(to, incarnation, call)?.answer_before(end).await
+        self.pending(to, incarnation, call, proposed)?.answer_before(end).await
     }
 
     /// The answer of this incarnation of `to`, and of no other; `None`: of whichever answers. The caller bounds the time.
@@ -125,17 +128,23 @@ impl Peers {
         incarnation: Option<Uuid>,
         call: Call,
     ) -> Result<Answer, CallError> {
-        self.pending(to, incarnation, call)?.answer_before(pending()).await
+        self.pending(to, incarnation, call, None)?.answer_before(pending()).await
     }
 
-    fn pending(&self, to: NodeId, incarnation: Option<Uuid>, call: Call) -> Result<Pending, CallError> {
+    fn pending(
+        &self,
+        to: NodeId,
+        incarnation: Option<Uuid>,
+        call: Call,
+        proposed: Option<(Asker, usize)>,
+    ) -> Result<Pending, CallError> {
         if self.directory.has_lost(to, incarnation) {
             let lost = format!("node {to} lost what it had acknowledged");
             return Err(CallError::NotSent(io::Error::new(io::ErrorKind::PermissionDenied, lost)));
         }
         let target = Target { to, incarnation, channel: call.channel() };
         let start = || CallLink::start(Arc::clone(&self.directory), self.since, target, &self.runtime);
-        self.links().entry(target).or_insert_with(start).send(call)
+        self.links().entry(target).or_insert_with(start).send(call, proposed)
     }
 
     pub(super) fn links(&self) -> MutexGuard<'_, BTreeMap<Target, CallLink>> {
@@ -149,7 +158,7 @@ impl Peers {
     }
 
     async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
-        answered(self.call_before(leader, call, passed(deadline)).await)
+        answered(self.call_before(leader, call, None, passed(deadline)).await)
     }
 
     /// The outcomes of a request's commands from `leader`, unless `end` comes first. `rules` are those in use, as far as this
@@ -163,10 +172,11 @@ impl Peers {
         end: impl Future<Output = io::Error>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let mut end = pin!(end);
-        let call = |request| Call::ProposeOf { asker: asker.number(), request };
-        match self.call_before(leader, call(request.clone()), end.as_mut()).await {
+        let proposed = Some((asker, request.size_hint()));
+        let call = Call::ProposeOf { asker: asker.number(), request: request.clone() };
+        match self.call_before(leader, call, proposed, end.as_mut()).await {
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
-                self.propose_rest(leader, call, request.clone(), rules(), end).await
+                self.propose_rest(leader, asker, request.clone(), rules(), end).await
             }
             called => outcomes(answered(called)?, request.commands.len()),
         }
@@ -176,7 +186,7 @@ impl Peers {
     async fn propose_rest(
         &self,
         leader: NodeId,
-        call: impl Fn(Request) -> Call,
+        asker: Asker,
         mut request: Request,
         rules: u8,
         end: impl Future<Output = io::Error>,
@@ -191,7 +201,9 @@ impl Peers {
             return Ok(withheld.refuse(iter::empty()));
         }
         let count = request.commands.len();
-        let answer = answered(self.call_before(leader, call(request), end).await)?;
+        let proposed = Some((asker, request.size_hint()));
+        let call = Call::ProposeOf { asker: asker.number(), request };
+        let answer = answered(self.call_before(leader, call, proposed, end).await)?;
         Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
     }
 
@@ -217,7 +229,7 @@ impl Peers {
         check: bool,
         deadline: Instant,
     ) -> Result<Upgraded, MembersError> {
-        match self.call_before(leader, Call::Upgrade { to, check }, passed(deadline)).await {
+        match self.call_before(leader, Call::Upgrade { to, check }, None, passed(deadline)).await {
             Ok(Answer::Upgraded(upgraded)) => Ok(upgraded),
             Ok(Answer::Refused { reason }) => Err(MembersError::Refused(reason)),
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
@@ -322,6 +334,7 @@ pub(crate) async fn passed(deadline: Instant) -> io::Error {
 
 fn answered(called: Result<Answer, CallError>) -> Result<Answer, Unanswered> {
     match called {
+        Err(CallError::NotSent(error)) if error.kind() == FULL => Err(Unanswered::Full),
         Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable),
         Ok(Answer::Full) => Err(Unanswered::Full),
         Ok(Answer::Unknown) | Err(CallError::Unknown(_)) => Err(Unanswered::Indeterminate),

@@ -4,6 +4,7 @@ mod deliveries;
 mod successor;
 
 use std::collections::BTreeMap;
+use std::future::pending;
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
 use std::thread;
@@ -13,7 +14,7 @@ use futures_util::stream;
 use futures_util::{FutureExt, StreamExt};
 use openraft::EntryPayload;
 use openraft::raft::{AppendEntriesRequest, StreamAppendError, StreamAppendResult};
-use ringfence_lease::{Command, SUPPORTED};
+use ringfence_lease::{Command, Request, SUPPORTED};
 use ringfence_wire::RulesRange;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -36,6 +37,7 @@ use super::message::{
 use super::{Directory, Peers, Tcp, Transport, snapshot};
 use crate::consensus::{Consensus, Entry, Vote, log_id};
 use crate::members::tests::{Cluster, grant, until};
+use crate::propose::asker::Asker;
 use crate::storage::identity::Identity;
 use crate::storage::starts::Starts;
 use crate::unanswered::Unanswered;
@@ -187,6 +189,30 @@ async fn calls_to_a_node_that_hangs_soon_fail() {
     assert_eq!(refused, MAX_CALLS + MAX_QUEUED + 1);
     answer(&mut end, Answer::NotDone).await;
     assert_eq!(first.await.unwrap().unwrap(), Answer::NotDone);
+}
+
+/// Proposals of one client once filled the link: those of others waited there, and reads.
+#[tokio::test]
+async fn one_who_proposes_much_leaves_a_link_to_others() {
+    let (peers, transport) = node().await;
+    let request = Request::default();
+    let propose = |asker| Box::pin(peers.propose(2, Asker::from_number(asker), &request, || 1, pending()));
+    let mut many: Vec<_> = (0..2 * MAX_CALLS).map(|_| propose(5)).collect();
+    many.retain_mut(|asked| asked.now_or_never().is_none_or(|answered| answered != Err(Unanswered::Full)));
+    assert!(many.len() < MAX_CALLS / 2, "{}", many.len());
+    let (mut end, _) = welcome(&transport).await;
+    for _ in 0..many.len() {
+        assert!(end.reader.next().await.unwrap().is_some());
+    }
+    // Their clients are gone, but the leader has them.
+    drop(many);
+    assert_eq!(propose(5).await, Err(Unanswered::Full));
+    let answers = async {
+        answer(&mut end, Answer::NotDone).await;
+        answer(&mut end, Answer::NotDone).await;
+    };
+    let (other, read, ()) = tokio::join!(propose(6), peers.call(2, Call::ReadIndex), answers);
+    assert_eq!((other, read.unwrap()), (Err(Unanswered::Unavailable), Answer::NotDone));
 }
 
 /// An older program would close the connection, and all calls on it would fail.

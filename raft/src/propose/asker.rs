@@ -4,10 +4,10 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::sync::LazyLock;
 
 /// Who counts as one where requests wait: a host, or a principal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Asker(u64);
 
-/// Nobody can choose names that count as one.
+/// Nobody can choose names that count as one. So a host is another asker at each node, unlike a principal: the leader knows its name.
 static KEY: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 impl Asker {

@@ -17,7 +17,7 @@ pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
 pub(crate) enum Failure {
     /// Certainly not done: they are in no log and never will be.
     Rejected(Request),
-    /// Certainly not done: whoever asks has too many in the queue.
+    /// Certainly not done: the queue has no more room for whoever asks.
     Full,
     /// They may have been committed, or may still be.
     Unknown,

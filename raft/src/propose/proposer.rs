@@ -214,6 +214,9 @@ impl Packer {
 
     /// Waits for permits. Meanwhile whoever asks for too much is refused.
     async fn acquire(&mut self, of: Arc<Semaphore>, count: u32) -> OwnedSemaphorePermit {
+        if let Ok(permits) = Arc::clone(&of).try_acquire_many_owned(count) {
+            return permits;
+        }
         let mut permits = pin!(of.acquire_many_owned(count));
         loop {
             match timeout(RECEIVE_EVERY, &mut permits).await {
@@ -239,18 +242,21 @@ impl Packer {
         let (mut raise, mut cost, mut count) = (None, 0, 0);
         let (mut requests, mut callers) = (Vec::new(), Vec::<Caller>::new());
         let most = most.min(MAX_BYTES);
+        let cost_of = |proposal: &Proposal| {
+            let Request { by, commands } = &proposal.request;
+            let by = by.as_ref().map(|owner| &owner.name);
+            let keys = commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
+            proposal.bytes() + PER_KEY * keys + PER_COMMAND * commands.len()
+        };
         while raise.is_none()
-            && let Some(proposal) = self.queue.next_if(|next| {
-                let Request { by, commands } = &next.request;
-                let by = by.as_ref().map(|owner| &owner.name);
-                let keys = commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
-                let more = next.bytes() + PER_KEY * keys + PER_COMMAND * commands.len();
-                let fits = cost + more <= most && count + commands.len() <= MAX_COMMANDS;
+            && let Some(proposal) = self.queue.next_if(cost_of, |next, more| {
+                let commands = next.request.commands.len();
+                let fits = cost + more <= most && count + commands <= MAX_COMMANDS;
                 let may_join = callers.is_empty() || fits && next.raise.is_none();
-                may_join.then(|| {
-                    (cost, count) = (cost + more, count + commands.len());
-                    more
-                })
+                if may_join {
+                    (cost, count) = (cost + more, count + commands);
+                }
+                may_join
             })
         {
             let Proposal { request, reply, raise: asked, .. } = proposal;

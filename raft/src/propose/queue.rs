@@ -1,53 +1,87 @@
 //! Requests that wait to be packed. Those who ask take turns, however much each of them asks for.
 //!
-//! - **Who asks for little waits little.** A turn lasts until its requests have cost [`PER_TURN`]. Whoever costs more in one turn gets
-//!   none before the others have had as much. So before the first request of somebody, the others cost a turn each at most.
-//! - **Who asks for too much is refused, and nobody else.** One alone may have half of the queue, and of several, each as much as is left
-//!   for the others.
+//! - **Who asks for little waits little.** The next request is the one that would be done first if all who ask were served side by side, each
+//!   at the same pace (fair queueing). So a small request waits for about as much of each of the others as it costs itself, and for a
+//!   large one whose turn it is: not for a large one of each.
+//! - **Who asks for too much is refused, and nobody else.** One alone may have half of three quarters of the queue, and of several, each as
+//!   much as is left for the others. The last quarter is for those who have little here: they are never refused for what others have.
 //! - **The requests of one who asks stay in order.** So a release cannot overtake the acquire before it.
 //!
-//! A request costs as much work here as another, however many wait.
+//! The time of this clock is what each would have got by now. So a request takes as long as it costs, and begins when it comes, or after the
+//! one before it; and while requests are taken, time passes as fast as each of those who share would be served. When a request would be
+//! done is known of the first one of each only: what it costs shows in the table.
 
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem;
 
 use futures_util::FutureExt;
 use tokio::sync::mpsc;
+use tokio::task::unconstrained;
 
 use super::asker::Asker;
 use super::proposal::{Failure, MAX_QUEUED, MAX_QUEUED_BYTES, Proposal};
 
-/// What the requests of a turn cost, in bytes of an entry: some twenty of one command on one key each.
-const PER_TURN: i64 = 32 << 10;
+/// What those share who have more than a little here.
+const SHARED: usize = MAX_QUEUED / 4 * 3;
+const SHARED_BYTES: usize = MAX_QUEUED_BYTES / 4 * 3;
+/// So little that others' requests are no reason to refuse more.
+const LITTLE: usize = 64;
+const LITTLE_BYTES: usize = 64 << 10;
+/// The time that a byte of cost takes: many who share it get a part of it each.
+const PER_BYTE: u64 = 1 << 10;
 /// The most messages that are received at once.
-const MOST_RECEIVED: usize = 1_024;
-/// How many empty lists are kept for others.
-const MOST_SPARE: usize = 64;
+const AT_ONCE: usize = 1_024;
+/// For how many requests an empty list keeps its memory.
+const MOST_KEPT: usize = 64;
 
 /// Queued requests.
 pub(super) struct Queue {
     messages: mpsc::UnboundedReceiver<Vec<Proposal>>,
-    /// Those who have requests here, or cost too much in their last turns, in the order of their next turns.
-    order: VecDeque<Asker>,
-    all: HashMap<Asker, Own>,
+    /// Empty, with room for messages.
+    received: Vec<Vec<Proposal>>,
+    now: u64,
+    /// The places of those whose first request has a time, and when that would be done.
+    order: BTreeSet<(u64, usize)>,
+    /// Those of who had no request before.
+    new: VecDeque<usize>,
+    /// Those of who has no request, and has got more than it would have by now: until then it shares with the others.
+    ahead: BTreeSet<(u64, usize)>,
+    /// The places of all of these in `all`.
+    places: HashMap<Asker, usize>,
+    /// Some are nobody's.
+    all: Vec<Own>,
+    free: Vec<usize>,
     /// The totals of what was received.
     requests: usize,
     bytes: usize,
-    spare: Vec<VecDeque<Proposal>>,
 }
 
 /// The requests of one who asks.
 struct Own {
+    asker: Asker,
     requests: VecDeque<Proposal>,
     bytes: usize,
-    /// What is left of its turn; negative if it has cost more.
-    left: i64,
+    /// What the first one costs, if it has a time.
+    cost: usize,
+    /// When the last one would be done that was taken.
+    until: u64,
 }
 
 impl Queue {
     pub(super) fn new(messages: mpsc::UnboundedReceiver<Vec<Proposal>>) -> Self {
-        let (order, all, spare) = (VecDeque::new(), HashMap::new(), Vec::new());
-        Self { messages, order, all, requests: 0, bytes: 0, spare }
+        Self {
+            messages,
+            received: Vec::new(),
+            now: 0,
+            order: BTreeSet::new(),
+            new: VecDeque::new(),
+            ahead: BTreeSet::new(),
+            places: HashMap::new(),
+            all: Vec::new(),
+            free: Vec::new(),
+            requests: 0,
+            bytes: 0,
+        }
     }
 
     /// Waits for a request; `false` if the queue was closed.
@@ -59,31 +93,40 @@ impl Queue {
         true
     }
 
-    /// Receives what was sent.
+    /// Receives what was sent. What stays behind would be first come, first served.
     pub(super) fn receive(&mut self) {
-        for _ in 0..MOST_RECEIVED {
-            // `try_recv` would park this thread while another is in the middle of sending.
-            let Some(Some(message)) = self.messages.recv().now_or_never() else { break };
-            self.add(message);
+        for _ in 0..MAX_QUEUED / AT_ONCE {
+            let mut received = mem::take(&mut self.received);
+            // `try_recv` would park this thread while another is in the middle of sending. With a budget, there would seem to be no more
+            // after 128 messages.
+            let number = unconstrained(self.messages.recv_many(&mut received, AT_ONCE)).now_or_never();
+            received.drain(..).for_each(|message| self.add(message));
+            self.received = received;
+            if number.is_none_or(|number| number < AT_ONCE) {
+                break;
+            }
         }
     }
 
     fn add(&mut self, message: Vec<Proposal>) {
+        // Most of those that come together are of one who asks.
+        let mut last = None;
         for proposal in message {
-            let bytes = proposal.bytes();
-            let own = match self.all.entry(proposal.asker) {
-                Entry::Occupied(own) => own.into_mut(),
-                Entry::Vacant(place) => {
-                    self.order.push_back(proposal.asker);
-                    let requests = self.spare.pop().unwrap_or_default();
-                    place.insert(Own { requests, bytes: 0, left: PER_TURN })
-                }
-            };
-            let left = MAX_QUEUED_BYTES.saturating_sub(self.bytes + bytes);
-            let left_requests = MAX_QUEUED.saturating_sub(self.requests + 1);
-            if own.bytes + bytes > left || own.requests.len() + 1 > left_requests {
+            let (asker, bytes) = (proposal.asker, proposal.bytes());
+            let place =
+                last.filter(|(of, _)| *of == asker).map_or_else(|| self.place(asker), |(_, place)| place);
+            last = Some((asker, place));
+            let own = &mut self.all[place];
+            let left = SHARED.saturating_sub(self.requests + 1).max(LITTLE);
+            let left_bytes = SHARED_BYTES.saturating_sub(self.bytes + bytes).max(LITTLE_BYTES);
+            let has_room = own.requests.len() < left && own.bytes + bytes <= left_bytes;
+            if !has_room && asker != Asker::NODE {
                 proposal.refuse(Failure::Full);
                 continue;
+            }
+            if own.requests.is_empty() {
+                self.ahead.remove(&(own.until, place));
+                self.new.push_back(place);
             }
             own.requests.push_back(proposal);
             own.bytes += bytes;
@@ -91,170 +134,92 @@ impl Queue {
         }
     }
 
-    /// The next request, if there is one and it fits, as `fits` says by what it costs. Skips requests that nobody waits for any more: a
+    /// The place of one who asks. If it had none, it has got nothing.
+    fn place(&mut self, asker: Asker) -> usize {
+        if let Some(place) = self.places.get(&asker) {
+            return *place;
+        }
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.all.push(Own { asker, requests: VecDeque::new(), bytes: 0, cost: 0, until: 0 });
+            self.all.len() - 1
+        });
+        (self.all[place].asker, self.all[place].until) = (asker, 0);
+        self.places.insert(asker, place);
+        self.ahead.insert((0, place));
+        place
+    }
+
+    /// The next request, if there is one and it `fits`, as that says by what it costs. Skips requests that nobody waits for any more: a
     /// client whose outcome is unknown repeats its request.
-    pub(super) fn next_if(&mut self, mut fits: impl FnMut(&Proposal) -> Option<usize>) -> Option<Proposal> {
-        while self.requests > 0 {
-            let asker = *self.order.front().expect("whoever has requests is in the order");
-            let own = self.all.get_mut(&asker).expect("whoever is in the order is listed");
-            if own.left <= 0 {
-                own.left += PER_TURN;
-                self.order.rotate_left(1);
-                continue;
-            }
-            let Some(first) = own.requests.front() else {
-                self.forget_first();
-                continue;
-            };
+    pub(super) fn next_if(
+        &mut self,
+        cost: impl Fn(&Proposal) -> usize,
+        mut fits: impl FnMut(&Proposal, usize) -> bool,
+    ) -> Option<Proposal> {
+        while let Some(place) = self.new.pop_front() {
+            let begins = self.all[place].until.max(self.now);
+            self.order.extend(self.all[place].next_until(begins, &cost).map(|until| (until, place)));
+        }
+        while let Some(&(until, place)) = self.order.first() {
+            let own = &mut self.all[place];
+            let first = own.requests.front().expect("whoever is in the order has requests");
             let is_next = !first.is_abandoned();
-            if is_next {
-                own.left -= i64::try_from(fits(first)?).unwrap_or(i64::MAX);
+            if is_next && !fits(first, own.cost) {
+                return None;
             }
+            let time = time_of(own.cost);
             let first = own.requests.pop_front()?;
             own.bytes -= first.bytes();
             (self.requests, self.bytes) = (self.requests - 1, self.bytes - first.bytes());
+            own.until = if is_next { until } else { until - time };
+            let begins = own.until;
+            let next = own.next_until(begins, &cost);
+            self.order.pop_first();
+            match next {
+                Some(until) => self.order.insert((until, place)),
+                None => self.ahead.insert((begins, place)),
+            };
             if is_next {
+                self.pass(time);
                 return Some(first);
             }
         }
-        // Nobody was kept from a turn.
-        while !self.order.is_empty() {
-            self.forget_first();
-        }
+        // Nobody has got anything instead of another.
+        self.forget_until(u64::MAX);
+        self.now = 0;
         None
     }
 
-    fn forget_first(&mut self) {
-        let own = self.order.pop_front().and_then(|asker| self.all.remove(&asker));
-        if let Some(own) = own.filter(|_| self.spare.len() < MOST_SPARE) {
-            self.spare.push(own.requests);
+    /// Time passes while a request is taken.
+    fn pass(&mut self, time: u64) {
+        self.now += time / (self.order.len() + self.ahead.len()) as u64;
+        self.forget_until(self.now);
+    }
+
+    /// Forgets who has no requests, and would have got by then what it got.
+    fn forget_until(&mut self, time: u64) {
+        while let Some((_, place)) = self.ahead.first().copied().filter(|(until, _)| *until <= time) {
+            self.ahead.pop_first();
+            self.places.remove(&self.all[place].asker);
+            if self.all[place].requests.capacity() > MOST_KEPT {
+                self.all[place].requests = VecDeque::new();
+            }
+            self.free.push(place);
         }
     }
+}
+
+impl Own {
+    /// When its first request would be done, if there is one that begins then.
+    fn next_until(&mut self, begins: u64, cost: impl Fn(&Proposal) -> usize) -> Option<u64> {
+        self.cost = cost(self.requests.front()?);
+        Some(begins + time_of(self.cost))
+    }
+}
+
+fn time_of(cost: usize) -> u64 {
+    cost as u64 * PER_BYTE
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::sync::oneshot;
-
-    use super::*;
-    use crate::propose::proposal::Proposed;
-
-    const KIB: usize = 1 << 10;
-
-    struct Waiting {
-        queue: Queue,
-        sender: mpsc::UnboundedSender<Vec<Proposal>>,
-        answers: Vec<oneshot::Receiver<Proposed>>,
-    }
-
-    impl Waiting {
-        fn new() -> Self {
-            let (sender, messages) = mpsc::unbounded_channel();
-            Self { queue: Queue::new(messages), sender, answers: Vec::new() }
-        }
-
-        fn add(&mut self, asker: u64, count: usize, bytes: usize) {
-            let (proposals, answers): (Vec<_>, Vec<_>) =
-                (0..count).map(|_| Proposal::of(Asker::from_number(asker), bytes)).unzip();
-            self.answers.extend(answers);
-            assert!(self.sender.send(proposals).is_ok());
-            self.queue.receive();
-        }
-
-        /// Takes as many as there are and cost at most this together: who asked for each.
-        fn take(&mut self, most: usize) -> Vec<u64> {
-            let mut cost = 0;
-            let mut taken = Vec::new();
-            while let Some(next) = self.queue.next_if(|next| {
-                cost += next.bytes();
-                (cost <= most).then(|| next.bytes())
-            }) {
-                taken.push(next.asker.number());
-            }
-            taken
-        }
-
-        fn refused(&mut self) -> usize {
-            self.answers.iter_mut().filter_map(|answer| answer.try_recv().ok()).filter(Result::is_err).count()
-        }
-    }
-
-    /// One who sent 64 MiB once had all others wait for all of it.
-    #[tokio::test]
-    async fn one_who_asks_for_little_waits_for_no_more_than_a_turn_of_each() {
-        let mut waiting = Waiting::new();
-        for many in 1..=3 {
-            waiting.add(many, 200, 34 * KIB);
-        }
-        waiting.add(9, 1, 100);
-        let taken = waiting.take(1 << 20);
-        assert_eq!(taken.len(), 31);
-        assert_eq!(taken.iter().position(|asker| *asker == 9), Some(3), "{taken:?}");
-        let of = |asker| taken.iter().filter(|one| **one == asker).count();
-        assert_eq!([of(1), of(2), of(3)], [10, 10, 10]);
-        waiting.add(9, 1, 100);
-        assert!(waiting.take(256 * KIB).contains(&9));
-    }
-
-    /// By what requests cost, not by their number.
-    #[tokio::test]
-    async fn turns_are_as_long_for_those_with_large_requests() {
-        let mut waiting = Waiting::new();
-        waiting.add(1, 4, 1 << 20);
-        waiting.add(2, 5_000, KIB);
-        let taken = waiting.take(6 << 20);
-        let mut small = 0;
-        for asker in &taken {
-            match asker {
-                1 => small = 0,
-                _ => small += 1,
-            }
-            assert!(small <= 1_024 + 32, "{small}");
-        }
-        assert!((2..=4).contains(&taken.iter().filter(|asker| **asker == 1).count()), "{taken:?}");
-    }
-
-    #[tokio::test]
-    async fn whoever_has_too_much_is_refused_and_nobody_else() {
-        let mut waiting = Waiting::new();
-        waiting.add(1, 100, 1 << 20);
-        assert_eq!(waiting.refused(), 68, "one alone gets half of 64 MiB");
-        waiting.add(2, 10, 1 << 20);
-        assert_eq!(waiting.refused(), 0);
-        waiting.add(1, 1, 1 << 20);
-        assert_eq!(waiting.refused(), 1);
-        waiting.take(8 << 20);
-        waiting.add(1, 1, 1 << 20);
-        assert_eq!(waiting.refused(), 0);
-        for asker in 3..6 {
-            waiting.add(asker, MAX_QUEUED, 1);
-        }
-        let requests = 2 * MAX_QUEUED + MAX_QUEUED - waiting.queue.requests;
-        assert!(waiting.refused() >= requests - MAX_QUEUED / 2, "{requests}");
-        waiting.add(7, 1, 1);
-        assert_eq!(waiting.refused(), 0);
-    }
-
-    /// After a stall, abandoned requests were once committed before all others.
-    #[tokio::test]
-    async fn abandoned_requests_are_skipped_and_leave_the_queue() {
-        let mut waiting = Waiting::new();
-        waiting.add(1, 3, 7);
-        waiting.add(2, 1, 7);
-        drop(waiting.answers.drain(1..3));
-        assert_eq!(waiting.take(1_000), [1, 2]);
-        assert_eq!((waiting.queue.requests, waiting.queue.bytes), (0, 0));
-        assert!(waiting.queue.order.is_empty() && waiting.queue.all.is_empty());
-    }
-
-    /// Those who have gone once and never come back are not kept.
-    #[tokio::test]
-    async fn many_who_ask_once_leave_nothing() {
-        let mut waiting = Waiting::new();
-        for asker in 0..10_000 {
-            waiting.add(asker, 1, 100 * KIB);
-            waiting.take(1 << 20);
-        }
-        assert!(waiting.queue.all.is_empty() && waiting.queue.spare.len() <= MOST_SPARE);
-    }
-}
+mod tests;

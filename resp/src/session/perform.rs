@@ -55,12 +55,12 @@ impl Peer {
     pub(super) fn room_for_scripts<'a>(
         &self,
         connection: &Connection,
-        works: impl IntoIterator<Item = &'a Work>,
+        works: impl IntoIterator<Item = &'a Work> + Clone,
     ) -> Result<Option<Portion>, Refused> {
-        let bytes = works.into_iter().map(Work::script_bytes).sum();
-        if bytes <= work::LARGE {
+        if works.clone().into_iter().map(Work::script_bytes).sum::<usize>() <= work::LARGE {
             return Ok(None);
         }
+        let bytes = work::bytes_of_scripts(works);
         connection.portion(&self.node.room, bytes).ok_or_else(no_room).map(Some)
     }
 

@@ -153,3 +153,19 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let ended = node.service.transact(&holder, &keys([&own]), None, |keys| Ok(keys.end(&own))).await.unwrap();
     assert_eq!(ended.in_time().unwrap().0, Ok(true));
 }
+
+/// A script waits for turns, and was once proposed under rules that were replaced meanwhile.
+#[tokio::test]
+async fn what_rules_forbid_while_its_steps_run_is_not_done() {
+    let node = node().await;
+    let (holder, key) = (caller(&node, "holder"), Key::new("a/1").unwrap());
+    let digest = Digest::of(b"holder");
+    let less = format!("[principals.holder]\ncredentials = [\"{digest}\"]\nallow = []\n");
+    let run = |steps: &mut Transaction| {
+        node.replace_rules(&less);
+        let ttl = Ttl::from_ms(60_000).unwrap();
+        Ok(steps.acquire(&key, Value::new(b"").unwrap(), ttl).is_ok())
+    };
+    let refused = node.service.transact(&holder, &keys([&key]), None, run).await.map(|_| ()).unwrap_err();
+    assert!(matches!(refused, Failure::Forbidden(_)), "{refused:?}");
+}

@@ -1,0 +1,105 @@
+//! How many of a link's calls are proposals, and whose.
+//!
+//! In front of a leader's queue, where those who ask take turns, is a link, where nobody does. So whoever has as many unanswered proposals
+//! there as are left for the others is refused. A proposal counts until its answer comes, even if its client is gone: the leader has it.
+//! Other calls find a link with room whatever clients ask for.
+
+use std::collections::HashMap;
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use super::call::MAX_CALLS;
+use crate::propose::asker::Asker;
+
+/// The kind of the error if whoever asks has too many unanswered proposals.
+pub(super) const FULL: io::ErrorKind = io::ErrorKind::QuotaExceeded;
+/// The most places of all who ask. The other calls that a link may have are for what the nodes ask.
+const MOST: usize = MAX_CALLS / 16 * 15;
+/// What those share who have more than a few.
+const SHARED: usize = MOST / 4 * 3;
+/// So few that others' proposals are no reason to refuse more.
+const FEW: usize = 16;
+/// A request takes a place for each part of this many bytes.
+const PART: usize = 16 << 10;
+
+/// The unanswered proposals on a link, and those that wait to be sent.
+#[derive(Default)]
+pub(super) struct Forwarded(Mutex<Places>);
+
+#[derive(Default)]
+struct Places {
+    all: usize,
+    by: HashMap<Asker, usize>,
+}
+
+/// The places of a proposal. They are free when this is dropped.
+pub(super) struct Place {
+    forwarded: Arc<Forwarded>,
+    asker: Asker,
+    parts: usize,
+}
+
+impl Forwarded {
+    /// Places for a request of so many bytes.
+    ///
+    /// # Errors
+    /// Of the kind [`FULL`]: `asker` has too many. Else all together have.
+    pub(super) fn take(self: &Arc<Self>, asker: Asker, bytes: usize) -> io::Result<Place> {
+        let parts = 1 + bytes / PART;
+        let mut places = self.places();
+        let all = places.all + parts;
+        let own = places.by.get(&asker).copied().unwrap_or(0) + parts;
+        if own > SHARED.saturating_sub(all).max(FEW) {
+            return Err(io::Error::new(FULL, "too many proposals of the same client are unanswered"));
+        }
+        if all > MOST {
+            return Err(io::Error::other("too many proposals are unanswered"));
+        }
+        places.all = all;
+        places.by.insert(asker, own);
+        Ok(Place { forwarded: Arc::clone(self), asker, parts })
+    }
+
+    fn places(&self) -> MutexGuard<'_, Places> {
+        self.0.lock().expect("nothing panics while places are counted")
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut places = self.forwarded.places();
+        places.all -= self.parts;
+        if let Some(own) = places.by.get_mut(&self.asker) {
+            *own -= self.parts;
+            if *own == 0 {
+                places.by.remove(&self.asker);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_has_many_proposals_is_refused_and_nobody_else() {
+        let forwarded = Arc::new(Forwarded::default());
+        let most = |asker: u64, bytes| -> Vec<Place> {
+            let asker = Asker::from_number(asker);
+            std::iter::from_fn(|| forwarded.take(asker, bytes).ok()).collect()
+        };
+        let taken: Vec<_> = (2..40).flat_map(|asker| most(asker, 100)).collect();
+        assert_eq!(forwarded.places().by[&Asker::from_number(2)], SHARED / 2);
+        assert_eq!(forwarded.places().by[&Asker::from_number(39)], FEW);
+        let why = |asker| forwarded.take(Asker::from_number(asker), 100).err().map(|error| error.kind());
+        assert_eq!(why(2), Some(FULL));
+        let others: Vec<_> = (100..200).flat_map(|asker| most(asker, 100)).collect();
+        assert_eq!((taken.len() + others.len(), forwarded.places().all), (MOST, MOST));
+        assert_eq!(why(300), Some(io::ErrorKind::Other));
+        drop((taken, others));
+        assert_eq!(most(2, 10 * PART).len(), SHARED / 2 / 11);
+        let places = forwarded.places();
+        assert_eq!((places.all, places.by.len()), (0, 0));
+    }
+}
