@@ -5,12 +5,13 @@
 //! There, bytes that a key cannot have are written as `%` and two digits: those that are not UTF-8, control characters, a slash at the
 //! beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` is written so, too: two names are never one key.
 //!
-//! Before rules [`NAMES`], some names were other keys. Under older rules, those names are refused, and so are the names of the keys that they were:
-//! the nodes of an older program go on using these, and a name that is two keys is granted twice.
+//! Before rules [`NAMES`], names were other keys. The names of which that is true are refused under older rules: the nodes of an older program
+//! go on using the old keys, and a name that is two keys is granted twice. So is each name whose key an older program may have made of
+//! another name ([`was_of_another_name`]): the rules are not raised while a lock has such a key.
 
 use std::fmt::Write;
 
-use ringfence_lease::NAMES;
+use ringfence_lease::{NAMES, was_of_another_name};
 use ringfence_service::Failure;
 use ringfence_wire::{Key, KeyError};
 
@@ -35,23 +36,18 @@ impl Naming {
         }
         let name = name.get(..=Key::MAX_BYTES).unwrap_or(name);
         let plain = str::from_utf8(name).ok().filter(|_| self.database == 0);
-        match plain.and_then(|text| Key::new(text).ok()) {
-            Some(key) if key.is_of_database() => Err(Refused::unsupported(
-                "`@db` and a number stand for a database: use SELECT, and the name without them",
-            )),
-            Some(key) if !ringfence_lease::was_of_another_name(&key) => Ok(key),
-            Some(key) => self.since_names().map(|()| key),
-            None => {
-                self.since_names()?;
-                Key::new(&format!("@db{}/{}", self.database, escape(name))).map_err(refuse)
+        let key = match plain.and_then(|text| Key::new(text).ok()) {
+            Some(key) if key.is_of_database() => {
+                return Err(Refused::unsupported(
+                    "`@db` and a number stand for a database: use SELECT, and the name without them",
+                ));
             }
-        }
-    }
-
-    fn since_names(self) -> Result<(), Refused> {
+            Some(key) => key,
+            None => Key::new(&format!("@db{}/{}", self.database, escape(name))).map_err(refuse)?,
+        };
         match self.rules {
-            NAMES.. => Ok(()),
-            rules => Err(Failure::NotYet { rules, since: NAMES }.into()),
+            rules if rules < NAMES && was_of_another_name(&key) => Err(Failure::NotYet { rules, since: NAMES }.into()),
+            _ => Ok(key),
         }
     }
 }
@@ -123,6 +119,12 @@ mod tests {
         (database.parse().unwrap(), name)
     }
 
+    /// What a program of older rules makes of a name.
+    fn key_before(database: u16, name: &[u8]) -> Option<Key> {
+        let escaped = (!name.is_empty()).then(|| escape(name))?;
+        Key::new(&if database == 0 { escaped } else { format!("db{database}/{escaped}") }).ok()
+    }
+
     /// Whether HTTP acquires this key.
     fn is_wanted_over_http(text: &str) -> bool {
         serde_json::from_value::<WantedKey>(text.into()).is_ok()
@@ -175,14 +177,19 @@ mod tests {
     #[test]
     fn names_that_an_older_program_takes_for_other_keys_are_refused_until_the_rules_are_raised() {
         let old = |database, name: &[u8]| Naming { database, rules: NEW - 1 }.key(name);
-        for (database, name) in
-            [(0, &b"50%off"[..]), (0, b"db1/a"), (0, b"a\n"), (0, b"/"), (1, b"a"), (7, b"50%off")]
-        {
+        for (database, name) in [(0, &b"50%off"[..]), (0, b"a\n"), (0, b"/"), (1, b"a"), (7, b"50%off")] {
             let refused = old(database, name).unwrap_err();
             assert_eq!(refused.kind(), Kind::Unavailable, "{refused:?}");
             assert!(refused.text().contains("cluster upgrade") && refused.text().contains("was not done"));
         }
-        for name in ["a", "orders/42", "dbs/a", "a/db1/b", "ä ö"] {
+        // Their keys may be those of names that such a node escapes, or has in a database: to go on with them would keep the rules as they are.
+        for name in ["50%25off", "db1/a", "db1023/a"] {
+            assert_eq!(old(0, name.as_bytes()).unwrap_err().kind(), Kind::Unavailable, "{name}");
+        }
+        // As under any rules.
+        assert_eq!(old(0, b"@db3/a").unwrap_err().kind(), Kind::Unsupported);
+        assert!(old(3, &[b'x'; 512]).unwrap_err().text().contains("512"));
+        for name in ["a", "orders/42", "db0/a", "db1", "ä ö"] {
             assert_eq!(old(0, name.as_bytes()).unwrap().as_str(), name);
         }
     }
@@ -207,6 +214,25 @@ mod tests {
             prop_assert!(!is_same || key.as_str().as_bytes() == whole);
             // Two names, or one name in two databases, are never one key.
             prop_assert_eq!(name(key.as_str()), (database, whole));
+        }
+
+        /// Or else those who use such names keep the rules from being raised, and nobody else can set their locks.
+        #[test]
+        fn under_older_rules_nobody_sets_a_lock_that_is_in_the_way_of_new_ones(
+            start in "(@?db[0-9]{0,4}/?)?",
+            text in "[a./%2@db3\n]{0,9}",
+            database in prop_oneof![Just(0_u16), 0..DATABASES],
+        ) {
+            let whole = [start.as_bytes(), text.as_bytes()].concat();
+            let now = Naming { database, rules: NEW - 1 }.key(&whole).ok();
+            let (before, later) = (key_before(database, &whole), key(database, &whole).ok());
+            if let Some(now) = &now {
+                prop_assert!(!was_of_another_name(now), "{}", now);
+                prop_assert_eq!((Some(now), Some(now)), (before.as_ref(), later.as_ref()));
+            }
+            if let Some(before) = before.filter(|key| !was_of_another_name(key)) {
+                prop_assert_eq!(later, Some(before));
+            }
         }
     }
 }

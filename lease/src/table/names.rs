@@ -2,6 +2,9 @@ use ringfence_wire::Key;
 
 use super::LeaseTable;
 
+/// The number of databases, of which all but the first had keys such as `db1/a`.
+const OLD_DATABASES: u16 = 1_024;
+
 /// Locks that have the keys that names of the Redis protocol were before [`NAMES`](crate::NAMES).
 impl LeaseTable {
     /// Looks at the `at_most` keys after `after`. Returns the last of them if more follow.
@@ -12,7 +15,8 @@ impl LeaseTable {
         let mut locks = self.store.locks("", after);
         let mut last = None;
         for (key, _) in locks.by_ref().take(at_most) {
-            let has_value = || self.holders(key).any(|(lease, _)| lease.value().is_some());
+            // A lease with a value is alone.
+            let has_value = || self.holders(key).next().is_some_and(|(lease, _)| lease.value().is_some());
             if was_of_another_name(key) && has_value() {
                 return Err(key.clone());
             }
@@ -22,16 +26,22 @@ impl LeaseTable {
     }
 }
 
-/// Whether, before [`NAMES`](crate::NAMES), a name of the Redis protocol was `key` that is another key since: a name in a database, or one with bytes
-/// that were escaped. Under older rules, programs that know this leave such keys alone.
+/// Whether `key` may be that of a name of the Redis protocol which is another key since [`NAMES`](crate::NAMES), or was another before: that
+/// of a name in a database, or one in which bytes are escaped. Under older rules, nobody may set a lock of such a key who knows
+/// the new ones: it would keep the rules from being raised.
 pub fn was_of_another_name(key: &Key) -> bool {
-    let database = key.as_str().strip_prefix("db").and_then(|rest| rest.split_once('/'));
-    let is_in_one = database.is_some_and(|(number, _)| number.parse::<u16>().is_ok());
-    is_in_one || key.as_str().contains('%')
+    let (first, _) = key.as_str().split_once('/').unwrap_or_default();
+    let is_of_old_database = first.strip_prefix("db").is_some_and(|number| {
+        let parsed = number.parse().ok().filter(|parsed| (1..OLD_DATABASES).contains(parsed));
+        parsed.is_some_and(|parsed| parsed.to_string() == number)
+    });
+    is_of_old_database || key.is_of_database() || key.as_str().contains('%')
 }
 
 #[cfg(test)]
 mod tests {
+    use std::iter;
+
     use ringfence_wire::{LeaseId, Ttl};
 
     use super::*;
@@ -56,12 +66,14 @@ mod tests {
         table.raise_rules(4);
         // `db1/b` over HTTP, and the value of `c`, are what they were.
         let http = make::acquire(1, [(make::key("db1/b"), ringfence_wire::Mode::Exclusive)], 0);
-        let commands = vec![http.into(), set(2, "c"), set(3, "dbs/d"), set(4, "db99999/e")];
+        let same = ["c", "dbs/d", "db0/e", "db1024/e", "db007/e", "db+3/e", "db3", "a/db3/e"];
+        let sets = (2..).zip(same).map(|(n, name)| set(n, name));
+        let commands = iter::once(http.into()).chain(sets).collect();
         table.apply(0, commands, &mut Vec::new());
         assert_eq!(table.check_names(None, 10), Ok(None));
-        assert_eq!(table.check_names(None, 2), Ok(Some(make::key("db1/b"))));
-        assert_eq!(table.check_names(Some("db1/b"), 2), Ok(None));
-        for (n, name) in [(5, "50%25off"), (6, "db1/k"), (7, "a%0A")] {
+        assert_eq!(table.check_names(None, 6), Ok(Some(make::key("db1/b"))));
+        assert_eq!(table.check_names(Some("db1/b"), 3), Ok(None));
+        for (n, name) in (20..).zip(["50%25off", "db1/k", "db1023/k", "a%0A", "@db3/a", "@db3"]) {
             let mut table = LeaseTable::new();
             table.raise_rules(4);
             table.apply(0, vec![set(n, name)], &mut Vec::new());

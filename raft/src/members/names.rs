@@ -11,8 +11,8 @@ use crate::unanswered::MembersError::{self, Refused};
 const LOOKED_AT: usize = 4_096;
 
 impl Replica {
-    /// Checks that no lock has a key that its name would not be under new rules. No member makes such locks any more, as all run a program
-    /// that refuses these names under older rules.
+    /// Checks that no lock has a key that its name may not be under new rules ([`was_of_another_name`](ringfence_lease::was_of_another_name)). No member makes or
+    /// extends such locks any more, as all run a program that refuses their names under older rules.
     pub(super) async fn check_names(&self, from: u8, to: u8) -> Result<(), MembersError> {
         if !(from + 1..=to).contains(&NAMES) {
             return Ok(());

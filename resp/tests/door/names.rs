@@ -84,8 +84,13 @@ async fn names_that_were_other_keys_wait_for_new_rules() {
     let node = Node::start_under(ringfence_lease::NAMES - 1).await;
     let mut client = node.client().await;
     assert_eq!(client.call("SET orders/42 v NX PX 60000").await, "+OK");
-    for line in ["SET 50%off v NX PX 60000", "DEL a 50%off", "HGET ringfence:{50%off} token", "WATCH 50%off"]
-    {
+    for line in [
+        "SET 50%off v NX PX 60000",
+        "SET db1/k v NX PX 60000",
+        "DEL a 50%off",
+        "HGET ringfence:{50%off} token",
+        "WATCH 50%off",
+    ] {
         let reply = client.call(line).await;
         assert!(
             reply.starts_with("-ERR ringfence: this cluster uses rules 4") && reply.contains("not done"),
