@@ -68,7 +68,7 @@ impl<'de> Deserialize<'de> for WantedKey {
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<WantedKey, E> {
-                wanted(Key::new(text).map_err(E::custom)?, Mode::Exclusive)
+                Ok(WantedKey { key: Key::new(text).map_err(E::custom)?, mode: Mode::Exclusive })
             }
 
             fn visit_map<A: de::MapAccess<'de>>(self, map: A) -> Result<WantedKey, A::Error> {
@@ -80,33 +80,9 @@ impl<'de> Deserialize<'de> for WantedKey {
                     }
                     (ModeName::Shared, limit) => Mode::Shared { limit },
                 };
-                wanted(object.key, mode)
+                Ok(WantedKey { key: object.key, mode })
             }
         }
         deserializer.deserialize_any(Visitor)
-    }
-}
-
-/// Refuses the keys that only the Redis protocol acquires.
-fn wanted<E: de::Error>(key: Key, mode: Mode) -> Result<WantedKey, E> {
-    if key.is_of_database() {
-        return Err(E::custom(
-            "a key must not begin with `@db` and a number: such keys are acquired over the Redis protocol only",
-        ));
-    }
-    Ok(WantedKey { key, mode })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_key_of_a_database_cannot_be_wanted() {
-        for json in [r#""@db3/a""#, r#"{"key": "@db3/a"}"#, r#"{"key": "@db0/a", "mode": "shared"}"#] {
-            let refused = serde_json::from_str::<WantedKey>(json).unwrap_err().to_string();
-            assert!(refused.contains("over the Redis protocol only"), "{refused}");
-        }
-        serde_json::from_str::<WantedKey>(r#""@dbs/a""#).unwrap();
     }
 }

@@ -234,6 +234,13 @@ fn what_the_wire_types_refuse_the_document_refuses() {
         let schema = json!({ "$ref": format!("#/components/schemas/{name}") });
         assert!(!validator(&schema).is_valid(&wrong), "the document takes {wrong}");
     }
+    // The table refuses it.
+    for key in [json!("@db3/a"), json!({ "key": "@db3" })] {
+        let wrong = json!({ "keys": [key] });
+        let schema = json!({ "$ref": "#/components/schemas/AcquireRequest" });
+        assert!(!validator(&schema).is_valid(&wrong), "the document takes {wrong}");
+    }
+    check_schema("AcquireRequest", &json!({ "keys": ["@dbs/a", "a/@db3"] }));
     let shared = json!([{ "key": "a", "mode": "shared", "limit": 2 }, { "key": "b", "mode": "shared" }]);
     let exclusive = json!(["a", { "key": "b" }, { "key": "c", "mode": "exclusive", "limit": null }]);
     for keys in [shared, exclusive] {
