@@ -136,6 +136,12 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
             );
             return detail.into();
         }
+        Failure::OfDatabase(key) => {
+            let detail = format!(
+                "`{key}`: a key must not begin with `@db` and a number: such keys are acquired over the Redis protocol only"
+            );
+            return without_secrets(&detail).into();
+        }
         Failure::Held { by_waiters: true, .. } => {
             "an earlier waiter is first in the queue of a key: set wait_ms to wait"
         }

@@ -93,4 +93,9 @@ pub enum Refusal {
         /// On this key.
         key: Key,
     },
+    /// The acquire has a key that only conditionals acquire, because it [is of a database](Key::is_of_database). Since rules 5.
+    OfDatabase {
+        /// The key.
+        key: Key,
+    },
 }

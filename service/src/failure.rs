@@ -1,6 +1,6 @@
 use ringfence_lease::{Blocking, Refusal};
 use ringfence_raft::{Stuck, Unanswered};
-use ringfence_wire::{Blocker, EndReason, ProblemKind};
+use ringfence_wire::{Blocker, EndReason, Key, ProblemKind};
 
 /// Why a request was not done, or may not have been. Each door has its own words for it; texts in here hold for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +58,8 @@ pub enum Failure {
         /// The first rules that have it.
         since: u8,
     },
+    /// Only the Redis protocol acquires this key.
+    OfDatabase(Key),
     /// What it is to change was not as it had read it. It was not done.
     Changed,
     /// No leader took it in time. It was not done.
@@ -95,6 +97,7 @@ impl Failure {
                 ProblemKind::Overloaded
             }
             Self::NoRoom => ProblemKind::TooLarge,
+            Self::OfDatabase(_) => ProblemKind::InvalidRequest,
             Self::NotYet { .. }
             | Self::Changed
             | Self::NoLeader
@@ -154,6 +157,7 @@ impl From<Refusal> for Failure {
             Refusal::Full => Self::TableFull,
             Refusal::NotYet { rules, since } => Self::NotYet { rules, since },
             Refusal::Changed { .. } => Self::Changed,
+            Refusal::OfDatabase { key } => Self::OfDatabase(key),
         }
     }
 }

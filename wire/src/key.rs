@@ -53,8 +53,8 @@ impl Key {
     /// Whether it begins as `@db3/` does: so begin the names of the Redis protocol that no request over HTTP can acquire. Requests may read
     /// and revoke them.
     pub fn is_of_database(&self) -> bool {
-        let (first, _) = self.0.split_once('/').unwrap_or((&self.0, ""));
-        let number = first.strip_prefix("@db").unwrap_or_default();
+        let Some(behind) = self.0.strip_prefix("@db") else { return false };
+        let number = behind.split_once('/').map_or(behind, |(number, _)| number);
         !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
     }
 }

@@ -6,7 +6,7 @@ use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
 use crate::requests::Request;
 use crate::store::{Known, Slot};
-use crate::{Acquire, Blocking, Event, Outcome, Owner, Refusal};
+use crate::{Acquire, Blocking, Event, NAMES, Outcome, Owner, Refusal};
 
 impl LeaseTable {
     pub(super) fn acquire(
@@ -47,6 +47,11 @@ impl LeaseTable {
         tries_once: bool,
         events: &mut Vec<Event>,
     ) -> Result<Outcome, Refusal> {
+        if self.rules >= NAMES
+            && let Some((key, _)) = lease.keys.iter().find(|(key, _)| key.is_of_database())
+        {
+            return Err(Refusal::OfDatabase { key: key.clone() });
+        }
         if self.store.fits(&mut lease.keys) {
             self.find_room(owner, &mut lease, false)?;
             let slot = self.grant(lease, events);

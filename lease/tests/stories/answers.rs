@@ -108,6 +108,7 @@ fn refusal(refusal: &Refusal) -> String {
         Refusal::Full => "full".to_owned(),
         Refusal::NotYet { since, .. } => format!("not before rules {since}"),
         Refusal::Changed { key } => format!("changed: {key}"),
+        Refusal::OfDatabase { key } => format!("of a database: {key}"),
     }
 }
 

@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use ringfence_lease::{Change, Event, LeaseTable, Outcome, Refusal};
-use ringfence_wire::{EndReason, Grant, Mode, Waiting};
+use ringfence_wire::{EndReason, Grant, Key, Mode, Waiting};
 use serde::{Deserialize, Serialize};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -154,11 +154,14 @@ impl Witness {
             Refusal::Full => self.put([15]),
             Refusal::TooManyBytes { most } => self.put([16, *most]),
             Refusal::NotYet { rules, since } => self.put([17, u64::from(*rules), u64::from(*since)]),
-            Refusal::Changed { key } => {
-                self.put([19, key.as_str().len() as u64]);
-                self.deeds.extend_from_slice(key.as_str().as_bytes());
-            }
+            Refusal::Changed { key } => self.put_key(19, key),
+            Refusal::OfDatabase { key } => self.put_key(20, key),
         }
+    }
+
+    fn put_key(&mut self, kind: u64, key: &Key) {
+        self.put([kind, key.as_str().len() as u64]);
+        self.deeds.extend_from_slice(key.as_str().as_bytes());
     }
 
     fn put_event(&mut self, event: &Event) {

@@ -141,8 +141,9 @@ fn the_bytes_of_a_call_are_fixed() {
             Answer::Outcomes(vec![
                 Outcome::Changed(Vec::new()),
                 Outcome::Refused(Refusal::Changed { key: Key::new("a").unwrap() }),
+                Outcome::Refused(Refusal::OfDatabase { key: Key::new("a").unwrap() }),
             ]),
-            vec![2, 2, 6, 0, 4, 13, 1, b'a'],
+            vec![2, 3, 6, 0, 4, 13, 1, b'a', 4, 14, 1, b'a'],
         ),
         (Answer::Difference(Some(Difference { after: 1, sum: 300 })), vec![13, 1, 1, 0xac, 2]),
         (Answer::Full, vec![14]),
