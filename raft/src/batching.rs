@@ -10,8 +10,7 @@ use tokio::runtime::{Handle, Id};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::yield_now;
 
-use crate::propose::asker::Asker;
-use crate::propose::proposal::{Failure, Proposal, Proposed};
+use crate::propose::proposal::{Failure, Origin, Proposal, Proposed};
 use crate::propose::proposer::Proposer;
 use crate::reads::{Read, Reads};
 use crate::reply::{Answer, Answers, Reply};
@@ -53,10 +52,10 @@ impl Batching {
     }
 
     /// As [`Proposer::propose_of`], without raising the rules.
-    pub(crate) async fn propose(&self, asker: Asker, request: Request) -> Proposed {
-        let Some(batcher) = self.here() else { return self.proposer.propose_of(asker, None, request).await };
+    pub(crate) async fn propose(&self, origin: Origin, request: Request) -> Proposed {
+        let Some(batcher) = self.here() else { return self.proposer.propose_of(origin, None, request).await };
         let (reply, outcomes) = self.reply();
-        let proposal = self.proposer.admit(asker, request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.proposer.admit(origin, request, reply).map_err(Failure::Rejected)?;
         batcher.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }

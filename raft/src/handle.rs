@@ -20,7 +20,7 @@ use crate::batching::Batching;
 use crate::consensus::NodeId;
 use crate::peer::passed;
 use crate::propose::asker::Asker;
-use crate::propose::proposal::Failure;
+use crate::propose::proposal::{Failure, Origin};
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
 use crate::status::{Sums, status};
@@ -84,7 +84,7 @@ impl Handle {
         loop {
             match shared.leader() {
                 Some(leader) if leader == shared.id => {
-                    match self.propose_here(asker, request, deadline).await {
+                    match self.propose_here(asker.into(), request, deadline).await {
                         Ok(outcomes) => return Ok(outcomes),
                         Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
                         Err(Failure::Full) => return Err(Unanswered::Full),
@@ -109,14 +109,14 @@ impl Handle {
     /// Proposes on this node, which must lead, or be about to.
     pub(crate) async fn propose_here(
         &self,
-        asker: Asker,
+        origin: Origin,
         request: Request,
         deadline: Instant,
     ) -> Result<Vec<Outcome>, Failure> {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(request));
         }
-        let outcomes = self.batching.propose(asker, request);
+        let outcomes = self.batching.propose(origin, request);
         timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
     }
 

@@ -17,7 +17,7 @@
 
 pub(crate) mod founding;
 mod moves;
-mod names;
+pub(crate) mod names;
 #[cfg(test)]
 pub(crate) mod tests;
 mod upgrade;

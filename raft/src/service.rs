@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use ringfence_lease::{LeaseTable, Request};
+use ringfence_lease::Request;
 use ringfence_wire::PrincipalName;
 use tokio::time::Instant;
 
@@ -11,8 +11,13 @@ use crate::members;
 use crate::members::founding::Founding;
 use crate::peer::{Answer, Call, Directory, Probed, ReadPoint, Service};
 use crate::propose::asker::Asker;
-use crate::propose::proposal::Failure;
+use crate::propose::proposal::{Failure, Origin};
 use crate::unanswered::{MembersError, TIMEOUT, Unanswered};
+
+/// The newest rules of programs that send [`Call::Propose`], which says nothing of who gave the commands.
+const PROPOSE: u8 = 1;
+/// Those of programs that send [`Call::ProposeBy`].
+const PROPOSE_BY: u8 = 4;
 
 pub(crate) struct NodeService {
     pub(crate) directory: Arc<Directory>,
@@ -29,16 +34,16 @@ impl Service for NodeService {
                 Ok(()) => Answer::Adopted,
                 Err(error) => Answer::Refused { reason: error.to_string() },
             },
-            // From a program that does not know the rules in use, and will stop: it says nothing of who gave the commands.
-            (Call::Propose(_), Some(handle)) if handle.view(LeaseTable::rules) > 1 => Answer::NotDone,
             (Call::Propose(commands), Some(handle)) => {
-                unless_full(propose(handle, Asker::UNNAMED, commands.into()).await)
+                let origin = Origin { asker: Asker::UNNAMED, supports: PROPOSE };
+                unless_full(propose(handle, origin, commands.into()).await)
             }
             (Call::ProposeBy(request), Some(handle)) => {
-                unless_full(propose(handle, Asker::UNNAMED, request).await)
+                let origin = Origin { asker: Asker::UNNAMED, supports: PROPOSE_BY };
+                unless_full(propose(handle, origin, request).await)
             }
-            (Call::ProposeOf { asker, request }, Some(handle)) => {
-                propose(handle, Asker::from_number(asker), request).await
+            (Call::ProposeOf { asker, supports, request }, Some(handle)) => {
+                propose(handle, Origin { asker: Asker::from_number(asker), supports }, request).await
             }
             (Call::ReadIndex, Some(handle)) => match handle.shared.reads.confirm_here().await {
                 Some(ReadPoint { log_id, now_ms }) => Answer::ReadPoint { last: log_id.into(), now_ms },
@@ -67,11 +72,11 @@ impl Service for NodeService {
     }
 }
 
-/// In the turns of the principal, whichever node it asks, or else of `asker`, which the other node calls a host.
-async fn propose(handle: &Handle, asker: Asker, request: Request) -> Answer {
+/// In the turns of the principal, whichever node it asks, or else of the asker, which the other node calls a host.
+async fn propose(handle: &Handle, mut origin: Origin, request: Request) -> Answer {
     let principal = request.name().filter(|name| **name != PrincipalName::anonymous());
-    let asker = principal.map_or(asker, Asker::of);
-    match handle.propose_here(asker, request, Instant::now() + TIMEOUT).await {
+    origin.asker = principal.map_or(origin.asker, Asker::of);
+    match handle.propose_here(origin, request, Instant::now() + TIMEOUT).await {
         Ok(outcomes) => Answer::Outcomes(outcomes),
         Err(Failure::Rejected(_)) => Answer::NotDone,
         Err(Failure::Full) => Answer::Full,

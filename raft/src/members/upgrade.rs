@@ -10,6 +10,7 @@ use ringfence_lease::Request;
 use ringfence_wire::Upgraded;
 use tokio::time::{Instant, timeout_at};
 
+use super::names::check_names;
 use super::{ASK, TIMEOUT, list};
 use crate::consensus::NodeId;
 use crate::handle::Handle;
@@ -49,31 +50,39 @@ impl Replica {
         check: bool,
         deadline: Instant,
     ) -> Result<Upgraded, MembersError> {
-        let late = if check { Unanswered::Unavailable } else { Unanswered::Indeterminate };
-        timeout_at(deadline, self.raise(to, check)).await.unwrap_or(Err(late.into()))
+        // No member is added before the rules are raised.
+        let guard = async { if check { None } else { Some(self.changing.lock().await) } };
+        let unavailable = || MembersError::from(Unanswered::Unavailable);
+        let _guard = timeout_at(deadline, guard).await.map_err(|_| unavailable())?;
+        let prepared = timeout_at(deadline, self.prepare(to)).await.unwrap_or_else(|_| Err(unavailable()));
+        let (from, raise) = prepared?;
+        let upgraded = Upgraded { from, to: raise.rules };
+        if check || raise.rules == from {
+            return Ok(upgraded);
+        }
+        let raised = self.proposer.propose_with(Some(raise), Request::default());
+        match timeout_at(deadline, raised).await.unwrap_or(Err(Failure::Unknown)) {
+            Ok(_) => Ok(upgraded),
+            Err(Failure::Rejected(_) | Failure::Full) => Err(unavailable()),
+            Err(Failure::Unknown) => Err(Unanswered::Indeterminate.into()),
+        }
     }
 
-    async fn raise(&self, to: Option<u8>, check: bool) -> Result<Upgraded, MembersError> {
-        // No member is added before the rules are raised.
-        let _guard = match check {
-            true => None,
-            false => Some(self.changing.lock().await),
-        };
+    /// The rules in use, and what to raise them to.
+    async fn prepare(&self, to: Option<u8>) -> Result<(u8, Raise), MembersError> {
         let Some(term) = *self.leading.term().borrow() else { return Err(Unanswered::Unavailable.into()) };
         let from = self.applied.lock().table.rules();
         if to == Some(from) {
-            return Ok(Upgraded { from, to: from });
+            return Ok((from, Raise { rules: from, term }));
         }
         let to = target(from, to, &self.ask_programs().await).map_err(Refused)?;
-        self.check_names(from, to).await?;
-        if to > from && !check {
-            match self.proposer.propose_with(Some(Raise { rules: to, term }), Request::default()).await {
-                Ok(_) => {}
-                Err(Failure::Rejected(_) | Failure::Full) => return Err(Unanswered::Unavailable.into()),
-                Err(Failure::Unknown) => return Err(Unanswered::Indeterminate.into()),
-            }
-        }
-        Ok(Upgraded { from, to })
+        check_names(&self.applied, to).await.map_err(|key| {
+            Refused(format!(
+                "a Redis client holds {key}, and under rules {to} its name may be another key, which would be granted to others: \
+                 such locks are not extended any more, so wait until they end, or revoke them, and raise the rules then"
+            ))
+        })?;
+        Ok((from, Raise { rules: to, term }))
     }
 
     /// The program of each member; `None` for those that do not answer now.
@@ -297,6 +306,8 @@ mod tests {
         sleep(RETRY).await;
         let late = leader.shared.upgrade_here(None, true, deadline).await;
         assert_eq!(late, Err(Unanswered::Unavailable.into()), "nothing was done");
+        let late = leader.shared.upgrade_here(None, false, deadline).await;
+        assert_eq!(late, Err(Unanswered::Unavailable.into()), "nothing was proposed");
     }
 
     /// They would be under older rules than the raise.

@@ -64,10 +64,11 @@ pub(crate) enum Call {
     },
     /// As [`Call::Propose`], with who gave the commands. Since frames 3: programs that have it send nothing else to each other.
     ProposeBy(Request),
-    /// As [`Call::ProposeBy`], with who asks, as the node that asks calls it: for turns. Since frames 4: programs that have it send nothing
-    /// else to each other.
+    /// As [`Call::ProposeBy`], with who asks, as the node that asks calls it: for turns. And with the newest rules that its program supports:
+    /// under newer ones, its clients are told that it is not done. Since frames 4: programs that have it send nothing else to each other.
     ProposeOf {
         asker: u64,
+        supports: u8,
         request: Request,
     },
 }

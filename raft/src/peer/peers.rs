@@ -173,7 +173,8 @@ impl Peers {
     ) -> Result<Vec<Outcome>, Unanswered> {
         let mut end = pin!(end);
         let proposed = Some((asker, request.size_hint()));
-        let call = Call::ProposeOf { asker: asker.number(), request: request.clone() };
+        let supports = self.directory.program.rules.newest;
+        let call = Call::ProposeOf { asker: asker.number(), supports, request: request.clone() };
         match self.call_before(leader, call, proposed, end.as_mut()).await {
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 self.propose_rest(leader, asker, request.clone(), rules(), end).await

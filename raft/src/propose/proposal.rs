@@ -26,9 +26,25 @@ pub(crate) enum Failure {
 /// The outcomes of the commands of one request, in their order.
 pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 
+/// Where a request comes from.
+#[derive(Clone, Copy)]
+pub(crate) struct Origin {
+    pub(crate) asker: Asker,
+    /// The newest rules that the program supports whose client asks. Under newer ones, it is rejected: names of its clients may be other keys.
+    pub(crate) supports: u8,
+}
+
+/// From this program.
+impl From<Asker> for Origin {
+    fn from(asker: Asker) -> Self {
+        Self { asker, supports: u8::MAX }
+    }
+}
+
 /// A request that was admitted to the queue.
 pub(crate) struct Proposal {
     pub(super) asker: Asker,
+    pub(super) supports: u8,
     pub(super) request: Request,
     pub(super) reply: Reply<Proposed>,
     /// What it raises the rules to.
@@ -40,12 +56,12 @@ impl Proposal {
     /// Admits a request to the queue; returns it if that is full.
     pub(super) fn admit(
         queued: &Arc<Queued>,
-        asker: Asker,
+        Origin { asker, supports }: Origin,
         request: Request,
         reply: Reply<Proposed>,
     ) -> Result<Self, Request> {
         match QueueShare::take(queued, request.size_hint()) {
-            Some(share) => Ok(Self { asker, request, reply, raise: None, share }),
+            Some(share) => Ok(Self { asker, supports, request, reply, raise: None, share }),
             None => Err(request),
         }
     }
@@ -70,7 +86,7 @@ impl Proposal {
         let (reply, answer) = Reply::new(None);
         let share =
             QueueShare { queued: Arc::new(Queued { requests: 1.into(), bytes: bytes.into() }), bytes };
-        (Self { asker, request: Request::default(), reply, raise: None, share }, answer)
+        (Self { asker, supports: u8::MAX, request: Request::default(), reply, raise: None, share }, answer)
     }
 }
 

@@ -7,7 +7,8 @@
 //! An entry that raises the rules is alone in flight. So every other entry is under the rules of the table, and a raise that
 //! Raft rejects leaves no trace.
 //!
-//! A command that the rules of its entry do not have is [withheld](Withheld) from it, and refused with the others' outcomes.
+//! A command that the rules of its entry do not have is [withheld](Withheld) from it, and refused with the others' outcomes. A request
+//! from a program that does not support these rules is rejected, however long it was in the queue.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -28,9 +29,10 @@ use crate::applied::table::Applied;
 use crate::consensus::{Completion, Consensus, EncodedBatch};
 use crate::gate::{Since, Withheld};
 use crate::measure::PROPOSAL_SECONDS;
+use crate::members::names::check_names;
 use crate::propose::asker::Asker;
 use crate::propose::batch::Batch;
-use crate::propose::proposal::{Failure, Proposal, Proposed, Queued, Raise};
+use crate::propose::proposal::{Failure, Origin, Proposal, Proposed, Queued, Raise};
 use crate::propose::queue::Queue;
 use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
@@ -98,13 +100,18 @@ impl Proposer {
 
     /// As [`Proposer::propose`], in an entry that raises the rules as well.
     pub(crate) async fn propose_with(&self, raise: Option<Raise>, request: Request) -> Proposed {
-        self.propose_of(Asker::NODE, raise, request).await
+        self.propose_of(Asker::NODE.into(), raise, request).await
     }
 
-    /// As [`Proposer::propose_with`], in the turns of `asker` and not of this node.
-    pub(crate) async fn propose_of(&self, asker: Asker, raise: Option<Raise>, request: Request) -> Proposed {
+    /// As [`Proposer::propose_with`], from elsewhere, and in other turns than those of this node.
+    pub(crate) async fn propose_of(
+        &self,
+        origin: Origin,
+        raise: Option<Raise>,
+        request: Request,
+    ) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        let proposal = self.admit(asker, request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.admit(origin, request, reply).map_err(Failure::Rejected)?;
         self.send(vec![Proposal { raise, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
@@ -112,11 +119,11 @@ impl Proposer {
     /// A request for the queue; returns it if the queue is full.
     pub(crate) fn admit(
         &self,
-        asker: Asker,
+        origin: Origin,
         request: Request,
         reply: Reply<Proposed>,
     ) -> Result<Proposal, Request> {
-        Proposal::admit(&self.queued, asker, request, reply)
+        Proposal::admit(&self.queued, origin, request, reply)
     }
 
     /// Queues requests.
@@ -163,13 +170,12 @@ impl Packer {
             if callers.is_empty() {
                 continue;
             }
-            let units = cost.div_ceil(UNIT).clamp(1, MAX_UNITS);
-            match units.checked_sub(room.num_permits()) {
-                Some(more) => room.merge(self.acquire(Arc::clone(&self.room), more as u32).await),
-                None => drop(room.split(room.num_permits() - units)),
-            }
-            if raise.is_some() {
-                permit.merge(self.acquire(Arc::clone(&self.permits), MAX_IN_FLIGHT as u32 - 1).await);
+            self.fit(&mut room, cost).await;
+            if let Some(raise) = raise
+                && !self.may_raise(raise.rules, &mut permit).await
+            {
+                reject(packed, callers);
+                continue;
             }
             // While this node's disk hangs, the others may go on to commit entries.
             let stamp = if self.log.is_full() { None } else { self.leading.stamp() };
@@ -226,8 +232,24 @@ impl Packer {
         }
     }
 
+    /// Takes as many units as an entry of this cost needs, and gives back the rest.
+    async fn fit(&mut self, room: &mut OwnedSemaphorePermit, cost: usize) {
+        let units = cost.div_ceil(UNIT).clamp(1, MAX_UNITS);
+        match units.checked_sub(room.num_permits()) {
+            Some(more) => room.merge(self.acquire(Arc::clone(&self.room), more as u32).await),
+            None => drop(room.split(room.num_permits() - units)),
+        }
+    }
+
+    /// Waits until nothing is in flight, so that no lock comes between. Whether the locks have the keys that their names are under `rules`.
+    async fn may_raise(&mut self, rules: u8, permit: &mut OwnedSemaphorePermit) -> bool {
+        permit.merge(self.acquire(Arc::clone(&self.permits), MAX_IN_FLIGHT as u32 - 1).await);
+        check_names(&self.applied, rules).await.is_ok()
+    }
+
     /// Takes out of the requests of `callers` what `rules` do not have. Whether anything is left to propose.
-    fn withhold(&self, requests: &mut [Request], callers: &mut [Caller], rules: u8) -> bool {
+    fn withhold(&self, requests: &mut Vec<Request>, callers: &mut Vec<Caller>, rules: u8) -> bool {
+        reject_older(requests, callers, rules);
         for (request, caller) in requests.iter_mut().zip(callers.iter_mut()) {
             caller.withheld = Withheld::take(request, rules, rules, self.since);
             caller.count = request.commands.len();
@@ -259,9 +281,10 @@ impl Packer {
                 may_join
             })
         {
-            let Proposal { request, reply, raise: asked, .. } = proposal;
+            let Proposal { supports, request, reply, raise: asked, .. } = proposal;
             raise = asked;
             callers.push(Caller {
+                supports,
                 by: request.by.clone(),
                 count: request.commands.len(),
                 withheld: Withheld::default(),
@@ -284,6 +307,8 @@ struct Packed {
 
 /// Who waits for a request of an entry.
 struct Caller {
+    /// The newest rules that the program supports which it comes from.
+    supports: u8,
     by: Option<Owner>,
     /// How many commands of it are in the entry.
     count: usize,
@@ -337,10 +362,22 @@ fn complete(mut outcomes: impl Iterator<Item = Outcome>, callers: Vec<Caller>) {
     }
 }
 
+/// Rejects the requests from programs that do not support `rules`, and will stop.
+fn reject_older(requests: &mut Vec<Request>, callers: &mut Vec<Caller>, rules: u8) {
+    if callers.iter().all(|caller| caller.supports >= rules) {
+        return;
+    }
+    let all = mem::take(requests).into_iter().zip(mem::take(callers));
+    let (older, rest): (Vec<_>, Vec<_>) = all.partition(|(_, caller)| caller.supports < rules);
+    (*requests, *callers) = rest.into_iter().unzip();
+    let (older, waiting) = older.into_iter().unzip();
+    reject(older, waiting);
+}
+
 /// `requests` have the commands that were not withheld.
 fn reject(requests: Vec<Request>, callers: Vec<Caller>) {
     let mut commands = requests.into_iter().flat_map(|request| request.commands);
-    for Caller { by, count, withheld, reply } in callers {
+    for Caller { by, count, withheld, reply, .. } in callers {
         let commands = withheld.put_back(commands.by_ref().take(count));
         reply.send(Err(Failure::Rejected(Request { by, commands })));
     }

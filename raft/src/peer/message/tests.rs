@@ -76,7 +76,7 @@ fn a_program_gets_no_call_that_it_does_not_read() {
     let proposed = proposed_by("ann");
     assert_eq!(within(&proposed, 2), Some(Call::Propose(Vec::new())));
     assert_eq!(within(&proposed, 3), Some(proposed.clone()));
-    let of = Call::ProposeOf { asker: 5, request: Request::default() };
+    let of = Call::ProposeOf { asker: 5, supports: 4, request: Request::default() };
     assert_eq!(within(&of, 2), Some(Call::Propose(Vec::new())));
     assert_eq!(within(&of, 3), Some(Call::ProposeBy(Request::default())));
     assert_eq!(within(&of, 4), Some(of));
@@ -90,7 +90,7 @@ fn a_program_gets_no_command_that_it_does_not_read() {
     let release = Command::Release { lease_id: LeaseId::from_u128(7).unwrap() };
     let since = |command: &Command| if matches!(command, Command::Release { .. }) { 3 } else { 1 };
     let within = |commands, newest| {
-        let call = Call::ProposeOf { asker: 5, request: Request { by: None, commands } };
+        let call = Call::ProposeOf { asker: 5, supports: 4, request: Request { by: None, commands } };
         call.within(&Program::of_this(RulesRange { oldest: 1, newest }), since).is_some()
     };
     let both = || vec![start.clone(), release.clone()];
@@ -125,7 +125,10 @@ fn the_bytes_of_a_call_are_fixed() {
         (Call::Upgrade { to: Some(2), check: true }, vec![10, 1, 2, 1]),
         (Call::Difference { after: 1, upto: 300 }, vec![11, 1, 0xac, 2]),
         (proposed_by("ann"), vec![12, 1, 3, b'a', b'n', b'n', 1, 9, 0, 0, 0]),
-        (Call::ProposeOf { asker: 300, request: Request::default() }, vec![13, 0xac, 2, 0, 0]),
+        (
+            Call::ProposeOf { asker: 300, supports: 4, request: Request::default() },
+            vec![13, 0xac, 2, 4, 0, 0],
+        ),
     ] {
         out.clear();
         put(&mut out, &call);
