@@ -203,7 +203,8 @@ impl Peers {
         }
         let count = request.commands.len();
         let proposed = Some((asker, request.size_hint()));
-        let call = Call::ProposeOf { asker: asker.number(), request };
+        let supports = self.directory.program.rules.newest;
+        let call = Call::ProposeOf { asker: asker.number(), supports, request };
         let answer = answered(self.call_before(leader, call, proposed, end).await)?;
         Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
     }
