@@ -18,6 +18,9 @@ from test_handles import run
 
 import ringfence
 from ringfence import aio
+from ringfence._batch import Batcher
+from ringfence._clock import now
+from ringfence._http import Request, Response
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -169,6 +172,40 @@ def test_a_batch_is_given_up_only_once_all_its_calls_are(background: Background,
         await asyncio.wait(calls)
 
     begin(background, node, work).result(SOON)
+
+
+def test_a_call_that_is_given_up_leaves_those_of_all_batches_alone() -> None:
+    """Once, the batches that began together counted as one, and one call ended up to 999 others."""
+
+    async def main() -> None:
+        go_on, sent = asyncio.Event(), list[int]()
+
+        async def send(request: Request, *_: Any) -> Response:
+            sent.append((request.text or b"").count(b"lease_id") or 1)
+            await go_on.wait()
+            return Response(now(), 504, {}, b"")
+
+        batcher = Batcher(send)
+
+        async def release(number: int) -> Response | None:
+            operation = {"release": {"lease_id": str(number)}}
+            return await batcher.send(
+                Request("DELETE", f"/v1/leases/{number}", operation=operation), SOON, bool
+            )
+
+        calls = [asyncio.create_task(release(number)) for number in range(1_001)]
+        while sent != [1_000, 1]:
+            await asyncio.sleep(0)
+        calls[5].cancel()
+        await asyncio.wait({calls[5]})
+        for _ in range(10):
+            await asyncio.sleep(0)
+        go_on.set()
+        await asyncio.wait(calls)
+        assert [call.cancelled() for call in calls].count(True) == 1
+        assert {one.result().status for one in calls if not one.cancelled()} == {504}  # type: ignore[union-attr]
+
+    asyncio.run(main())
 
 
 def test_hundreds_that_wait_use_few_connections_and_all_get_their_turn(cluster: Cluster) -> None:

@@ -41,8 +41,6 @@ class _Call:
     ) -> None:
         self.request, self.seconds, self.has_another, self.told = request, seconds, has_another, told
         self.text = request.operation_text()
-        self.left: Callable[[], None] = lambda: None
-        """Tells the request that it is in."""
 
     @property
     def waits(self) -> bool:
@@ -68,11 +66,7 @@ class Batcher:
         call = _Call(request, seconds, has_another, self._loop.create_future())
         self._queue.append(call)
         self._soon()
-        try:
-            return await call.told
-        except asyncio.CancelledError:
-            call.left()
-            raise
+        return await call.told
 
     def _soon(self) -> None:
         """Sends what is in the queue once all that runs in this turn has asked."""
@@ -88,16 +82,8 @@ class Batcher:
             self._permits -= 1
             self._is_waiting = self._is_waiting or waits
             sending = quiet(self._loop.create_task(self._one(calls[0]) if is_alone else self._several(calls)))
-            left = len(calls)
-
-            def leave(sending: asyncio.Task[None] = sending) -> None:
-                nonlocal left
-                left -= 1
-                if left == 0:
-                    sending.cancel()
-
             for call in calls:
-                call.left = leave
+                call.told.add_done_callback(partial(_left, calls, sending))
             sending.add_done_callback(partial(self._sent, calls, waits))
 
     def _take(self) -> list[_Call]:
@@ -138,6 +124,12 @@ class Batcher:
         response = await self._send(request, seconds, calls[0].has_another)
         for call, part in zip(calls, _split(response, len(calls)), strict=True):
             _tell(call, part)
+
+
+def _left(calls: Sequence[_Call], sending: asyncio.Task[None], told: asyncio.Future[Response | None]) -> None:
+    """Ends the request of these calls, if the last of them was given up."""
+    if told.cancelled() and all(call.told.done() for call in calls):
+        sending.cancel()
 
 
 def _tell(call: _Call, response: Response | None) -> None:
