@@ -236,3 +236,24 @@ def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
     assert node.is_quiet()
     clock.jump(60)
     released(node.receive("DELETE"), asked.lease_id)
+
+
+def test_hold_at_least_is_not_cut_short_once_renewals_are_in_doubt(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    """Once, the key was given away when the time that is certain had passed. The one renewal may have been done all the same."""
+    client = ringfence.Client(node.url, clock=clock)
+    lease = granted(background, client, node, ttl=3, hold_at_least=60)
+    left = background(lease.release)
+    node.receive("POST", f"/v1/leases/{lease.lease_id}/renew").problem(429, "overloaded")
+    left.result(SOON)
+    clock.jump(4)
+    engine = client._runner().engine()
+    until(lambda: not engine.leaving._holds, "it is lost")
+    after = background(client.lock("b", wait=0).acquire)
+    while (asked := node.receive()).method != "PUT":
+        assert asked.method != "DELETE"
+        asked.problem(503, "unavailable")
+    asked.grant()
+    after.result(SOON).into_id()
+    assert len(engine.cluster.releases) == 0

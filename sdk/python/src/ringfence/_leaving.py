@@ -6,8 +6,8 @@
                          │              ▲
                          └── not now ───┘ after a second. Meanwhile it is renewed as before, and deleted once the time is over
 
-The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do that. Each step that somebody
-cancels ("cancel all tasks") is repeated.
+The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do that; if the lease is
+lost meanwhile, nothing more is done, as the one renewal may have been. Each step that somebody cancels ("cancel all tasks") is repeated.
 """
 
 from __future__ import annotations
@@ -124,9 +124,12 @@ class _Hold:
         self._timer = self._loop.call_later(min(self._left() / 1e9, _PAUSE), self._look)
 
     def _look(self) -> None:
-        if self._left() == 0 or (not self.is_sure and self.held.loss() is not None):
+        if self._left() == 0:
             self.end()
             self._cluster.releases.begin(self.held.lease_id)
+        elif not self.is_sure and self.held.loss() is not None:
+            # The renewal may have been done all the same.
+            self.end()
         elif self.is_sure:
             self._wait()
         else:
