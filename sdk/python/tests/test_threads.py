@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import _thread
 import logging
+import queue
 import signal
 import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from played import Background, Played, granted
 
 import ringfence
 from ringfence._runner import Runner
+from ringfence._threads import _WRITERS, LOG, Line, written
 
 FIRST = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e11"
 
@@ -228,4 +231,73 @@ def test_a_signal_handler_may_release_whatever_lock_of_the_log_it_has_interrupte
         logger.removeHandler(handler)
         signal.signal(signal.SIGUSR1, before)
     assert [type(one) for one in told] == [ringfence.Unauthorized]
+    client.close()
+
+
+def test_what_comes_while_the_thread_of_the_log_ends_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, a thread that ended stopped the next one, whose line stayed in the queue."""
+    begin, go_on = _thread.start_new_thread, threading.Event()
+    ending: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
+    told: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    class Calls(queue.SimpleQueue[Callable[[], object]]):
+        def empty(self) -> bool:
+            is_empty = super().empty()
+            if not go_on.is_set():
+                ending.put(threading.current_thread())
+                go_on.wait(SOON)
+            return is_empty
+
+    line = Line("ringfence-test")
+    line._calls = Calls()
+    line(lambda: told.put(1))
+    first = ending.get(timeout=SOON)
+
+    def late(main: Callable[..., Any], arguments: tuple[Any, ...]) -> int:
+        def start() -> None:
+            go_on.set()
+            first.join(SOON)
+            main(*arguments)
+
+        return begin(start, ())
+
+    monkeypatch.setattr("_thread.start_new_thread", late)
+    line(lambda: told.put(2))
+    assert [told.get(timeout=SOON) for _ in range(2)] == [1, 2]
+
+
+def test_the_log_is_called_in_order_by_one_thread_at_a_time_which_ends() -> None:
+    line, told, threads = Line("ringfence-test"), list[int](), set[threading.Thread]()
+
+    def call(number: int) -> None:
+        threads.add(threading.current_thread())
+        told.append(number)
+        if number % 7 == 0:
+            sys.exit(1)
+
+    for number in range(200):
+        line(partial(call, number))
+        if number % 3 == 0:
+            until(partial(told.__contains__, number), "it is called")
+    line.finish(SOON)
+    assert told == list(range(200))
+    until(lambda: not any(one.is_alive() for one in threads), "they end")
+
+
+def test_a_program_that_ends_writes_its_log_without_room_for_a_thread(
+    node: Played, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    serve(node, [])
+    client = ringfence.Client(node.url)
+    client.adopt(FIRST, timeout=SOON).into_id()
+    written(SOON)
+    room = Room(monkeypatch)
+    room.is_full = True
+    client._runner().call_soon(LOG.warning, "the end is %s", "near")
+    until(lambda: room.refused > 0 and not _WRITERS[0]._turn.locked(), "a thread was refused")
+    begun = time.monotonic()
+    written(SOON)
+    assert "the end is near" in caplog.text
+    assert time.monotonic() - begun < SOON / 2
+    room.is_full = False
     client.close()

@@ -201,7 +201,6 @@ class Engine:
         self._has_ended = True
         if left:
             LOG.warning("%d leases could not be released in time: they end with their ttl", left)
-        self.tell.end()
         with suppress(RuntimeError):
             # The loop may be closing it.
             await self._end.aclose()

@@ -30,8 +30,8 @@ class Hooks:
     """What a client calls. Override what you need. A function that fails stops nothing, and goes to the log. A lease that was adopted
     was not granted here, and one that is left by its id is not released.
 
-    Client for threads: all are called on one thread, in order, which renews nothing, so they may block. Nobody waits for them, nor
-    does `close`. Client for asyncio: on the loop, so they must not block.
+    Client for threads: one after the other, on threads that renew nothing, so they may block. Nobody waits for them, nor does
+    `close`. Client for asyncio: on the loop, so they must not block.
     """
 
     def waited(self, keys: Sequence[str], seconds: float) -> None:
@@ -73,11 +73,6 @@ class Teller:
             with suppress(Exception):
                 self._deliver(partial(self._call, name, subject), may_drop=name in _MAY_BE_DROPPED)
 
-    def end(self) -> None:
-        """There is nothing more to tell."""
-        if isinstance(self._deliver, Thread):
-            self._deliver.end()
-
     def _call(self, name: str, subject: tuple[Any, ...]) -> None:
         try:
             hook = getattr(self._hooks, name, None)
@@ -90,7 +85,7 @@ class Teller:
 
 
 class Thread:
-    """A thread that calls one after the other, from the first on. What a hook that blocks leaves behind has no renewals."""
+    """Calls one after the other, on threads of their own. What a hook that blocks leaves behind has no renewals."""
 
     def __init__(self) -> None:
         self._line = Line("ringfence-hooks")
@@ -103,10 +98,6 @@ class Thread:
             self._line(call)
         if self._is_full and not was_full:
             LOG.warning("%d events wait for a hook that blocks: renewals are not told", _MOST)
-
-    def end(self) -> None:
-        """Ends it once all is called."""
-        self._line.end()
 
 
 def on_the_loop() -> Deliver:

@@ -6,8 +6,8 @@
                          │              ▲
                          └── not now ───┘ after a second. Meanwhile it is renewed as before, and deleted once the time is over
 
-The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do that; if the lease is
-lost meanwhile, nothing more is done, as the one renewal may have been. Each step that somebody cancels ("cancel all tasks") is repeated.
+The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do that. If the lease is lost
+meanwhile, nothing more is done, as the one renewal may have been. Each step that somebody cancels ("cancel all tasks") is repeated.
 """
 
 from __future__ import annotations

@@ -46,51 +46,43 @@ def begin(main: Callable[[], object], name: str) -> bool:
 
 
 class Line:
-    """A thread that calls one after the other, from the first on."""
+    """Calls one after the other, on a thread that ends when there is nothing to call; another begins later."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
-        self._is_begun = False
-        self.is_used = False
+        self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
+        # Whoever has it calls what is in the queue. Nobody waits for it.
+        self._turn = _thread.allocate_lock()
 
     def __len__(self) -> int:
         return self._calls.qsize()
 
     def __call__(self, call: Callable[[], object]) -> None:
         """Calls it there, once there is room for a thread. It raises nothing, and waits for nothing."""
-        self.is_used = True
         self._calls.put(call)
-        if not self._is_begun:
-            # Two may begin at once. Then both call. It may have ended before `begin` returns.
-            self._is_begun = True
-            if not begin(self._main, self._name):
-                self._is_begun = False
+        if self._turn.acquire(False) and not begin(self._main, self._name):
+            self._turn.release()
 
-    def end(self) -> None:
-        """Ends it once all is called."""
-        if self._is_begun:
-            self._calls.put(None)
-
-    def _main(self) -> None:
-        while (call := self._calls.get()) is not None:
-            # Nothing that a call raises ends those that follow.
-            with suppress(BaseException):
-                call()
-
-
-class _Burst(Line):
-    """The same, but its thread ends when there is nothing to call, and another begins later."""
+    def finish(self, within: float) -> None:
+        """Waits until all is called, which it does itself if no thread does: while a program ends, some Pythons begin none."""
+        done = Flag()
+        self._calls.put(done.set)
+        if self._turn.acquire(False):
+            self._main()
+        done.wait(within)
 
     def _main(self) -> None:
-        while self._is_begun:
+        while True:
             with suppress(queue.Empty):
-                while (call := self._calls.get_nowait()) is not None:
+                while True:
+                    call = self._calls.get_nowait()
+                    # Nothing that a call raises ends those that follow.
                     with suppress(BaseException):
                         call()
-            self._is_begun = False
+            self._turn.release()
             # Whoever came before that step has begun no thread.
-            self._is_begun = not self._calls.empty()
+            if self._calls.empty() or not self._turn.acquire(False):
+                return
 
 
 class Log:
@@ -122,20 +114,17 @@ class Log:
 
 
 LOG = Log()
-_WRITERS = [_Burst("ringfence-log")]
+_WRITERS = [Line("ringfence-log")]
 
 
 def written(within: float) -> None:
     """Waits until all is written."""
-    if _WRITERS[0].is_used:
-        done = Flag()
-        _WRITERS[0](done.set)
-        done.wait(within)
+    _WRITERS[0].finish(within)
 
 
 def _after_fork() -> None:
     LOOPS.clear()
-    _WRITERS[0] = _Burst("ringfence-log")
+    _WRITERS[0] = Line("ringfence-log")
 
 
 if hasattr(os, "register_at_fork"):
