@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from contextlib import suppress
+
 import pytest
-from cluster import Cluster, until
+from cluster import SOON, Cluster, until
 from test_process import line, rest, start
 
 import ringfence
+from ringfence import _runner
+from ringfence._runner import Runner
+from ringfence._signal import Flag
 
 
 def aio(body: str) -> str:
@@ -131,6 +138,55 @@ del leases, client
     assert rest(process) == ""
     for number in range(40):
         assert cluster.holders(f"ends/dropped/{number}") == [], number
+
+
+def test_a_process_waits_for_all_its_clients_at_once_when_it_ends(cluster: Cluster) -> None:
+    """Once, each client whose cluster hung took two seconds, one after the other."""
+    process = start(
+        cluster,
+        """
+from ringfence.testing import FakeCluster
+fake = FakeCluster()
+leases = [fake.client().lock(f"ends/{number}").acquire() for number in range(15)]
+fake._loop.call_soon_threadsafe(time.sleep, 600)
+for lease in leases:
+    try: lease.release(timeout=0.01)
+    except ringfence.TimedOut: pass
+print("ends")
+""",
+    )
+    assert line(process) == "ends"
+    begun = time.monotonic()
+    output = rest(process)
+    assert output.count("could not be released before the program ended") == 15, output
+    assert time.monotonic() - begun < 15
+
+
+def test_a_process_may_end_while_another_thread_begins_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = ringfence.Client("http://127.0.0.1:1")._settings
+    is_over = threading.Event()
+    is_settled = Flag()
+    is_settled.set()
+    monkeypatch.setattr(_runner, "begin", lambda *_: False)
+    monkeypatch.setattr(_runner, "written", lambda _: None)
+    monkeypatch.setattr(Runner, "begin_settling", lambda *_: is_settled)
+
+    def add() -> None:
+        while not is_over.is_set():
+            runners = [Runner(settings) for _ in range(100)]
+            for runner in runners:
+                with suppress(RuntimeError):
+                    runner._started()
+
+    adding = threading.Thread(target=add)
+    adding.start()
+    try:
+        end = time.monotonic() + 1
+        while time.monotonic() < end:
+            _runner._at_exit()
+    finally:
+        is_over.set()
+        adding.join(SOON)
 
 
 HANDLERS = {

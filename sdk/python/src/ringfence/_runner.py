@@ -150,16 +150,18 @@ class Runner:
                 self._is_over.wait(within + _LATER)
         return result.get() if result.done.is_set() else 0
 
-    def settle(self, within: float) -> None:
-        """Ends what waits, and waits for releases."""
+    def begin_settling(self, within: float) -> Flag:
+        """Ends what waits, and goes on with releases. What it returns tells that it is done."""
+        result: Result[None] = Result()
         engine = self.engine()
         if engine is None or self._is_over.is_set():
-            return
-        result: Result[None] = Result()
-        with suppress(RuntimeError):
+            return self._is_over
+        try:
             engine.loop.call_soon_threadsafe(_begin_settling, engine, within, result)
-            # The thread ends by itself if the client was dropped. It releases until then.
-            (self._is_over if self._is_stopped else result.done).wait(within + _LATER)
+        except RuntimeError:
+            return self._is_over
+        # The thread ends by itself if the client was dropped. It releases until then.
+        return self._is_over if self._is_stopped else result.done
 
     def abandon(self) -> None:
         """Ends the thread once all releases are done: nobody has the client any more."""
@@ -177,7 +179,7 @@ class Runner:
             # What was closed beside its first call has an engine all the same, which releases.
             if self._is_stopped:
                 raise Closed("the client is closed")
-            _RUNNERS.add(self)
+            _RUNNERS.add(weakref.ref(self, _RUNNERS.discard))
             is_ready = Flag()
             if begin(partial(self._main, is_ready), "ringfence"):
                 is_ready.wait(_STARTS_WITHIN)
@@ -264,7 +266,8 @@ class _Call(Generic[T]):
             self.result.fail(error)
 
 
-_RUNNERS: weakref.WeakSet[Runner] = weakref.WeakSet()
+# Other threads add to it while it is read at the end: no step of a plain set is between two others.
+_RUNNERS: set[weakref.ref[Runner]] = set()
 
 
 def _call(start: Callable[[Engine, Result[T]], None], engine: Engine, result: Result[T]) -> None:
@@ -296,7 +299,12 @@ def _begin_close(engine: Engine, within: float, result: Result[int]) -> None:
 @atexit.register
 def _at_exit() -> None:
     """Ends what waits, and finishes releases. Leases that were never released end with their ttl."""
-    for runner in list(_RUNNERS):
-        if runner.process == _fork.process():
-            runner.settle(_AT_EXIT)
+    until = time.monotonic() + _AT_EXIT + _LATER
+    settling = []
+    for found in list(_RUNNERS):
+        runner = found()
+        if runner is not None and runner.process == _fork.process():
+            settling.append(runner.begin_settling(_AT_EXIT))
+    for is_settled in settling:
+        is_settled.wait(until - time.monotonic())
     written(_AT_EXIT)
