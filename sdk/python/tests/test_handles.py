@@ -323,6 +323,40 @@ def test_close_says_what_it_left(background: Background, node: Played) -> None:
     assert lease.state is State.RELEASED
 
 
+def test_close_says_what_it_left_if_it_has_no_answer(background: Background, node: Played) -> None:
+    """Once, it said that nothing was left, though its thread did not run."""
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node, ttl=600)
+    go_on = threading.Event()
+    client._runner().call_soon(go_on.wait)
+    assert client.close(0.1) == 1
+    go_on.set()
+    released(node.receive(), lease.lease_id)
+    assert client.close(SOON) == 0
+
+
+def test_who_closes_a_client_once_more_waits_for_the_first(background: Background, node: Played) -> None:
+    client = ringfence.Client(node.url)
+    lease = granted(background, client, node, ttl=600)
+    first = background(lambda: client.close(0.5))
+    node.receive("DELETE")
+    assert client.close(SOON) == 1
+    assert first.result(SOON) == 1
+    assert lease.state is State.RELEASED
+
+    async def work(client: aio.Client) -> list[int]:
+        lease = await client.lock("a").acquire()
+        found = await asyncio.gather(client.close(0.5), client.close(0), client.close())
+        assert lease.state is State.RELEASED
+        return [*found, await client.close()]
+
+    call = background(lambda: run(work, node.url))
+    while (asked := node.receive()).method != "PUT":
+        pass
+    asked.grant()
+    assert call.result(SOON) == [1] * 4
+
+
 def test_close_and_a_dropped_handle_keep_hold_at_least(cluster: Cluster) -> None:
     """Once, both gave the key away at once: a job ran twice."""
     hold = 4.0

@@ -96,7 +96,8 @@ class Engine:
         self.cluster.owner = self
         self._pending: set[asyncio.Task[Held]] = set()
         self._is_settling = False
-        self._has_ended = False
+        self._closing: asyncio.Task[int] | None = None
+        self._left: int | None = None
         self._end = self._at_the_end()
         # Its first step is what tells the loop of it.
         with suppress(StopIteration):
@@ -170,21 +171,30 @@ class Engine:
     async def close(self, within: float) -> int:
         """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left.
 
-        It goes on if the caller is cancelled, as the body of a lease is that ends here.
+        It goes on if the caller is cancelled, as the body of a lease is that ends here. A repeat waits for the first.
         """
-        if self.is_closed:
-            return 0
-        self.cluster.is_closed = True
-        for task in self._pending:
-            task.cancel()
-        self._take()
-        closing = quiet(self.loop.create_task(self._close(within)))
+        bound = None if self._closing is None else within
+        closing = self.begin_close(within)
         try:
-            await asyncio.wait({closing})
+            await asyncio.wait({closing}, timeout=bound)
         except asyncio.CancelledError:
             await asyncio.wait({closing}, timeout=LAST_CHANCE)
             raise
-        return len(self.cluster.releases) if closing.cancelled() else closing.result()
+        return closing.result() if closing.done() and not closing.cancelled() else self.left()
+
+    def begin_close(self, within: float) -> asyncio.Task[int]:
+        """Begins to close it, once."""
+        if self._closing is None:
+            self.cluster.is_closed = True
+            for task in self._pending:
+                task.cancel()
+            self._take()
+            self._closing = quiet(self.loop.create_task(self._close(within)))
+        return self._closing
+
+    def left(self) -> int:
+        """How many leases it has and releases, or could not release before it was closed. From any thread."""
+        return len(self.keeper) + len(self.cluster.releases) if self._left is None else self._left
 
     def _take(self) -> None:
         """Ends all leases. Who works under one is told before another can have it."""
@@ -198,7 +208,7 @@ class Engine:
         await asyncio.wait(waiting, timeout=within)
         left = self.leaving.end() + await self.cluster.close(until - time.monotonic())
         self.keeper.end()
-        self._has_ended = True
+        self._left = left
         if left:
             LOG.warning("%d leases could not be released in time: they end with their ttl", left)
         with suppress(RuntimeError):
@@ -236,7 +246,7 @@ class Engine:
         try:
             yield
         finally:
-            if not self._has_ended:
+            if self._left is None:
                 # What was dropped last is told in the next round.
                 await asyncio.sleep(0)
                 await self._settle(LAST_CHANCE)

@@ -77,6 +77,9 @@ class Keeper:
         self.remove(held)
         self.add(stand_in)
 
+    def __len__(self) -> int:
+        return len(self._kept)
+
     def leases(self) -> list[Held]:
         """Those that are kept."""
         return [kept.held for kept in self._kept.values()]

@@ -134,21 +134,22 @@ class Runner:
         return self._engines.get("engine")
 
     def close(self, within: float) -> int:
-        """Closes the client, and ends the thread. Returns how many leases are left."""
+        """Closes the client, and ends the thread. Returns how many leases are left. A repeat waits for the first."""
         # In this order: a thread that begins meanwhile looks in the other one.
         was_stopped, self._is_stopped = self._is_stopped, True
         engine = self.engine()
-        if engine is None or was_stopped:
+        if engine is None:
             return 0
         if sys.is_finalizing():
-            _LOG.warning("the client was closed while the program ended: its leases end with their ttl")
-            return 0
-        result: Result[int] = Result()
+            if not was_stopped:
+                _LOG.warning("the client was closed while the program ended: its leases end with their ttl")
+            return engine.left()
         with suppress(RuntimeError):
-            engine.loop.call_soon_threadsafe(_begin_close, engine, within, result)
-            if not is_a_loop():
-                self._is_over.wait(within + _LATER)
-        return result.get() if result.done.is_set() else 0
+            # A signal handler may have interrupted the first before this step.
+            engine.loop.call_soon_threadsafe(_begin_close, engine, within)
+        if not is_a_loop():
+            self._is_over.wait(within + _LATER)
+        return engine.left()
 
     def begin_settling(self, within: float) -> Flag:
         """Ends what waits, and goes on with releases. What it returns tells that it is done."""
@@ -169,7 +170,7 @@ class Runner:
         if self.process == _fork.process() and engine is not None and not self._is_stopped:
             self._is_stopped = True
             with suppress(RuntimeError):
-                engine.loop.call_soon_threadsafe(_begin_close, engine, 30.0, Result())
+                engine.loop.call_soon_threadsafe(_begin_close, engine, 30.0)
 
     def _started(self) -> Engine:
         if sys.is_finalizing():
@@ -228,7 +229,7 @@ class Runner:
             return False
         LOOPS.add(_thread.get_ident())
         if self._is_stopped:
-            _begin_close(engine, 0.0, Result())
+            _begin_close(engine, 0.0)
         is_ready.set()
         return True
 
@@ -283,17 +284,21 @@ def _begin_settling(engine: Engine, within: float, result: Result[None]) -> None
     settling.add_done_callback(lambda _: result.succeed(None))
 
 
-def _begin_close(engine: Engine, within: float, result: Result[int]) -> None:
-    async def close() -> None:
+def _begin_close(engine: Engine, within: float) -> None:
+    if engine.is_closed:
+        return
+    closing = engine.begin_close(within)
+
+    async def stop() -> None:
         try:
-            result.succeed(await engine.close(within))
+            await asyncio.wait({closing})
             # What it has just cancelled and closed ends in the next rounds.
             for _ in range(3):
                 await asyncio.sleep(0)
         finally:
             engine.loop.call_soon(engine.loop.stop)
 
-    quiet(engine.loop.create_task(close()))
+    quiet(engine.loop.create_task(stop()))
 
 
 @atexit.register
