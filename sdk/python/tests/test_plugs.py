@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib
 import logging
 import os
@@ -107,6 +108,39 @@ def test_a_task_of_celery_that_no_worker_runs_is_not_retried(app: Celery, client
             with pytest.raises(ringfence.Held):
                 call()
     assert direct() == direct.run() == direct.apply().get() == "done"
+
+
+def test_a_task_of_celery_that_another_calls_does_not_retry_the_other(
+    app: Celery, worker: Callable[[], Any], client: ringfence.Client
+) -> None:
+    """Once, the other one was retried, though it had an answer to `Held`."""
+
+    runs: list[str] = []
+
+    @app.task
+    @celery_plug.once(client, "celery/inner", countdown=0.1)
+    def inner() -> None:
+        runs.append("inner")
+
+    @app.task
+    @celery_plug.once(client, "celery/outer", countdown=0.1)
+    def outer() -> None:
+        runs.append("outer")
+        with contextlib.suppress(ringfence.Held):
+            inner.run()
+
+    @app.task(bind=True, max_retries=None, autoretry_for=(KeyError,))
+    @celery_plug.once(client, "celery/inner", countdown=0.1)
+    def bound(self: Any) -> str:
+        return f"done after {self.request.retries > 0}"
+
+    worker()
+    with client.lock("celery/inner"):
+        outer.delay().get(timeout=SOON)
+        assert runs == ["outer"]
+        later = bound.delay()
+        until(lambda: later.state == "RETRY", "it is retried")
+    assert later.get(timeout=SOON) == "done after True"
 
 
 def test_a_beat_has_no_standby_that_would_send(app: Celery, client: ringfence.Client) -> None:

@@ -63,7 +63,7 @@ def once(
             try:
                 lease = client.lock(own, wait=wait, **options).acquire()
             except (Held, TimedOut) as held:
-                if countdown is None or not _is_in_worker():
+                if countdown is None or not _is_of_worker(run):
                     raise
                 raise current_task.retry(exc=held, countdown=countdown) from None
             with lease:
@@ -118,9 +118,17 @@ def one_beat(
     return OneBeat
 
 
-def _is_in_worker() -> bool:
+def _is_of_worker(run: Callable[..., Any]) -> bool:
+    """Whether a worker runs it, as its current task. Another task may call it, too."""
     # A retry of an eager task is made at once, without end.
-    return bool(current_task) and not (current_task.request.called_directly or current_task.request.is_eager)
+    if not current_task or current_task.request.called_directly or current_task.request.is_eager:
+        return False
+
+    def is_it(function: Any) -> bool:
+        return getattr(function, "__func__", function) is run
+
+    # Celery wraps it for `autoretry_for`.
+    return is_it(inspect.unwrap(current_task.run, stop=is_it))
 
 
 class _Turn:
