@@ -398,4 +398,6 @@ def test_every_error_crosses_processes() -> None:
             assert type(again) is type(error)
             assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
     assert str(made["Held"]) == "a is held with token 7"
+    # Logs have it, and the id is a secret.
+    assert repr(made["Unknown"]) == "Unknown('text')"
     assert str(made["Lost"]) == "the lease is lost: an operator revoked it"

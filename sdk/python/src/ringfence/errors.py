@@ -122,6 +122,10 @@ class Unknown(Error):
     def __str__(self) -> str:
         return str(self.args[0])
 
+    def __repr__(self) -> str:
+        # It goes to logs, and the id is a secret.
+        return f"{type(self).__name__}({self.args[0]!r})"
+
 
 class Rejected(Error):
     """The cluster refused the request, and did nothing. `kind` is the end of the problem's `type`, as in `overloaded`."""
