@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import socket
@@ -259,6 +260,16 @@ def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None
     assert call(fake, "PUT", lease_id, {"keys": ["b"]})[1]["title"] == "lease-mismatch"
     assert call(fake, "DELETE", lease_id) == (204, {})
     assert call(fake, "PUT", lease_id, {"keys": ["a"]})[1]["reason"] == "released"
+
+
+def test_a_request_that_the_fake_fails_at_has_its_connection_closed(fake: FakeCluster) -> None:
+    """Once, who had sent it waited for ever."""
+    with socket.create_connection(
+        ("127.0.0.1", int(fake.url.rpartition(":")[2])), timeout=SOON
+    ) as connection:
+        connection.sendall(b"GET //[ HTTP/1.1\r\n\r\n")
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(1) == b""
 
 
 @pytest.mark.parametrize("arguments", [[], ["--threads"]])

@@ -299,7 +299,19 @@ class Connection(asyncio.Protocol):
         return method, target, json.loads(text) if text else None
 
     async def _answer(self, method: str, target: str, body: Any) -> None:
-        status, said = await self._node.answer(method, target, body)
+        try:
+            status, said = await self._node.answer(method, target, body)
+            written = self._written(status, said)
+        except BaseException:
+            # Whoever asked would wait for it.
+            self.abort()
+            raise
+        self._answering = None
+        if self._transport is not None:
+            self._transport.write(written)
+        self._next()
+
+    def _written(self, status: int, said: dict[str, Any] | None) -> bytes:
         text = b"" if said is None else json.dumps(said).encode()
         kind = "application/problem+json" if status >= 400 else "application/json"
         head = [
@@ -309,10 +321,7 @@ class Connection(asyncio.Protocol):
         ]
         if status != 204:
             head.append(f"content-length: {len(text)}")
-        self._answering = None
-        if self._transport is not None:
-            self._transport.write("\r\n".join([*head, "", ""]).encode() + text)
-        self._next()
+        return "\r\n".join([*head, "", ""]).encode() + text
 
 
 def _leave_to_the_parent() -> None:
