@@ -267,6 +267,57 @@ def test_a_place_without_a_connection_is_asked_for_within_its_ttl_and_connection
     begin(background, node, work).result(SOON)
 
 
+def test_a_connection_that_comes_during_a_brief_call_is_not_given_away_unused(
+    background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringfence._cluster._MOST_WAITS", 1)
+
+    async def work(client: aio.Client) -> None:
+        acquires = [asyncio.create_task(client.lock("a", ttl=60).acquire())]
+        first = await asyncio.to_thread(receive, node, 60, is_brief=False)
+        for ttl in (50, 40):
+            acquires.append(asyncio.create_task(client.lock("a", ttl=ttl).acquire()))
+            for _ in range(2):
+                keep_waiting(await asyncio.to_thread(receive, node, ttl, is_brief=True))
+        # Both have asked for the connection by now.
+        brief = await asyncio.to_thread(receive, node, 50, is_brief=True)
+        first.grant()
+        await acquires[0]
+        keep_waiting(brief)
+        keep_waiting(await asyncio.to_thread(receive, node, 50, is_brief=False))
+        while not all(task.done() for task in acquires):
+            await asyncio.sleep(0.01)
+            if not node.is_quiet():
+                serve(node.receive())
+        for task in acquires:
+            task.result().into_id()
+
+    begin(background, node, work).result(SOON)
+
+
+def keep_waiting(asked: Asked) -> None:
+    if asked.path == "/v1/batch":
+        answer(asked, lambda one: {"status": 202, "body": place(one["acquire"]["lease_id"])})
+    else:
+        asked.answer(202, place(asked.lease_id))
+
+
+def place(lease_id: str) -> dict[str, Any]:
+    return {"state": "waiting", "lease_id": lease_id}
+
+
+def receive(node: Played, ttl: int, *, is_brief: bool) -> Asked:
+    """The next acquire with this ttl. The brief ones of others are answered, and no other may be long."""
+    while True:
+        asked = node.receive()
+        acquires = [one["acquire"] for one in asked.body.get("operations", [])] or [asked.body]
+        found_brief = asked.body.get("wait_ms", 0) <= 100
+        if found_brief is is_brief and ttl * 1_000 in [one["ttl_ms"] for one in acquires]:
+            return asked
+        assert found_brief, "a long wait of another"
+        keep_waiting(asked)
+
+
 def serve_deletes(node: Played) -> Asked:
     while (asked := node.receive()).method == "DELETE":
         asked.answer(204)

@@ -162,7 +162,7 @@ class _Attempt:
         put_at, idle = time.monotonic(), self._attempts.idle
         request = self._request(wait_ms, may_wait)
         outcome = await self._attempts.attempt(request, wait_ms / 1_000 + ATTEMPT_TIMEOUT, self._read)
-        self._take_turns()
+        self._pass_turn(may_wait)
         put_at += self._attempts.idle - idle
         if isinstance(outcome, Refused):
             self._refused(outcome)
@@ -206,9 +206,9 @@ class _Attempt:
         poll = min(_POLL, self._acquire._spec.ttl_ms / 4_000) * random.uniform(0.75, 1.0)  # noqa: S311
         return await self._turn.wait(poll if left_ms is None else min(poll, left_ms / 1_000))
 
-    def _take_turns(self) -> None:
+    def _pass_turn(self, has_used_it: bool) -> None:
         """Gives its connection to the next that wants it, and asks for another."""
-        if self._turn is not None and self._turn.is_ready and self._cluster.waits.is_wanted:
+        if self._turn is not None and has_used_it and self._cluster.waits.is_wanted:
             self._turn.end()
             self._turn = None
 
