@@ -21,6 +21,7 @@ from ringfence import aio
 from ringfence._batch import Batcher
 from ringfence._clock import now
 from ringfence._http import Request, Response
+from ringfence._outcome import Untrusted
 
 Answer = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -204,6 +205,31 @@ def test_a_call_that_is_given_up_leaves_those_of_all_batches_alone() -> None:
         await asyncio.wait(calls)
         assert [call.cancelled() for call in calls].count(True) == 1
         assert {one.result().status for one in calls if not one.cancelled()} == {504}  # type: ignore[union-attr]
+
+    asyncio.run(main())
+
+
+def test_calls_that_stand_behind_a_certificate_that_is_not_trusted_are_told_so() -> None:
+    """Once, those that had not been sent were told that nobody was there, and asked for 5 s more."""
+
+    async def main() -> None:
+        go_on = asyncio.Event()
+
+        async def send(*_: Any) -> Response:
+            await go_on.wait()
+            raise Untrusted("nobody knows its authority")
+
+        batcher = Batcher(send)
+        calls = []
+        for number in range(4):
+            request = Request("DELETE", "/", operation={"release": {"lease_id": str(number)}})
+            calls.append(asyncio.create_task(batcher.send(request, SOON, bool)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+        assert len(batcher._queue) == 2
+        go_on.set()
+        await asyncio.wait(calls)
+        assert [type(call.exception()) for call in calls] == [Untrusted] * 4
 
     asyncio.run(main())
 

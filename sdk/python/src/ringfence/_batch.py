@@ -110,8 +110,9 @@ class Batcher:
                 _fail(call, error)
         if isinstance(error, NotSent | Broken):
             # They do not wait for the same again, and go elsewhere at once.
+            unsent = error if isinstance(error, NotSent) else NotSent(str(error))
             while self._queue and not sending.cancelled():
-                _fail(self._queue.popleft(), NotSent(str(error)))
+                _fail(self._queue.popleft(), unsent)
         self._soon()
 
     async def _one(self, call: _Call) -> None:
