@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -70,9 +71,11 @@ def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
 def test_a_call_that_is_alone_is_no_batch_and_renewals_have_their_own_connection(
     background: Background, node: Played
 ) -> None:
+    is_renewed = threading.Event()
+
     async def work(client: aio.Client) -> None:
-        lease = await client.lock("a", ttl=1, wait=5).acquire()
-        await asyncio.sleep(0.9)
+        lease = await client.lock("a", ttl=3, wait=5).acquire()
+        await asyncio.to_thread(is_renewed.wait)
         await lease.release()
 
     call = begin(background, node, work)
@@ -81,10 +84,11 @@ def test_a_call_that_is_alone_is_no_batch_and_renewals_have_their_own_connection
     put.grant()
     renewal = node.receive("POST", "/v1/renew")
     assert renewal.connection is not put.connection
-    renewal.renew_all(ttl_ms=1_000)
+    renewal.renew_all(ttl_ms=3_000)
+    is_renewed.set()
     while (asked := node.receive()).method != "DELETE":
         assert asked.connection is renewal.connection
-        asked.renew_all(ttl_ms=1_000)
+        asked.renew_all(ttl_ms=3_000)
     assert asked.connection is put.connection
     asked.answer(204)
     call.result(SOON)
@@ -261,22 +265,20 @@ def test_a_place_without_a_connection_is_asked_for_within_its_ttl_and_connection
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringfence._cluster._MOST_WAITS", 1)
+    monkeypatch.setattr("ringfence._acquire._POLL", 60)
 
     async def work(client: aio.Client) -> None:
         acquires = [asyncio.create_task(client.lock("a", ttl=60).acquire())]
         waits = [await asyncio.to_thread(receive, 60_000, False)]
-        acquires.append(asyncio.create_task(client.lock("a", ttl=0.6).acquire()))
+        acquires.append(asyncio.create_task(client.lock("a", ttl=8).acquire()))
         placed = time.monotonic()
-        await asyncio.to_thread(receive, 600, True)
-        assert time.monotonic() - placed < 0.45, "a grant would have ended"
-        wait(waits[0])
-        assert (await asyncio.to_thread(receive, 600, False)).body["wait_ms"] <= 2_000
+        await asyncio.to_thread(receive, 8_000, True)
+        assert time.monotonic() - placed < 8, "a grant would have ended"
+        keep_waiting(waits[0])
+        assert (await asyncio.to_thread(receive, 8_000, False)).body["wait_ms"] <= 2_000
         for one in acquires:
             one.cancel()
         await asyncio.wait(acquires)
-
-    def wait(asked: Asked) -> None:
-        asked.answer(202, {"state": "waiting", "lease_id": asked.lease_id})
 
     def receive(ttl_ms: int, is_brief: bool) -> Asked:
         """The first long wait, or the second brief one, which is answered, as all others are."""
@@ -285,7 +287,7 @@ def test_a_place_without_a_connection_is_asked_for_within_its_ttl_and_connection
             asked = serve_deletes(node)
             if (is_this := asked.body["ttl_ms"] == ttl_ms) and not is_brief and asked.body["wait_ms"] > 100:
                 return asked
-            wait(asked)
+            keep_waiting(asked)
             briefs += is_this
             if is_brief and briefs == 2:
                 return asked

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from cluster import SOON, until
+from conftest import JumpingClock
 from played import Background, Played, granted
 
 import ringfence
@@ -24,21 +25,24 @@ from ringfence._threads import _WRITERS, LOG, Line, written
 FIRST = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e11"
 
 
-def serve(node: Played, deleted: list[str], status: int = 204) -> None:
-    """Has the node grant, renew and release."""
+def serve(node: Played, deleted: list[str], status: int = 204) -> threading.Event:
+    """Has the node grant, renew and release. What it returns is set by a renewal."""
+    is_renewed = threading.Event()
 
     def main() -> None:
         while True:
             asked = node._asked.get()
             if asked.path == "/v1/renew":
-                asked.renew_all(ttl_ms=1_000)
+                asked.renew_all(ttl_ms=60_000)
+                is_renewed.set()
             elif asked.method == "DELETE":
                 deleted.append(asked.lease_id)
                 asked.answer(204) if status == 204 else asked.problem(status, "forbidden")
             else:
-                asked.grant(ttl_ms=1_000)
+                asked.grant()
 
     threading.Thread(target=main, daemon=True).start()
+    return is_renewed
 
 
 class Room:
@@ -67,7 +71,7 @@ class Room:
 
 
 def test_without_room_for_the_thread_of_hooks_leases_are_renewed_and_released_and_hooks_told_later(
-    node: Played, monkeypatch: pytest.MonkeyPatch
+    node: Played, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
 
@@ -79,20 +83,21 @@ def test_without_room_for_the_thread_of_hooks_leases_are_renewed_and_released_an
             told.append("released")
 
     deleted: list[str] = []
-    serve(node, deleted)
-    client = ringfence.Client(node.url, hooks=Told())
+    is_renewed = serve(node, deleted)
+    client = ringfence.Client(node.url, hooks=Told(), clock=clock)
     client.adopt(FIRST).into_id()
     room = Room(monkeypatch)
     room.is_full = True
-    lease = client.lock("a", ttl=1).acquire(timeout=SOON)
-    time.sleep(1.5)
+    lease = client.lock("a", ttl=60).acquire(timeout=SOON)
+    clock.jump(25)
+    assert is_renewed.wait(SOON)
     assert lease.state is not ringfence.State.LOST
     lease.release(timeout=SOON)
     assert deleted == [lease.lease_id]
     assert room.refused > 0
     assert told == []
     room.is_full = False
-    client.lock("b", ttl=1).acquire(timeout=SOON).release(timeout=SOON)
+    client.lock("b", ttl=60).acquire(timeout=SOON).release(timeout=SOON)
     until(lambda: told == ["granted", "released"] * 2, "all is told")
     client.close()
 
@@ -128,14 +133,15 @@ def test_without_room_for_a_thread_the_next_call_tries_again(
 
 
 def test_on_lost_is_called_once_there_is_room_for_a_thread(
-    node: Played, monkeypatch: pytest.MonkeyPatch
+    node: Played, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     serve(node, [])
-    client = ringfence.Client(node.url)
+    client = ringfence.Client(node.url, clock=clock)
     lost = threading.Event()
-    lease = client.lock("a", ttl=1, max_hold=0.2, on_lost=lambda _: lost.set()).acquire(timeout=SOON)
+    lease = client.lock("a", ttl=600, max_hold=300, on_lost=lambda _: lost.set()).acquire(timeout=SOON)
     room = Room(monkeypatch)
     room.is_full = True
+    clock.jump(301)
     until(lambda: room.refused > 0, "a thread was refused")
     room.is_full = False
     assert lost.wait(SOON)
@@ -144,7 +150,7 @@ def test_on_lost_is_called_once_there_is_room_for_a_thread(
 
 
 def test_a_hook_that_ends_its_thread_or_blocks_loses_nothing_but_renewals(
-    background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
+    background: Background, node: Played, clock: JumpingClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
     gate = threading.Event()
@@ -162,11 +168,12 @@ def test_a_hook_that_ends_its_thread_or_blocks_loses_nothing_but_renewals(
             told.append("released")
 
     monkeypatch.setattr("ringfence._hooks._MOST", 2)
-    client = ringfence.Client(node.url, hooks=Bad())
-    lease = granted(background, client, node, ttl=1)
+    client = ringfence.Client(node.url, hooks=Bad(), clock=clock)
+    lease = granted(background, client, node, ttl=600)
     for _ in range(5):
-        node.receive("POST", "/v1/renew").renew_all(ttl_ms=1_000)
-    until(lambda: lease.remaining > 0.5, "it is renewed")
+        clock.jump(250)
+        node.receive("POST", "/v1/renew").renew_all(ttl_ms=600_000)
+        until(lambda: lease.remaining > 500, "it is renewed")
     serve(node, [])
     lease.release(timeout=SOON)
     for key in ("b", "c", "d"):
@@ -193,7 +200,7 @@ def test_a_client_that_is_closed_beside_its_first_call_keeps_nothing(
 
     monkeypatch.setattr(Runner, "_begin", late)
     client = ringfence.Client(node.url)
-    call = background(client.lock("a", ttl=1).acquire)
+    call = background(client.lock("a", ttl=60).acquire)
     reached.wait(SOON)
     assert client.close() == 0
     go_on.set()
@@ -222,7 +229,7 @@ def test_a_signal_handler_may_release_whatever_lock_of_the_log_it_has_interrupte
             told.append(error)
 
     client = ringfence.Client(node.url)
-    lease = client.lock("a", ttl=1).acquire(timeout=SOON)
+    lease = client.lock("a", ttl=60).acquire(timeout=SOON)
     handler, before = Interrupted(), signal.signal(signal.SIGUSR1, release)
     logger.addHandler(handler)
     try:
