@@ -34,6 +34,7 @@ from ._http import Request, Response
 from ._lifetime import Confirmation, Lifetime
 from ._outcome import Ambiguous, Done, NotDone, Refused
 from ._releases import LAST_CHANCE
+from ._tasks import ended
 from ._turns import Turn
 from .errors import Held, Lost, TimedOut
 
@@ -138,7 +139,7 @@ class _Attempt:
         except asyncio.CancelledError:
             if self._is_armed:
                 self._is_armed = False
-                await asyncio.wait({self._cluster.releases.begin(self._lease_id)}, timeout=LAST_CHANCE)
+                await ended(self._cluster.releases.begin(self._lease_id), LAST_CHANCE)
             raise
         finally:
             self._attempts.leave()
@@ -187,13 +188,13 @@ class _Attempt:
         return None
 
     def _request(self, wait_ms: int, may_wait: bool) -> Request:
-        body = self._acquire._spec.body(wait_ms)
-        operation = {"acquire": {"lease_id": self._lease_id, **body}}
+        acquire = self._acquire._spec.acquire(wait_ms)
+        operation = f'{{"acquire":{{"lease_id":"{self._lease_id}",{acquire}}}}}'
         return Request(
             "PUT",
             f"/v1/leases/{self._lease_id}",
-            {**body, "wait_ms": wait_ms},
-            operation=None if may_wait else operation,
+            f'{{{acquire},"wait_ms":{wait_ms}}}'.encode(),
+            operation=None if may_wait else operation.encode(),
             wait_ms=wait_ms,
             apart="wait" if may_wait else None,
         )
@@ -259,7 +260,7 @@ class _Attempt:
     async def _leave(self) -> None:
         """The caller may end now, or ask again: no place may stay behind. After a while that goes on in the background."""
         self._is_armed = False
-        await asyncio.wait({self._cluster.releases.begin(self._lease_id)}, timeout=LAST_CHANCE)
+        await ended(self._cluster.releases.begin(self._lease_id), LAST_CHANCE)
 
     async def _freshen(self, confirmation: Confirmation) -> Confirmation:
         """Renews a lease that is not fresh enough to begin work."""

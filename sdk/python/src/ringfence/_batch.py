@@ -24,7 +24,6 @@ from typing import Any
 
 from ._http import Request, Response
 from ._outcome import Broken, NotSent
-from ._tasks import quiet
 
 _PERMITS = 2
 # What one request may have: a node takes 1,000 operations and 1 MiB.
@@ -40,11 +39,23 @@ class _Call:
         self, request: Request, seconds: float, has_another: HasAnother, told: asyncio.Future[Response | None]
     ) -> None:
         self.request, self.seconds, self.has_another, self.told = request, seconds, has_another, told
-        self.text = request.operation_text()
+        self.text = request.operation or b""
+        # The request that it shares with others, once it is in one.
+        self.shared: _Shared | None = None
 
     @property
     def waits(self) -> bool:
         return self.request.wait_ms > 0
+
+
+class _Shared:
+    def __init__(self, calls: Sequence[_Call], sending: asyncio.Task[None]) -> None:
+        self._calls, self._sending = calls, sending
+
+    def left(self) -> None:
+        """One of its calls was given up: ends the request if that was the last."""
+        if all(call.told.done() for call in self._calls):
+            self._sending.cancel()
 
 
 class Batcher:
@@ -66,7 +77,12 @@ class Batcher:
         call = _Call(request, seconds, has_another, self._loop.create_future())
         self._queue.append(call)
         self._soon()
-        return await call.told
+        try:
+            return await call.told
+        except asyncio.CancelledError:
+            if call.shared is not None:
+                call.shared.left()
+            raise
 
     def _soon(self) -> None:
         """Sends what is in the queue once all that runs in this turn has asked."""
@@ -81,9 +97,10 @@ class Batcher:
             waits = is_alone and calls[0].waits
             self._permits -= 1
             self._is_waiting = self._is_waiting or waits
-            sending = quiet(self._loop.create_task(self._one(calls[0]) if is_alone else self._several(calls)))
+            sending = self._loop.create_task(self._one(calls[0]) if is_alone else self._several(calls))
+            shared = _Shared(calls, sending)
             for call in calls:
-                call.told.add_done_callback(partial(_left, calls, sending))
+                call.shared = shared
             sending.add_done_callback(partial(self._sent, calls, waits))
 
     def _take(self) -> list[_Call]:
@@ -121,16 +138,10 @@ class Batcher:
     async def _several(self, calls: Sequence[_Call]) -> None:
         text = b'{"operations":[' + b",".join(call.text for call in calls) + b"]}"
         seconds = max(call.seconds - call.request.wait_ms / 1_000 for call in calls)
-        request = Request("POST", "/v1/batch", text=text)
+        request = Request("POST", "/v1/batch", text)
         response = await self._send(request, seconds, calls[0].has_another)
         for call, part in zip(calls, _split(response, len(calls)), strict=True):
             _tell(call, part)
-
-
-def _left(calls: Sequence[_Call], sending: asyncio.Task[None], told: asyncio.Future[Response | None]) -> None:
-    """Ends the request of these calls, if the last of them was given up."""
-    if told.cancelled() and all(call.told.done() for call in calls):
-        sending.cancel()
 
 
 def _tell(call: _Call, response: Response | None) -> None:

@@ -117,8 +117,8 @@ class Cluster:
     async def renew(self, lease_id: str, ttl_ms: int | None = None) -> Confirmation:
         """Renews a lease by its id."""
         body = {} if ttl_ms is None else {"ttl_ms": ttl_ms}
-        operation = {"renew": {"lease_id": lease_id, **body}}
-        request = Request("POST", f"/v1/leases/{lease_id}/renew", body, operation=operation)
+        operation = _wire.text({"renew": {"lease_id": lease_id, **body}})
+        request = Request("POST", f"/v1/leases/{lease_id}/renew", _wire.text(body), operation=operation)
 
         def read(response: Response) -> Confirmation:
             return Confirmation(response.sent, _wire.grant(response.json(), lease_id))
@@ -128,7 +128,8 @@ class Cluster:
 
     async def _release(self, lease_id: str, seconds: float) -> None:
         attempts: Attempts[None] = Attempts(self, lease_id)
-        operation = {"release": {"lease_id": lease_id}}
+        # An id has nothing to escape.
+        operation = f'{{"release":{{"lease_id":"{lease_id}"}}}}'.encode()
         request = Request("DELETE", f"/v1/leases/{lease_id}", operation=operation)
         await attempts.call(request, no_content, seconds)
 

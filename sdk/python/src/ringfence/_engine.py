@@ -23,7 +23,7 @@ from ._leaving import Leaving
 from ._lifetime import MS, Confirmation, State
 from ._nodes import Nodes
 from ._releases import LAST_CHANCE
-from ._tasks import bounded, quiet
+from ._tasks import bounded, ended, look, quiet
 from ._threads import LOG
 from ._tls import Tls
 from ._waiting import read_holders, tell_of_wait
@@ -147,10 +147,10 @@ class Engine:
             return
         told, lost = self.begin_release(held)
         try:
-            await asyncio.wait({told}, timeout=timeout)
+            await ended(told, timeout)
         except asyncio.CancelledError:
             # The program may end then.
-            await asyncio.wait({told}, timeout=LAST_CHANCE)
+            await ended(told, LAST_CHANCE)
             raise
         if lost is not None:
             raise Lost(lost)
@@ -176,9 +176,9 @@ class Engine:
         bound = None if self._closing is None else within
         closing = self.begin_close(within)
         try:
-            await asyncio.wait({closing}, timeout=bound)
+            await ended(closing, bound)
         except asyncio.CancelledError:
-            await asyncio.wait({closing}, timeout=LAST_CHANCE)
+            await ended(closing, LAST_CHANCE)
             raise
         return closing.result() if closing.done() and not closing.cancelled() else self.left()
 
@@ -272,20 +272,24 @@ class Engine:
     async def _run(
         self, work: Callable[[], Coroutine[Any, Any, Held]], timeout: float | None, left: float | None
     ) -> asyncio.Task[Held]:
-        task = quiet(self.loop.create_task(work()))
+        task = self.loop.create_task(work())
         self._pending.add(task)
-        task.add_done_callback(self._pending.discard)
+        task.add_done_callback(self._ended)
         try:
-            await asyncio.wait({task}, timeout=None if left is None else max(left, 0.0))
+            await ended(task, left)
         except asyncio.CancelledError:
             self._give_back(task)
             # For a second at most. Whoever is cancelled once more does not wait.
-            await asyncio.wait({task})
+            await ended(task)
             raise
         if not task.done():
             self._give_back(task)
             raise TimedOut(timeout or 0.0, "timeout")
         return task
+
+    def _ended(self, task: asyncio.Task[Held]) -> None:
+        self._pending.discard(task)
+        look(task)
 
     def _give_back(self, task: asyncio.Task[Held]) -> None:
         """Nobody waits for it any more."""

@@ -29,20 +29,15 @@ class Request:
 
     method: str
     path: str
-    body: Mapping[str, Any] | None = None
+    body: bytes = b""
+    """JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
-    text: bytes | None = None
-    """The body, if it is JSON already."""
-    operation: Mapping[str, Any] | None = None
-    """The same in a batch."""
+    operation: bytes | None = None
+    """The same in a batch, as JSON."""
     wait_ms: int = 0
     """How long it waits in the cluster's queue."""
     apart: Literal["renewal", "wait"] | None = None
     """Whether it has a connection that others do not have to share: that of the renewals, or one for a wait."""
-
-    def operation_text(self) -> bytes:
-        """It in a batch, as JSON."""
-        return _json(self.operation)
 
     def encode(self, authority: str, credential: str | None) -> bytes:
         """Its bytes. `authority` and `credential` were checked when they were set."""
@@ -50,12 +45,11 @@ class Request:
         head.extend(f"{name}: {value}" for name, value in self.headers.items())
         if credential is not None:
             head.append(f"authorization: Bearer {credential}")
-        body = self.text or (b"" if self.body is None else _json(self.body))
-        if body:
+        if self.body:
             head.append("content-type: application/json")
-        if body or self.method != "GET":
-            head.append(f"content-length: {len(body)}")
-        return "\r\n".join([*head, "", ""]).encode() + body
+        if self.body or self.method != "GET":
+            head.append(f"content-length: {len(self.body)}")
+        return "\r\n".join([*head, "", ""]).encode() + self.body
 
 
 @dataclass(frozen=True)
@@ -119,10 +113,6 @@ class Response:
         """How long to wait before a repeat, in seconds, if it says so. An hour at most."""
         text = self.headers.get("retry-after", "")
         return min(float(text), 3_600.0) if re.fullmatch("[0-9]{1,9}", text) else None
-
-
-def _json(body: object) -> bytes:
-    return json.dumps(body, separators=(",", ":")).encode()
 
 
 class ResponseReader:

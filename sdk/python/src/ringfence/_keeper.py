@@ -172,7 +172,7 @@ class Keeper:
         attempts.longest_pause = seconds / 2
         while leases := [held for held in leases if self._is_kept(held)]:
             asked = leases
-            ids = {"lease_ids": [held.lease_id for held in asked]}
+            ids = _wire.text({"lease_ids": [held.lease_id for held in asked]})
             request = Request("POST", "/v1/renew", ids, apart="renewal")
 
             def read(response: Response, count: int = len(asked)) -> tuple[Moment, list[dict[str, Any]]]:

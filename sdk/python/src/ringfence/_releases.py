@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from ._tasks import quiet
+from ._tasks import look
 from ._threads import LOG
 from .errors import Closed, Error, Lost, Unavailable, Unknown
 
@@ -40,7 +40,6 @@ class Releases:
     def begin(self, lease_id: str) -> asyncio.Future[None]:
         """Releases a lease, or leaves the queue. What it returns tells what came of it, and may be left alone."""
         told: asyncio.Future[None] = self._loop.create_future()
-        told.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._start(lease_id, told, self._first_for)
         return told
 
@@ -66,7 +65,7 @@ class Releases:
         return ending
 
     def _start(self, lease_id: str, told: asyncio.Future[None], first_for: float) -> None:
-        task = quiet(self._loop.create_task(self._release(lease_id, told, first_for)))
+        task = self._loop.create_task(self._release(lease_id, told, first_for))
         # The loop may end without an end of its tasks. What is left was logged.
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         self._open.add(task)
@@ -79,6 +78,7 @@ class Releases:
             if task.cancelled() and not self._is_closed:
                 self._start(lease_id, told, LAST_CHANCE)
             else:
+                look(task)
                 _tell(told, Closed("the client was closed"))
 
         task.add_done_callback(done)
@@ -112,3 +112,5 @@ def _tell(told: asyncio.Future[None], error: Exception | None) -> None:
         told.set_result(None)
     else:
         told.set_exception(error)
+        # Nobody has to look at it.
+        told.exception()

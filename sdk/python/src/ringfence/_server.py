@@ -31,7 +31,7 @@ from ._dial import Names
 from ._http import Malformed, Request, Response, ResponseReader
 from ._nodes import Url
 from ._outcome import Broken, NotSent, Untrusted
-from ._tasks import bounded, quiet
+from ._tasks import bounded, ended, quiet
 from ._tls import Tls, is_refusal
 
 CONNECT_TIMEOUT = 1.0
@@ -114,7 +114,7 @@ class Server:
         if self._probing is None or self._probing.done():
             self._probing = quiet(asyncio.ensure_future(self._probe()))
         probing = self._probing
-        await asyncio.wait({probing})
+        await ended(probing)
         if probing.cancelled():
             raise NotSent(f"{self.url}: the probe was cancelled")
         return probing.result()
@@ -143,7 +143,7 @@ class Server:
             if call.sent_at is None:
                 if now >= connect_by:
                     raise NotSent(f"{self.url}: not connected within {connect_by - begun:g} s")
-                await asyncio.wait({task}, timeout=min(_PROBE_AFTER, connect_by - now))
+                await ended(task, min(_PROBE_AFTER, connect_by - now))
                 continue
             deadline = call.deadline(seconds)
             if now >= deadline:
@@ -152,14 +152,14 @@ class Server:
             due = self._heard + _PROBE_INTERVAL if is_heard else call.sent_at + _PROBE_AFTER
             due = max(due, asked + _PROBE_INTERVAL)
             if now < due:
-                await asyncio.wait({task}, timeout=min(due, deadline) - now)
+                await ended(task, min(due, deadline) - now)
                 continue
             asked = now
             if await self._answers(task) or not has_another():
                 continue
             if not waits:
                 raise Broken(f"{self.url}: it does not answer")
-            await asyncio.wait({task}, timeout=random.uniform(0, _LATE))  # noqa: S311
+            await ended(task, random.uniform(0, _LATE))  # noqa: S311
             if not task.done() and not await self._answers(task):
                 call.is_left = True
                 raise Left(f"{self.url}: it does not answer")

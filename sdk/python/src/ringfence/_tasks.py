@@ -17,21 +17,46 @@ async def bounded(work: Coroutine[Any, Any, T], seconds: float) -> T:
     """
     task = quiet(asyncio.get_running_loop().create_task(work))
     try:
-        await asyncio.wait({task}, timeout=max(0.0, seconds))
-        if not task.done():
+        if not await ended(task, seconds):
             raise asyncio.TimeoutError
         return task.result()
     finally:
         task.cancel()
 
 
+async def ended(work: asyncio.Future[Any], seconds: float | None = None) -> bool:
+    """Waits until it has ended, for so long at most. Returns whether it has. A cancellation leaves it alone.
+
+    It is what `asyncio.wait` does for a set, without the set: a call waits for others several times.
+    """
+    if work.done():
+        return True
+    loop = asyncio.get_running_loop()
+    waiter: asyncio.Future[None] = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    work.add_done_callback(wake)
+    timer = None if seconds is None else loop.call_later(max(0.0, seconds), wake)
+    try:
+        await waiter
+    finally:
+        if timer is not None:
+            timer.cancel()
+        work.remove_done_callback(wake)
+    return work.done()
+
+
 def quiet(task: asyncio.Task[T]) -> asyncio.Task[T]:
     """The same task. Nobody has to look at its failure."""
-    task.add_done_callback(_look)
+    task.add_done_callback(look)
     return task
 
 
-def _look(task: asyncio.Task[Any]) -> None:
+def look(task: asyncio.Task[Any]) -> None:
+    """Looks at its failure, which nobody else may do."""
     if not task.cancelled():
         task.exception()
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from ._tasks import ended
+
 
 class Turn:
     """The right to do it, as soon as it is `ready`. Has to be ended, also if it is not."""
@@ -20,9 +22,7 @@ class Turn:
 
     async def wait(self, seconds: float | None = None) -> bool:
         """Waits until it is ready, for so long at most. Returns whether it is."""
-        if not self.ready.done():
-            await asyncio.wait({self.ready}, timeout=None if seconds is None else max(seconds, 0.0))
-        return self.ready.done()
+        return await ended(self.ready, seconds)
 
     def end(self) -> None:
         """Gives it to the next, or no longer waits for it."""

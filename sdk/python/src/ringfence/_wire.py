@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import uuid
@@ -16,6 +17,7 @@ MAX_KEYS = 64
 _TTL_MS = (100, 86_400_000)
 # Some thirty years. Timers take no number that is much larger.
 _LONGEST = 1e9
+_JSON = json.JSONEncoder(separators=(",", ":")).encode
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
@@ -46,25 +48,20 @@ class Spec:
     claims: tuple[Claim, ...]
     ttl_ms: int
     wait_ms: int | None
-    holder: str | None
-    metadata: Mapping[str, str]
     max_hold_ms: int | None
     hold_at_least_ms: int
     renews: bool
+    text: str
+    """What each of its acquires is about, as the inside of a JSON object."""
 
-    def body(self, wait_ms: int) -> dict[str, Any]:
-        """What an acquire is about, in a PUT that waits this long, and in a batch."""
-        body: dict[str, Any] = {
-            "keys": [_claim_body(claim) for claim in self.claims],
-            "ttl_ms": self.ttl_ms,
-            # A node that is cut off lets go those whose place is kept.
-            "keep_place": wait_ms > 0,
-        }
-        if self.holder is not None:
-            body["holder"] = self.holder
-        if self.metadata:
-            body["metadata"] = dict(self.metadata)
-        return body
+    def acquire(self, wait_ms: int) -> str:
+        """The same for one that waits this long: a node that is cut off lets go those whose place is kept."""
+        return f'{self.text},"keep_place":{"true" if wait_ms > 0 else "false"}'
+
+
+def text(body: object) -> bytes:
+    """It as JSON."""
+    return _JSON(body).encode()
 
 
 Keys = str | Claim | Sequence[str | Claim]
@@ -93,15 +90,20 @@ def spec(
         raise Invalid("hold_at_least", "is at most 24 h")
     if max_hold_ms is not None and least_ms > max_hold_ms:
         raise Invalid("hold_at_least", "must not be more than max_hold")
+    claims = _claims(keys, shared, limit)
+    body: dict[str, Any] = {"keys": [_claim_body(claim) for claim in claims], "ttl_ms": ttl_ms(ttl)}
+    if holder is not None:
+        body["holder"] = _holder(holder)
+    if metadata:
+        body["metadata"] = _metadata(metadata)
     return Spec(
-        claims=_claims(keys, shared, limit),
-        ttl_ms=ttl_ms(ttl),
+        claims=claims,
+        ttl_ms=body["ttl_ms"],
         wait_ms=wait_ms,
-        holder=_holder(holder),
-        metadata=_metadata(metadata),
         max_hold_ms=max_hold_ms,
         hold_at_least_ms=least_ms,
         renews=renew,
+        text=_JSON(body)[1:-1],
     )
 
 
