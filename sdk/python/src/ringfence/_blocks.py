@@ -10,6 +10,7 @@ Whoever leaves at an unknown place means the only open block. Of several, none i
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
@@ -53,16 +54,24 @@ class Blocks(Generic[L]):
         """A block is entered. `owner` stands for the thread or task."""
         self._open.append(_Open(place, owner, lease))
 
-    def leave(self, place: Place | None, owner: int) -> L:
-        """The lease of the block that is left."""
+    def leave(self, place: Place | None, owner: int, left: list[L]) -> L:
+        """The lease of the block that is left. It is in `left` before it is out of this list: an interrupt may come between."""
         while opened := list(self._open):
             found = _which(opened, place, owner)
+            left[:] = [found.lease]
             try:
                 self._open.remove(found)
             except ValueError:
+                left.clear()
                 continue
             return found.lease
         raise RuntimeError("this lock is not entered")
+
+    def forget(self, *leases: L) -> None:
+        """Their blocks are over."""
+        for one in [one for one in self._open if one.lease in leases]:
+            with suppress(ValueError):
+                self._open.remove(one)
 
 
 def _which(opened: list[_Open[L]], place: Place | None, owner: int) -> _Open[L]:

@@ -81,12 +81,15 @@ class Runner:
             self.begin(call.begin, call.result)
             bound = None if timeout is None else timeout + _LATER
             self._wait(call.result.done, bound, stop)
+            self._results.discard(call.result)
             return call.result.get()
         except BaseException:
-            self.call_soon(call.cancel)
+            # Twice, as the first may be interrupted. A helper would not do: it could be interrupted before its first step.
+            try:
+                self.call_soon(self._leave, call)
+            finally:
+                self.call_soon(self._leave, call)
             raise
-        finally:
-            self._results.discard(call.result)
 
     def begin(self, start: Callable[[Engine, Result[T]], None], result: Result[T] | None = None) -> Result[T]:
         """Calls it on the loop. Whatever becomes of the loop, there will be a result."""
@@ -122,6 +125,10 @@ class Runner:
             if timeout is not None and left is not None and left <= 0:
                 raise TimedOut(timeout, "timeout")
 
+    def _leave(self, call: _Call[Any]) -> None:
+        self._results.discard(call.result)
+        call.cancel()
+
     def call_soon(self, function: Callable[..., Any], *arguments: Any) -> None:
         """Calls it on the loop, if that still runs in this process. From anywhere, also from the garbage collector."""
         engine = self.engine()
@@ -150,6 +157,13 @@ class Runner:
         if not is_a_loop():
             self._is_over.wait(within + _LATER)
         return engine.left()
+
+    def close_soon(self, within: float) -> None:
+        """Closes it in the background."""
+        self._is_stopped = True
+        engine = self.engine()
+        if engine is not None:
+            self.call_soon(_begin_close, engine, within)
 
     def begin_settling(self, within: float) -> Flag:
         """Ends what waits, and goes on with releases. What it returns tells that it is done."""
@@ -243,6 +257,7 @@ class _Call(Generic[T]):
         self.result: Result[T] = Result()
         self._work, self._undo = work, undo
         self._task: asyncio.Task[T] | None = None
+        self._is_left = False
 
     def begin(self, engine: Engine, result: Result[T]) -> None:
         """Begins it. On the loop."""
@@ -250,10 +265,16 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more. On the loop."""
+        """Nobody waits for it any more, nor has its result. On the loop. A repeat does nothing."""
+        if self._is_left:
+            return
+        self._is_left = True
         if self._task is not None:
             self._task.cancel()
-        value = self.result.take()
+        self._undo_result()
+
+    def _undo_result(self) -> None:
+        value = self.result.peek()
         if value is not None and self._undo is not None:
             self._undo(value)
 
@@ -263,6 +284,8 @@ class _Call(Generic[T]):
         self._task = None
         if error is None:
             self.result.succeed(task.result())
+            if self._is_left:
+                self._undo_result()
         else:
             self.result.fail(error)
 

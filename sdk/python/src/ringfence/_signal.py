@@ -68,16 +68,15 @@ class Result(Generic[T]):
         self.done.set()
 
     def get(self) -> T:
-        """Once it is done, and only once."""
+        """Once it is done. An error only once."""
         if self._error is not None:
             try:
                 raise self._error
             finally:
                 # The error knows this frame.
                 self._error = None
-        return self.take()  # type: ignore[return-value]
+        return self._values[0]
 
-    def take(self) -> T | None:
-        """The value, for whoever comes first."""
-        # One step, which no other thread and no signal handler comes between.
-        return self._values.pop() if self._values else None
+    def peek(self) -> T | None:
+        """The value, if there is one."""
+        return self._values[0] if self._values else None

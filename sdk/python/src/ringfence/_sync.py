@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, overload
 
 from . import _clock, _fork, _wire
-from ._blocks import Blocks, caller
+from ._blocks import Blocks, Place, caller
 from ._engine import Engine, Settings
 from ._held import Held, guarded
 from ._hooks import Hooks
@@ -161,17 +161,17 @@ class Client:
         """
         lock = self.lock(key, **term)
         while stop is None or not stop.is_set():
+            outcome, got = Outcome(on_error), list[Lease]()
             try:
-                lease = lock._acquire(lock._options.spec, None, stop)
+                result = _surely(got, partial(_lead, lock, stop, got, outcome, work))
             except Stopped:
                 break
             except (Unavailable, Unknown) as error:
+                if got:
+                    raise
                 _LOG.warning("cannot stand for election: %s", error)
                 time.sleep(random.uniform(0.5, 1.0))  # noqa: S311
                 continue
-            outcome = Outcome(on_error)
-            with outcome.until_lost(), lease, outcome.of_work():
-                result = work(lease)
             if outcome.is_last():
                 return result
             if outcome.has_failed:
@@ -184,7 +184,17 @@ class Client:
         Whoever works under a lease is told that it is lost (`released`). Returns how many leases it could not release, which end with
         their ttl.
         """
-        return self._runner().close(_wire.bound("within", within) or 0.0)
+        try:
+            return self._runner().close(_wire.bound("within", within) or 0.0)
+        except Error:
+            raise
+        except BaseException:
+            # Twice: see `_let_go`.
+            try:
+                self._runner().close_soon(_CLOSE_WITHIN)
+            finally:
+                self._runner().close_soon(_CLOSE_WITHIN)
+            raise
 
     def __enter__(self) -> Client:
         return self
@@ -233,22 +243,50 @@ class Lock:
 
         @functools.wraps(work)
         def locked(*args: P.args, **kwargs: P.kwargs) -> T:
-            with self:
-                return work(*args, **kwargs)
+            got: list[Lease] = []
+
+            def under_a_lease() -> T:
+                got.append(self.acquire())
+                with got[0]:
+                    return work(*args, **kwargs)
+
+            return _surely(got, under_a_lease)
 
         return locked
 
     def __enter__(self) -> Lease:
-        place = caller()
-        lease = self.acquire().__enter__()
-        self._blocks.enter(place, _thread.get_ident(), lease)
-        return lease
+        got: list[Lease] = []
+        return _surely(got, partial(self._enter, caller(), got))
+
+    def _enter(self, place: Place | None, got: list[Lease]) -> Lease:
+        got.append(self.acquire())
+        try:
+            self._blocks.enter(place, _thread.get_ident(), got[0])
+            return got[0].__enter__()
+        except BaseException:
+            self._blocks.forget(got[0])
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        lease = self._blocks.leave(caller(), _thread.get_ident())
-        lease.__exit__(kind, error, traceback)
+        left: list[Lease] = []
+        try:
+            self._blocks.leave(caller(), _thread.get_ident(), left).__exit__(kind, error, traceback)
+        except Error:
+            raise
+        except BaseException:
+            try:
+                self._let_go(caller(), left)
+            finally:
+                self._let_go(caller(), left)
+            raise
+
+    def _let_go(self, place: Place | None, left: list[Lease]) -> None:
+        if not left:
+            self._blocks.leave(place, _thread.get_ident(), left)
+        _let_go(left)
+        self._blocks.forget(*left)
 
 
 class Lease(BaseLease):
@@ -288,11 +326,20 @@ class Lease(BaseLease):
 
         While the interpreter ends, nothing can be released any more: that goes to the log, and the lease ends with its ttl.
         """
-        if self._held.is_forked:
-            raise Lost("forked")
-        bound = _wire.bound("timeout", timeout)
-        if self.state is not State.RELEASED:
-            self._release(bound)
+        try:
+            if self._held.is_forked:
+                raise Lost("forked")
+            bound = _wire.bound("timeout", timeout)
+            if self.state is not State.RELEASED:
+                self._release(bound)
+        except Error:
+            raise
+        except BaseException:
+            try:
+                _let_go([self])
+            finally:
+                _let_go([self])
+            raise
 
     def _release(self, timeout: float | None) -> None:
         if sys.is_finalizing():
@@ -341,13 +388,34 @@ class Lease(BaseLease):
     def __enter__(self) -> Lease:
         if self._is_entered:
             raise RuntimeError("a lease is entered once")
-        self.check()
+        try:
+            self.check()
+        except Error:
+            raise
+        except BaseException:
+            try:
+                _let_go([self])
+            finally:
+                _let_go([self])
+            raise
         self._is_entered = True
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        try:
+            self._exit(error)
+        except Error:
+            raise
+        except BaseException:
+            try:
+                _let_go([self])
+            finally:
+                _let_go([self])
+            raise
+
+    def _exit(self, error: BaseException | None) -> None:
         if self._held.is_forked:
             if error is None:
                 raise Lost("forked")
@@ -368,6 +436,38 @@ class Lease(BaseLease):
 
     async def _give_up(self, engine: Engine) -> None:
         engine.give_up(self._held)
+
+
+def _lead(
+    lock: Lock, stop: Stop | None, got: list[Lease], outcome: Outcome, work: Callable[[Lease], T]
+) -> T | None:
+    """One term."""
+    got.append(lock._acquire(lock._options.spec, None, stop))
+    with outcome.until_lost(), got[0], outcome.of_work():
+        return work(got[0])
+    return None
+
+
+def _surely(leases: list[Lease], work: Callable[[], T]) -> T:
+    """Works under leases that it acquires. Whatever a signal handler raises meanwhile, none of them is kept."""
+    try:
+        return work()
+    except BaseException:
+        try:
+            _let_go(leases)
+        finally:
+            _let_go(leases)
+        raise
+
+
+def _let_go(leases: list[Lease]) -> None:
+    """Releases in the background what somebody was interrupted under, who may keep the traceback, and so the handle.
+
+    It is called twice, within `finally`, as it may be interrupted, too: at its first step, if two signals came at once.
+    """
+    for lease in leases:
+        if lease._dropped.alive:
+            lease._runner.call_soon(lease._give_back)
 
 
 def _drop(runner: Runner, engine: Engine, held: Held) -> None:
