@@ -10,12 +10,15 @@ import gc
 import json
 import logging
 import os
+import queue
+import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from functools import partial
 from typing import Any
 
@@ -45,12 +48,20 @@ ABILITIES = [
     "close",
     "resources",
 ]
-# A thread cannot be cancelled, and the thread that renews goes on while another is blocked.
-ABILITIES += ["on_lost_block"] if THREADS else ["cancel", "block"]
+# A thread cannot be cancelled, and the thread that renews goes on while another is blocked. Ctrl-C cancels a task of asyncio and ends
+# its loop: that is what `cancel` and `exit` play.
+ABILITIES += ["on_lost_block", "interrupt"] if THREADS else ["cancel", "block"]
+
+
+IS_ON_MAIN: ContextVar[bool] = ContextVar("IS_ON_MAIN", default=False)
 
 
 class BodyError(Exception):
     """The body of a block failed, as it was told."""
+
+
+class Interrupted(Exception):
+    """An interrupt has met the thread of a request."""
 
 
 class PlayedClock:
@@ -75,6 +86,8 @@ class Adapter:
         self.pending: dict[int, asyncio.Task[None]] = {}
         self.watching: dict[str, asyncio.Task[None]] = {}
         self.clock = PlayedClock()
+        # What the main thread does: it is the one that an interrupt meets.
+        self.on_main: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     async def serve(self) -> None:
         """Takes requests until the runner ends them."""
@@ -82,8 +95,21 @@ class Adapter:
         while line := await asyncio.get_running_loop().run_in_executor(reader, sys.stdin.readline):
             request = json.loads(line)
             if request["op"] == "exit":
-                return
+                break
             self.begin(request)
+        self.on_main.put(None)
+
+    def work(self) -> None:
+        """Does what comes to the main thread. It ends as a program does, whatever else is pending."""
+        while True:
+            try:
+                call = self.on_main.get()
+                if call is None:
+                    return
+                call()
+            except KeyboardInterrupt:
+                # It has come late.
+                continue
 
     def begin(self, request: dict[str, Any]) -> None:
         """Begins a request."""
@@ -92,8 +118,9 @@ class Adapter:
     async def answer(self, request: dict[str, Any]) -> None:
         """Does what is asked, and says what came of it."""
         try:
+            IS_ON_MAIN.set(request.get("interruptible", False))
             ok = await getattr(self, f"do_{request['op']}")(
-                **{k: v for k, v in request.items() if k not in ("id", "op")}
+                **{k: v for k, v in request.items() if k not in ("id", "op", "interruptible")}
             )
             say({"id": request["id"], "ok": ok or {}})
         except asyncio.CancelledError:
@@ -107,7 +134,9 @@ class Adapter:
         """Calls a method of either client, perhaps with a bound."""
         if deadline_ms is not None:
             function = partial(function, timeout=deadline_ms / 1_000)
-        return await (in_thread(function) if THREADS else function())
+        if not THREADS:
+            return await function()
+        return await in_thread(function, self.on_main.put if IS_ON_MAIN.get() else begin_thread)
 
     async def do_many(self, requests: list[dict[str, Any]]) -> None:
         for request in requests:
@@ -211,6 +240,11 @@ class Adapter:
     async def do_cancel(self, target: int) -> None:
         self.pending[target].cancel()
 
+    async def do_interrupt(self, target: int) -> None:
+        if target not in self.pending:
+            raise LookupError("it is not pending")
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
     async def do_renew(self, lease: str, ttl_ms: int | None = None, deadline_ms: int | None = None) -> None:
         ttl = None if ttl_ms is None else ttl_ms / 1_000
         await self.call(partial(self.leases[lease].renew, ttl), deadline_ms)
@@ -299,8 +333,15 @@ class Adapter:
         return {"lease_id": held.lease_id, "token": held.token, "fences": fences, "state": held.state.value}
 
 
-async def in_thread(function: Callable[[], Any]) -> Any:
+def begin_thread(call: Callable[[], None]) -> None:
     """Calls it on a thread of its own, which does not keep the process."""
+    threading.Thread(target=call, daemon=True).start()
+
+
+async def in_thread(
+    function: Callable[[], Any], begin: Callable[[Callable[[], None]], None] = begin_thread
+) -> Any:
+    """Calls it on another thread."""
     loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def tell(outcome: list[Any]) -> None:
@@ -313,13 +354,15 @@ async def in_thread(function: Callable[[], Any]) -> Any:
         outcome: list[Any] = []
         try:
             outcome.append((function(), None))
+        except KeyboardInterrupt as error:
+            outcome.append((None, Interrupted(repr(error))))
         except BaseException as error:  # noqa: BLE001 the caller gets it
             outcome.append((None, error))
         # The program may have ended.
         if not loop.is_closed():
             loop.call_soon_threadsafe(tell, outcome)
 
-    threading.Thread(target=call, daemon=True).start()
+    begin(call)
     return await done
 
 
@@ -353,8 +396,8 @@ def lost(lease: str, reason: str | None) -> None:
 def described(error: Exception) -> dict[str, Any]:
     """An error as the protocol has it."""
     kind = type(error).__name__ if isinstance(error, ringfence.Error) else "Internal"
-    if isinstance(error, BodyError):
-        kind = "Body"
+    if isinstance(error, BodyError | Interrupted):
+        kind = "Body" if isinstance(error, BodyError) else "Interrupted"
     holders = [
         {
             "key": one.key,
@@ -393,4 +436,11 @@ if __name__ == "__main__":
     logging.basicConfig(handlers=[log])
     warnings.simplefilter("always")
     warnings.showwarning = warn  # type: ignore[assignment]
-    asyncio.run(Adapter().serve())
+    adapter = Adapter()
+    if THREADS:
+        # In the background of a script it is ignored.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        begin_thread(lambda: asyncio.run(adapter.serve()))
+        adapter.work()
+    else:
+        asyncio.run(adapter.serve())

@@ -1,6 +1,6 @@
 //! The adapter of a client library: a child process that speaks lines of JSON.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::process::{ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
@@ -70,6 +70,13 @@ pub struct Refusal {
     pub whole: Value,
 }
 
+impl Refusal {
+    /// Whether it says that the thread of its request was interrupted.
+    pub fn is_interrupt(&self) -> bool {
+        self.kind == "Interrupted" || self.whole["interrupted"] == true
+    }
+}
+
 /// A running adapter. It is killed when this is dropped.
 pub struct Adapter {
     child: Child,
@@ -94,6 +101,8 @@ struct Said {
     led: Vec<(String, u64)>,
     /// What the library said of handles that were dropped.
     leaked: Vec<String>,
+    /// The requests whose threads were to be interrupted.
+    interrupted: HashSet<u64>,
     violations: Vec<String>,
     logged: String,
     /// It has closed its output.
@@ -159,6 +168,13 @@ impl Adapter {
         let begun = self.begin("many", &json!({"requests": requests})).await?;
         begun.answer().await?.map_err(|refusal| anyhow!("`many` failed: {}", refusal.whole))?;
         Ok(calls)
+    }
+
+    /// Interrupts the thread of a request that is pending.
+    pub async fn interrupt(&mut self, id: u64) -> anyhow::Result<()> {
+        self.inner.said().interrupted.insert(id);
+        let done = self.begin("interrupt", &json!({"target": id})).await?.answer().await?;
+        done.map(drop).map_err(|refusal| anyhow!("`interrupt` failed: {}", refusal.whole))
     }
 
     fn prepare(&mut self, op: &str, fields: &Value) -> (Value, Call) {
@@ -281,7 +297,8 @@ impl Inner {
             }
             return Some(());
         }
-        let waiting = said.waiting.remove(&line["id"].as_u64()?)?;
+        let id = line["id"].as_u64()?;
+        let waiting = said.waiting.remove(&id)?;
         let answer = match (line.get("ok"), line.get("error")) {
             (Some(ok), None) => Ok(ok.clone()),
             (None, Some(error)) => {
@@ -293,6 +310,9 @@ impl Inner {
             }
             _ => return None,
         };
+        if crate::stage::interrupted(&answer) && !said.interrupted.contains(&id) {
+            said.violations.push(format!("an interrupt has met another request than it was for: {answer:?}"));
+        }
         // The scenario may be over.
         let _ = waiting.send(answer);
         Some(())

@@ -5,6 +5,7 @@
 //! of them.
 
 mod python;
+mod python_threads;
 mod sdk;
 mod typescript;
 

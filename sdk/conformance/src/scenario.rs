@@ -5,8 +5,8 @@ use clap::ValueEnum;
 use futures_util::future::LocalBoxFuture;
 
 use crate::scenarios::{
-    acquire, adopt, deadline, handles, holding, lead, leaving, live, loss, many, nodes, outcome, secure,
-    waiting,
+    acquire, adopt, deadline, handles, holding, interrupt, lead, leaving, live, loss, many, nodes, outcome,
+    secure, waiting,
 };
 use crate::stage::Stage;
 
@@ -135,6 +135,13 @@ scenarios! {
     "close-tells-whoever-works-under-a-lease" Quick ["close" "using"] played leaving::close_tells;
     "close-within-says-what-it-left" Quick ["close"] played leaving::close_within;
     "close-by-itself-is-bounded" Standard ["close"] played leaving::close_by_default;
+    "interrupted-wait-leaves-the-queue" Quick ["interrupt"] played interrupt::in_the_queue;
+    "interrupted-acquire-gives-back-its-grant" Quick ["interrupt"] played interrupt::before_the_grant;
+    "interrupted-body-is-released" Quick ["interrupt" "using"] played interrupt::in_a_body;
+    "interrupted-twice-is-released" Quick ["interrupt" "using"] played interrupt::twice;
+    "interrupted-release-goes-on" Quick ["interrupt"] played interrupt::in_a_release;
+    "interrupted-close-goes-on" Quick ["interrupt" "close"] played interrupt::in_close;
+    "interrupted-lead-is-released" Quick ["interrupt" "lead"] played interrupt::in_lead;
 }
 
 /// Those of a tier whose names contain `only`.

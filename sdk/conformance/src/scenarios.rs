@@ -5,6 +5,7 @@ pub(crate) mod adopt;
 pub(crate) mod deadline;
 pub(crate) mod handles;
 pub(crate) mod holding;
+pub(crate) mod interrupt;
 pub(crate) mod lead;
 pub(crate) mod leaving;
 pub(crate) mod live;

@@ -52,8 +52,8 @@ mutants! {
         => "if True:"
         fails ["doubtful-grant-renewed-first" "waited-grant-renewed-first"];
     "keeps-no-place" "_wire.py"
-        "\"keep_place\": wait_ms > 0,"
-        => "\"keep_place\": False,"
+        "{\"true\" if wait_ms > 0 else \"false\"}"
+        => "false"
         fails ["wait-sliced-keeping-place"];
     "place-is-forgotten" "_acquire.py"
         "self._attempts.maybe_done = self._attempts.maybe_done or self._has_place"
@@ -256,16 +256,16 @@ mutants! {
         => "            raise"
         fails ["lead-goes-on-after-stale-and-a-late-loss"];
     "timeout-is-ignored" "_engine.py"
-        "            await asyncio.wait({task}, timeout=None if left is None else max(left, 0.0))"
-        => "            await asyncio.wait({task})"
+        "            await ended(task, left)"
+        => "            await ended(task)"
         fails ["deadline-bounds-acquire-and-gives-back"];
     "wait-and-timeout-are-one" "errors.py"
         "self.reason: Literal[\"wait\", \"timeout\"] = reason"
         => "self.reason: Literal[\"wait\", \"timeout\"] = \"timeout\""
         fails ["deadline-and-wait-say-which-was-over"];
     "release-is-not-bounded" "_engine.py"
-        "            await asyncio.wait({told}, timeout=timeout)"
-        => "            await asyncio.wait({told})"
+        "            await ended(told, timeout)"
+        => "            await ended(told)"
         fails ["deadline-bounds-renew-and-release"];
     "outage-ends-the-hold" "_leaving.py"
         "        except Error:\n            # It goes on.\n            pass"

@@ -11,15 +11,19 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Mutant, python, typescript};
+use super::{Mutant, python, python_threads, typescript};
 use crate::adapter::Recipe;
 use crate::scenario::{SCENARIOS, Scenario};
+
+const ASYNCIO_LACKS: &[&str] = &["on_lost_block", "interrupt"];
 
 /// A client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sdk {
-    /// `sdk/python`.
+    /// `sdk/python`, with asyncio.
     Python,
+    /// The same, with threads: what is offered only there.
+    PythonThreads,
     /// `sdk/typescript`, which is compiled for each mutant. Its tools have to be installed: its `test` does that.
     #[value(name = "typescript")]
     TypeScript,
@@ -29,6 +33,7 @@ impl fmt::Display for Sdk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Python => "python",
+            Self::PythonThreads => "python-threads",
             Self::TypeScript => "typescript",
         })
     }
@@ -36,35 +41,41 @@ impl fmt::Display for Sdk {
 
 impl Sdk {
     /// All of them.
-    pub const ALL: [Self; 2] = [Self::Python, Self::TypeScript];
+    pub const ALL: [Self; 3] = [Self::Python, Self::PythonThreads, Self::TypeScript];
 
     /// Its mutants.
     pub fn mutants(self) -> &'static [Mutant] {
         match self {
             Self::Python => python::MUTANTS,
+            Self::PythonThreads => python_threads::MUTANTS,
             Self::TypeScript => typescript::MUTANTS,
         }
     }
 
     /// Its folder in this workspace.
     fn folder(self) -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(self.to_string())
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(match self {
+            Self::Python | Self::PythonThreads => "python",
+            Self::TypeScript => "typescript",
+        })
     }
 
     /// The folder of the files that mutants change.
     pub fn source(self) -> PathBuf {
         self.folder().join(match self {
-            Self::Python => "src/ringfence",
+            Self::Python | Self::PythonThreads => "src/ringfence",
             Self::TypeScript => "src",
         })
     }
 
     /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for callbacks and
-    /// renewals.
+    /// renewals. Ctrl-C cancels a task of asyncio, and ends its loop, as `cancel` and `exit` do; nothing interrupts code in Node.js. A thread
+    /// cannot be cancelled, and goes on to renew while another is blocked.
     fn lacks(self) -> &'static [&'static str] {
         match self {
-            Self::Python => &["on_lost_block"],
-            Self::TypeScript => &["fork", "exit", "on_lost_block"],
+            Self::Python => ASYNCIO_LACKS,
+            Self::PythonThreads => &["cancel", "block"],
+            Self::TypeScript => &["fork", "exit", "on_lost_block", "interrupt"],
         }
     }
 
@@ -73,26 +84,33 @@ impl Sdk {
         SCENARIOS.iter().filter(move |scenario| scenario.needs.iter().any(|need| self.lacks().contains(need)))
     }
 
+    /// Whether one of its mutants has to fail it. Of two clients that share an engine, the second has those for what only it offers.
+    fn is_to_fail(self, scenario: &Scenario) -> bool {
+        self != Self::PythonThreads || scenario.needs.iter().any(|need| ASYNCIO_LACKS.contains(need))
+    }
+
     /// The scenarios that it offers, and that no mutant of it is said to fail.
     pub fn untested(self) -> Vec<&'static str> {
         let failed = self.mutants().iter().flat_map(|mutant| mutant.fails).copied();
         let without = self.not_offered().map(|scenario| scenario.name);
         let all: BTreeSet<&str> = failed.chain(without).collect();
-        SCENARIOS.iter().map(|scenario| scenario.name).filter(|name| !all.contains(name)).collect()
+        let to_fail = SCENARIOS.iter().filter(|scenario| self.is_to_fail(scenario));
+        to_fail.map(|scenario| scenario.name).filter(|name| !all.contains(name)).collect()
     }
 
     /// An adapter of a copy of the library, and the folder of that copy.
     pub(super) async fn adapter(self, mutant: Option<&Mutant>) -> anyhow::Result<(Recipe, TempDir)> {
         let copy = tempfile::tempdir()?;
         match self {
-            Self::Python => {
+            Self::Python | Self::PythonThreads => {
                 self.copy_source(mutant, &copy.path().join("ringfence"))?;
                 let adapter = self.folder().join("conformance_adapter.py");
                 let variables = vec![
                     ("PYTHONPATH".to_owned(), copy.path().display().to_string()),
                     ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
                 ];
-                let words = vec!["python3".to_owned(), adapter.display().to_string()];
+                let mut words = vec!["python3".to_owned(), adapter.display().to_string()];
+                words.extend((self == Self::PythonThreads).then(|| "--threads".to_owned()));
                 Ok((Recipe { words, variables }, copy))
             }
             Self::TypeScript => {
