@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from contextlib import suppress
@@ -69,6 +70,41 @@ def test_an_event_loop_that_ends_has_released_whatever_was_pending(cluster: Clus
         # Neither a task that was destroyed nor a transport that was not closed.
         assert output == ""
         assert cluster.holders(key) == [], (what, pause, output)
+
+
+INTERRUPTED = {
+    "a body": """
+    async with c.lock("KEY", ttl=600):
+        print("works")
+        await asyncio.sleep(600)""",
+    "an acquire": """
+    async with c.lock("other/KEY", ttl=600):
+        print("waits")
+        await c.lock("other/KEY").acquire()""",
+    "what goes on beside": """
+    async def work():
+        async with c.lock("KEY", ttl=600):
+            print("works")
+            await asyncio.sleep(600)
+    t = asyncio.create_task(work())
+    await asyncio.sleep(600)""",
+}
+
+
+@pytest.mark.parametrize("what", INTERRUPTED)
+def test_an_event_loop_that_is_interrupted_has_released(cluster: Cluster, what: str) -> None:
+    key = f"ends/interrupted/{what}".replace(" ", "-")
+    process = start(cluster, aio(INTERRUPTED[what].replace("KEY", key)).replace("URLS", repr(cluster.urls)))
+    line(process)
+    if what == "an acquire":
+        until(lambda: cluster.waiters(f"other/{key}"), "it waits")
+    process.send_signal(signal.SIGINT)
+    output = rest(process)
+    assert "KeyboardInterrupt" in output
+    assert "Task was destroyed" not in output
+    for one in (key, f"other/{key}"):
+        assert cluster.holders(one) == [], output
+        assert not cluster.waiters(one), output
 
 
 FINAL = {
