@@ -46,10 +46,10 @@ def once(
 
     `key` is one for all runs, or a function of the task's arguments. While another run has it, the task waits for `wait` seconds,
     which takes a place of the worker. Then a worker retries it after `countdown` seconds, as often as its `max_retries` says.
-    Without `countdown`, and also where no worker runs it (called directly, or eagerly), it fails with `Held`, or with `TimedOut`
-    if it has waited. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease, which lives on
-    for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which an outage
-    raises, in the task's `autoretry_for`.
+    Without `countdown`, and also where no worker runs it (called directly, by another task, or eagerly), it fails with `Held`, or
+    with `TimedOut` if it has waited. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease,
+    which lives on for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which
+    an outage raises, in the task's `autoretry_for`.
 
     A run learns of a loss by `lease.check()`, or at its end: the task then fails with `Lost`, so `autoretry_for` may name it.
     """
