@@ -16,8 +16,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from ._signal import Flag
-
 # The threads of all clients, by their ids. A child has none of them, and may use their ids again.
 LOOPS: set[int] = set()
 
@@ -58,18 +56,15 @@ class Line:
         return self._calls.qsize()
 
     def __call__(self, call: Callable[[], object]) -> None:
-        """Calls it there, once there is room for a thread. It raises nothing, and waits for nothing."""
+        """Calls it there. Without room for a thread, a later call does. It raises nothing, and waits for nothing."""
         self._calls.put(call)
         if self._turn.acquire(False) and not begin(self._main, self._name):
             self._turn.release()
 
     def finish(self, within: float) -> None:
-        """Waits until all is called, which it does itself if no thread does: while a program ends, some Pythons begin none."""
-        done = Flag()
-        self._calls.put(done.set)
-        if self._turn.acquire(False):
+        """Waits until all is called. It calls what no thread does: while a program ends, some Pythons begin none."""
+        if self._turn.acquire(timeout=within):
             self._main()
-        done.wait(within)
 
     def _main(self) -> None:
         while True:
