@@ -67,7 +67,9 @@ class Asked:
         self.answer(200, {"results": results})
 
     def drop(self) -> None:
-        self.connection.shutdown(socket.SHUT_RDWR)
+        # The client may have closed it.
+        with suppress(OSError):
+            self.connection.shutdown(socket.SHUT_RDWR)
 
     def reset(self) -> None:
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -89,9 +89,12 @@ def test_a_reset_is_unknown_until_a_refusal_resolves_it_and_the_lease_is_deleted
         "limit": None,
         "expires_in_ms": 1_500,
     }
-    other.receive("PUT").problem(409, "held", {"holders": [holder], "waiters": 2})
+    node.close()
+    # More than one, if this machine is so busy that the client asks again.
+    while (asked := other.receive()).method == "PUT":
+        asked.problem(409, "held", {"holders": [holder], "waiters": 2})
     # The PUT that was reset may still arrive, and find the key free.
-    released(other.receive("DELETE"), first.lease_id)
+    released(asked, first.lease_id)
     with pytest.raises(ringfence.Held) as error:
         call.result(SOON)
     assert error.value.holders == (ringfence.Blocker("a", 3, "me", False, None, 1.5),)
