@@ -9,7 +9,9 @@ from pathlib import Path
 def authority(folder: Path, name: str) -> Path:
     """A new authority. Its key stands beside it."""
     certificate = folder / f"{name}.pem"
-    _request("-subj", f"/CN={name}", "-keyout", folder / f"{name}.key", "-out", certificate)
+    # Python 3.13 wants that said.
+    usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
+    _request("-subj", f"/CN={name}", *usage, "-keyout", folder / f"{name}.key", "-out", certificate)
     return certificate
 
 
