@@ -301,27 +301,20 @@ class Connection(asyncio.Protocol):
     async def _answer(self, method: str, target: str, body: Any) -> None:
         try:
             status, said = await self._node.answer(method, target, body)
-            written = self._written(status, said)
+            text = b"" if said is None else json.dumps(said).encode()
         except BaseException:
             # Whoever asked would wait for it.
             self.abort()
             raise
+        kind = "application/problem+json" if status >= 400 else "application/json"
+        head = (
+            f"HTTP/1.1 {status} Fake\r\nringfence-cluster: {self._node.cluster}\r\ncontent-type: {kind}\r\n"
+        )
+        length = "" if status == 204 else f"content-length: {len(text)}\r\n"
         self._answering = None
         if self._transport is not None:
-            self._transport.write(written)
+            self._transport.write(f"{head}{length}\r\n".encode() + text)
         self._next()
-
-    def _written(self, status: int, said: dict[str, Any] | None) -> bytes:
-        text = b"" if said is None else json.dumps(said).encode()
-        kind = "application/problem+json" if status >= 400 else "application/json"
-        head = [
-            f"HTTP/1.1 {status} Fake",
-            f"ringfence-cluster: {self._node.cluster}",
-            f"content-type: {kind}",
-        ]
-        if status != 204:
-            head.append(f"content-length: {len(text)}")
-        return "\r\n".join([*head, "", ""]).encode() + text
 
 
 def _leave_to_the_parent() -> None:
