@@ -393,16 +393,16 @@ def test_a_finalizer_on_the_thread_of_a_client_waits_for_nothing(cluster: Cluste
 
     ended = threading.Event()
     with ringfence.Client(cluster.urls) as busy:
-        lease = busy.lock("handles/busy", ttl=1).acquire()
+        lease = busy.lock("handles/busy", ttl=4).acquire()
         gc.collect()
         Owner("handles/finalizer")
         begun = time.monotonic()
         busy._runner().call_soon(gc.collect)
         assert ended.wait(SOON)
-        assert time.monotonic() - begun < 1.5, "it has waited"
+        assert time.monotonic() - begun < 4, "it has waited"
         is_free(cluster, "handles/finalizer/closed")
         is_free(cluster, "handles/finalizer/released")
-        assert lease.wait_lost(1.5) is None
+        assert lease.wait_lost(4.5) is None
 
 
 def test_a_grant_that_comes_with_an_interrupt_is_given_back_whoever_keeps_the_traceback(
