@@ -77,6 +77,14 @@ impl Refusal {
     }
 }
 
+/// Whether it says that its thread was interrupted, by its error or beside its result.
+pub fn interrupted(answer: &Answer) -> bool {
+    match answer {
+        Ok(ok) => ok["interrupted"] == true,
+        Err(refusal) => refusal.is_interrupt(),
+    }
+}
+
 /// A running adapter. It is killed when this is dropped.
 pub struct Adapter {
     child: Child,
@@ -310,7 +318,7 @@ impl Inner {
             }
             _ => return None,
         };
-        if crate::stage::interrupted(&answer) && !said.interrupted.contains(&id) {
+        if interrupted(&answer) && !said.interrupted.contains(&id) {
             said.violations.push(format!("an interrupt has met another request than it was for: {answer:?}"));
         }
         // The scenario may be over.

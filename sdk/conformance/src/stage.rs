@@ -263,14 +263,6 @@ pub fn refused(answer: Answer, kind: &str) -> anyhow::Result<Refusal> {
     }
 }
 
-/// Whether it says that its thread was interrupted, by its error or beside its result.
-pub fn interrupted(answer: &Answer) -> bool {
-    match answer {
-        Ok(ok) => ok["interrupted"] == true,
-        Err(refusal) => refusal.is_interrupt(),
-    }
-}
-
 /// The reason of a loss.
 pub fn reason(refusal: &Refusal) -> &str {
     refusal.whole["reason"].as_str().unwrap_or_default()

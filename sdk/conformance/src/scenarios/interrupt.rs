@@ -3,10 +3,10 @@
 use anyhow::ensure;
 use serde_json::{Value, json};
 
-use crate::adapter::Call;
+use crate::adapter::{Call, interrupted};
 use crate::front::act::{Act, Gate};
 use crate::front::log::Asked;
-use crate::stage::{SOON, STEADY_MS, Stage, interrupted, with};
+use crate::stage::{SOON, STEADY_MS, Stage, with};
 
 /// Whoever waits leaves the queue. Its thread goes on to work.
 pub(crate) async fn in_the_queue(stage: &mut Stage) -> anyhow::Result<()> {

@@ -54,10 +54,11 @@ class Blocks(Generic[L]):
         """A block is entered. `owner` stands for the thread or task."""
         self._open.append(_Open(place, owner, lease))
 
-    def leave(self, place: Place | None, owner: int, left: list[L]) -> L:
+    def leave(self, place: Place | None, owner: int, left: list[L] | None = None) -> L:
         """The lease of the block that is left. It is in `left` before it is out of this list: an interrupt may come between."""
         while opened := list(self._open):
             found = _which(opened, place, owner)
+            left = [] if left is None else left
             left[:] = [found.lease]
             try:
                 self._open.remove(found)

@@ -227,7 +227,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        lease = self._blocks.leave(caller(), id(asyncio.current_task()), [])
+        lease = self._blocks.leave(caller(), id(asyncio.current_task()))
         await lease.__aexit__(kind, error, traceback)
 
 
