@@ -19,7 +19,7 @@ import httpx
 import pytest
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
 from apscheduler.schedulers.background import BackgroundScheduler
-from celery import Celery, beat
+from celery import Celery, Task, beat
 from celery.contrib.testing.worker import start_worker
 from celery.signals import setup_logging
 from cluster import SOON, Cluster, spawn, until
@@ -141,6 +141,45 @@ def test_a_task_of_celery_that_another_calls_does_not_retry_the_other(
         later = bound.delay()
         until(lambda: later.state == "RETRY", "it is retried")
     assert later.get(timeout=SOON) == "done after True"
+
+
+def test_a_task_of_celery_is_retried_whatever_stands_around_once(
+    app: Celery, worker: Callable[[], Any], client: ringfence.Client
+) -> None:
+    """Once, what hid the function from `inspect.unwrap` had the task fail for good."""
+
+    def hides(function: Callable[[], str]) -> Callable[[], str]:
+        def hidden() -> str:
+            return function()
+
+        return hidden
+
+    class Base(Task):  # type: ignore[misc]
+        @celery_plug.once(client, "celery/around", countdown=0.1)
+        def run(self) -> str:
+            return "done"
+
+    class Sub(Base):
+        name = "sub"
+        max_retries = None
+
+        def run(self) -> str:
+            return f"{super().run()} by a subclass"
+
+    @app.task(max_retries=None)
+    @hides
+    @celery_plug.once(client, "celery/around", countdown=0.1)
+    def inside() -> str:
+        return "done"
+
+    sub = app.register_task(Sub())
+    worker()
+    with client.lock("celery/around"):
+        later = [inside.delay(), sub.delay()]
+        for one in later:
+            until(lambda one=one: one.state == "RETRY", "it is retried")
+    # The two may be in each other's way.
+    assert [one.get(timeout=SOON) for one in later] == ["done", "done by a subclass"]
 
 
 def test_a_beat_has_no_standby_that_would_send(app: Celery, client: ringfence.Client) -> None:

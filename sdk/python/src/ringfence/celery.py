@@ -30,6 +30,8 @@ from .errors import Error, Held, TimedOut
 __all__ = ["once", "one_beat"]
 
 _LOG = logging.getLogger("ringfence")
+# Wrappers that `functools.wraps` makes have it, too.
+_MARK = "_ringfence_once"
 _BEAT_TIMEOUT = 2.0
 _BEAT_PAUSE = 5.0
 
@@ -46,10 +48,11 @@ def once(
 
     `key` is one for all runs, or a function of the task's arguments. While another run has it, the task waits for `wait` seconds,
     which takes a place of the worker. Then a worker retries it after `countdown` seconds, as often as its `max_retries` says.
-    Without `countdown`, and also where no worker runs it (called directly, by another task, or eagerly), it fails with `Held`, or
-    with `TimedOut` if it has waited. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease,
-    which lives on for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which
-    an outage raises, in the task's `autoretry_for`.
+    Without `countdown`, and also where no worker runs it (called directly or eagerly, or its `run` by another task with `once`), it
+    fails with `Held`, or with `TimedOut` if it has waited. A task without `once` that calls it inside, as a subclass does by
+    `super().run()`, is retried. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease, which
+    lives on for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which an
+    outage raises, in the task's `autoretry_for`.
 
     A run learns of a loss by `lease.check()`, or at its end: the task then fails with `Lost`, so `autoretry_for` may name it.
     """
@@ -73,6 +76,7 @@ def once(
         signature = inspect.signature(task)
         given = [one for one in signature.parameters.values() if one.name != "lease"]
         run.__signature__ = signature.replace(parameters=given)  # type: ignore[attr-defined]
+        setattr(run, _MARK, run)
         return run
 
     return decorate
@@ -124,11 +128,11 @@ def _is_of_worker(run: Callable[..., Any]) -> bool:
     if not current_task or current_task.request.called_directly or current_task.request.is_eager:
         return False
 
-    def is_it(function: Any) -> bool:
-        return getattr(function, "__func__", function) is run
-
-    # Celery wraps it for `autoretry_for`.
-    return is_it(inspect.unwrap(current_task.run, stop=is_it))
+    marks: list[Any] = []
+    # Celery wraps it for `autoretry_for`, and a task may have several.
+    inspect.unwrap(current_task.run, stop=lambda function: marks.append(getattr(function, _MARK, None)))
+    # What has no mark may call it: a subclass by `super().run()`, a wrapper without `functools.wraps`.
+    return run in marks or not any(marks)
 
 
 class _Turn:
