@@ -315,6 +315,61 @@ def test_a_log_is_finished_though_a_thread_is_refused_at_that_moment(
     finishing.result(SOON)
 
 
+def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ringfence._threads.begin", lambda *_: False)
+
+
+def test_a_log_that_is_slow_does_not_hold_up_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, only the wait for its thread was bounded, and not what was written instead of it."""
+    refuse_threads(monkeypatch)
+    line, told = Line("ringfence-test"), list[int]()
+
+    def write(number: int) -> None:
+        told.append(number)
+        time.sleep(0.3)
+
+    for number in range(9):
+        assert not line(partial(write, number))
+    monkeypatch.setattr("ringfence._threads._WRITERS", [line])
+    written(0.2)
+    assert told in ([], [0])
+    assert f"{9 - len(told)} lines of this log are missing" in caplog.text
+    assert len(line) == 0
+
+
+def test_an_interrupt_ends_what_a_program_writes_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, it was swallowed, line by line."""
+    refuse_threads(monkeypatch)
+    line, told = Line("ringfence-test"), list[str]()
+    for call in (_thread.interrupt_main, partial(told.append, "next")):
+        line(call)
+    with pytest.raises(KeyboardInterrupt):
+        line.finish(SOON)
+    line.finish(SOON)
+    assert told in ([], ["next"])
+    assert len(line) == 0
+
+
+def test_a_thread_that_cannot_begin_for_any_reason_leaves_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once, its turn was taken for ever by an error that was not expected there."""
+    line, told = Line("ringfence-test"), queue.SimpleQueue[str]()
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("threading.Thread.start", fail)
+        line(lambda: told.put("without a thread of `threading`"))
+        assert told.get(timeout=SOON)
+        until(lambda: not line._turn.locked(), "it ends")
+        patched.setattr("_thread.start_new_thread", fail)
+        assert not line(lambda: told.put("later"))
+    assert line.go_on()
+    assert told.get(timeout=SOON) == "later"
+
+
 def test_a_program_that_ends_writes_its_log_without_room_for_a_thread(
     node: Played, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

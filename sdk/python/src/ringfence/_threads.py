@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -32,22 +33,23 @@ def begin(main: Callable[[], object], name: str) -> bool:
         thread = threading.Thread(target=main, name=name, daemon=True)
         try:
             thread.start()
-        except RuntimeError:
+        except Exception:  # noqa: BLE001 the program may have patched it
             # There was room for this one.
-            main()
+            if thread.ident is None:
+                main()
 
     try:
         _thread.start_new_thread(start, ())
-    except RuntimeError:
+    except (RuntimeError, MemoryError):
         return False
     return True
 
 
 class Line:
-    """Calls one after the other, on a thread that ends when there is nothing to call; another begins later."""
+    """Calls one after the other, on a thread that ends if there is nothing to call for `lingers` seconds; another begins later."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self, name: str, lingers: float = 0.0) -> None:
+        self._name, self._lingers = name, lingers
         self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
         # Whoever has it calls what is in the queue. Nobody waits for it.
         self._turn = _thread.allocate_lock()
@@ -55,29 +57,66 @@ class Line:
     def __len__(self) -> int:
         return self._calls.qsize()
 
-    def __call__(self, call: Callable[[], object]) -> None:
-        """Calls it there. Without room for a thread, a later call does. It raises nothing, and waits for nothing."""
+    def __call__(self, call: Callable[[], object]) -> bool:
+        """Calls it there. It raises nothing, and waits for nothing. Returns false if nobody will: there is no room for a thread."""
         self._calls.put(call)
-        if self._turn.acquire(False) and not begin(self._main, self._name):
-            self._turn.release()
+        return self.go_on()
 
-    def finish(self, within: float) -> None:
-        """Waits until all is called. It calls what no thread does: while a program ends, some Pythons begin none."""
-        if self._turn.acquire(timeout=within):
-            self._main()
+    def go_on(self) -> bool:
+        """Has a thread call what is in the queue. Returns false if there is no room for one."""
+        if not self._turn.acquire(False):
+            return True
+        is_begun = begin(self._main, self._name)
+        if not is_begun:
+            self._turn.release()
+        return is_begun
+
+    def finish(self, within: float) -> int:
+        """Waits until all is called, and calls what no thread does: while a program ends, some Pythons begin none. It begins no call
+        after this time, and returns how many it has dropped.
+        """
+        until = time.monotonic() + within
+        dropped = 0
+        while self._turn.acquire(timeout=max(until - time.monotonic(), 0.0)):
+            try:
+                dropped += self._drain(until)
+            finally:
+                self._turn.release()
+            if self._calls.empty():
+                break
+        return dropped
+
+    def _drain(self, until: float) -> int:
+        dropped = 0
+        with suppress(queue.Empty):
+            while True:
+                call = self._calls.get_nowait()
+                if time.monotonic() >= until:
+                    dropped += 1
+                    continue
+                # Ctrl-C ends this: it is the program's thread.
+                with suppress(Exception):
+                    call()
+        return dropped
 
     def _main(self) -> None:
         while True:
-            with suppress(queue.Empty):
-                while True:
-                    call = self._calls.get_nowait()
-                    # Nothing that a call raises ends those that follow.
-                    with suppress(BaseException):
-                        call()
+            while self._call_next():
+                pass
             self._turn.release()
             # Whoever came before that step has begun no thread.
             if self._calls.empty() or not self._turn.acquire(False):
                 return
+
+    def _call_next(self) -> bool:
+        try:
+            call = self._calls.get(timeout=self._lingers)
+        except queue.Empty:
+            return False
+        # Nothing that a call raises ends those that follow.
+        with suppress(BaseException):
+            call()
+        return True
 
 
 class Log:
@@ -113,8 +152,12 @@ _WRITERS = [Line("ringfence-log")]
 
 
 def written(within: float) -> None:
-    """Waits until all is written."""
-    _WRITERS[0].finish(within)
+    """Waits until all is written, for so long."""
+    dropped = _WRITERS[0].finish(within)
+    if dropped:
+        LOG.warning(
+            "%d lines of this log are missing, as it was too slow for the end of the program", dropped
+        )
 
 
 def _after_fork() -> None:
