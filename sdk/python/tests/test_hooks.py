@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from cluster import SOON, Cluster, until
 from played import Background, Played, granted
 
 import ringfence
-from ringfence import aio
+from ringfence import _threads, aio
 
 
 class Told(ringfence.Hooks):
@@ -114,6 +115,36 @@ def test_a_hook_that_fails_or_blocks_stops_nothing(
     until(lambda: "2 events wait for a hook that blocks" in caplog.text, "some are not told")
     lease.into_id()
     client.close()
+
+
+def test_hooks_keep_their_thread_and_are_told_though_none_could_begin_at_the_last_event(
+    background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Once, what came last stayed for ever, and each burst of events had a thread, and connections, of its own."""
+    begin, refused = _threads.begin, 3
+    told = queue.SimpleQueue[threading.Thread]()
+
+    def refuse(main: Callable[[], object], name: str) -> bool:
+        nonlocal refused
+        refused -= 1
+        return refused < 0 and begin(main, name)
+
+    class Told(ringfence.Hooks):
+        def granted(self, lease: ringfence.LeaseView, seconds: float) -> None:
+            told.put(threading.current_thread())
+
+    monkeypatch.setattr("ringfence._hooks._PAUSE", 0.01)
+    monkeypatch.setattr("ringfence._hooks._LINGERS", 2 * SOON)
+    monkeypatch.setattr("ringfence._threads.begin", refuse)
+    client = ringfence.Client(node.url, hooks=Told())
+    granted(background, client, node).into_id()
+    first = told.get(timeout=SOON)
+    first.join(0.1)
+    granted(background, client, node).into_id()
+    assert told.get(timeout=SOON) is first
+    client.close()
+    first.join(SOON)
+    assert not first.is_alive()
 
 
 def test_a_hook_that_nobody_would_await_is_refused() -> None:

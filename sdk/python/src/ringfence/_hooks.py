@@ -14,6 +14,9 @@ from ._threads import LOG, Line
 from .errors import Invalid, LossReason
 
 _MOST = 10_000
+_PAUSE = 1.0
+# Hooks may have connections that belong to their thread.
+_LINGERS = 30.0
 _NAMES = ("waited", "granted", "renewed", "failed", "lost", "released")
 _MAY_BE_DROPPED = ("failed", "renewed")
 
@@ -30,8 +33,9 @@ class Hooks:
     """What a client calls. Override what you need. A function that fails stops nothing, and goes to the log. A lease that was adopted
     was not granted here, and one that is left by its id is not released.
 
-    Client for threads: one after the other, on threads that renew nothing, so they may block. Nobody waits for them, nor does
-    `close`. Client for asyncio: on the loop, so they must not block.
+    Client for threads: one after the other, on a thread that renews nothing, so they may block. It ends after half a minute without
+    events, and another begins later. Nobody waits for hooks, nor does `close`. Client for asyncio: on the loop, so they must not
+    block.
     """
 
     def waited(self, keys: Sequence[str], seconds: float) -> None:
@@ -85,19 +89,33 @@ class Teller:
 
 
 class Thread:
-    """Calls one after the other, on threads of their own. What a hook that blocks leaves behind has no renewals."""
+    """Calls one after the other, on a thread of their own. What a hook that blocks leaves behind has no renewals."""
 
     def __init__(self) -> None:
-        self._line = Line("ringfence-hooks")
+        self._line = Line("ringfence-hooks", _LINGERS)
         self._is_full = False
+        self._retry: asyncio.TimerHandle | None = None
 
     def __call__(self, call: Callable[[], None], *, may_drop: bool) -> None:
         """Calls it there. Only the loop calls this."""
         was_full, self._is_full = self._is_full, len(self._line) >= _MOST
-        if not (self._is_full and may_drop):
-            self._line(call)
+        if not (self._is_full and may_drop) and not self._line(call) and self._retry is None:
+            self._go_on_later()
         if self._is_full and not was_full:
             LOG.warning("%d events wait for a hook that blocks: renewals are not told", _MOST)
+
+    def end(self) -> None:
+        """The loop has ended."""
+        self._line.end()
+
+    def _go_on_later(self) -> None:
+        """There is no room for a thread, and this event may be the last."""
+        self._retry = asyncio.get_running_loop().call_later(_PAUSE, self._go_on)
+
+    def _go_on(self) -> None:
+        self._retry = None
+        if not self._line.go_on():
+            self._go_on_later()
 
 
 def on_the_loop() -> Deliver:

@@ -204,11 +204,11 @@ class Runner:
         return engine
 
     def _main(self, is_ready: Flag) -> None:
-        stays = False
+        stays, hooks = False, Thread()
         try:
             loop = asyncio.new_event_loop()
             try:
-                stays = loop.run_until_complete(self._begin(is_ready))
+                stays = loop.run_until_complete(self._begin(is_ready, hooks))
                 if stays:
                     self._run(loop)
             finally:
@@ -216,6 +216,7 @@ class Runner:
         finally:
             is_ready.set()
             LOOPS.discard(_thread.get_ident())
+            hooks.end()
             if stays:
                 self._end()
 
@@ -235,9 +236,9 @@ class Runner:
                 result.fail(Closed("the client was closed"))
         self._is_over.set()
 
-    async def _begin(self, is_ready: Flag) -> bool:
+    async def _begin(self, is_ready: Flag, hooks: Thread) -> bool:
         """Returns whether this is the thread that stays."""
-        engine = Engine(self._settings, Thread())
+        engine = Engine(self._settings, hooks)
         if self._engines.setdefault("engine", engine) is not engine:
             await engine.close(0.0)
             return False

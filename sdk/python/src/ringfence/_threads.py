@@ -71,6 +71,13 @@ class Line:
             self._turn.release()
         return is_begun
 
+    def end(self) -> None:
+        """Nothing more will come: its thread lingers no longer."""
+        self._lingers = 0.0
+        if self._turn.locked():
+            # This wakes it.
+            self._calls.put(lambda: None)
+
     def finish(self, within: float) -> int:
         """Waits until all is called, and calls what no thread does: while a program ends, some Pythons begin none. It begins no call
         after this time, and returns how many it has dropped.
