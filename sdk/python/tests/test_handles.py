@@ -356,6 +356,25 @@ def test_who_closes_a_client_once_more_waits_for_the_first(background: Backgroun
     assert call.result(SOON) == [1] * 4
 
 
+def test_what_is_left_while_a_client_closes_is_never_nothing(background: Background, node: Played) -> None:
+    """Once, there were turns of the loop in which it was: what was ended no longer counted, and not yet as left."""
+
+    async def work(client: aio.Client) -> set[int]:
+        leases = [await client.lock("a").acquire(), await client.lock("b", hold_at_least=60).acquire()]
+        closing = asyncio.create_task(client.close(0.1))
+        found = {client._engine.left()}
+        while not closing.done():
+            await asyncio.sleep(0)
+            found.add(client._engine.left())
+        assert len(leases) == 2
+        return found | {await closing}
+
+    call = background(lambda: run(work, node.url))
+    for _ in range(2):
+        node.receive("PUT").grant()
+    assert call.result(SOON) == {2}
+
+
 def test_close_and_a_dropped_handle_keep_hold_at_least(cluster: Cluster) -> None:
     """Once, both gave the key away at once: a job ran twice."""
     hold = 4.0

@@ -97,6 +97,7 @@ class Engine:
         self._pending: set[asyncio.Task[Held]] = set()
         self._is_settling = False
         self._closing: asyncio.Task[int] | None = None
+        self._unsure = 0
         self._left: int | None = None
         self._end = self._at_the_end()
         # Its first step is what tells the loop of it.
@@ -194,7 +195,9 @@ class Engine:
 
     def left(self) -> int:
         """How many leases it has and releases, or could not release before it was closed. From any thread."""
-        return len(self.keeper) + len(self.cluster.releases) if self._left is None else self._left
+        if self._left is not None:
+            return self._left
+        return len(self.keeper) + len(self.cluster.releases) + self._unsure
 
     def _take(self) -> None:
         """Ends all leases. Who works under one is told before another can have it."""
@@ -206,7 +209,8 @@ class Engine:
         until = time.monotonic() + within
         waiting = {*self._pending, self.cluster.spawn(self.leaving.settled())}
         await asyncio.wait(waiting, timeout=within)
-        left = self.leaving.end() + await self.cluster.close(until - time.monotonic())
+        self._unsure = self.leaving.end()
+        left = self._unsure + await self.cluster.close(until - time.monotonic())
         self.keeper.end()
         self._left = left
         if left:

@@ -35,7 +35,7 @@ class Releases:
         self._loop = asyncio.get_running_loop()
         self._open: set[asyncio.Task[None]] = set()
         self._first: set[asyncio.Task[None]] = set()
-        self._is_closed = False
+        self._left: int | None = None
 
     def begin(self, lease_id: str) -> asyncio.Future[None]:
         """Releases a lease, or leaves the queue. What it returns tells what came of it, and may be left alone."""
@@ -44,7 +44,8 @@ class Releases:
         return told
 
     def __len__(self) -> int:
-        return len(self._open)
+        """How many are under way, or were when they were ended."""
+        return len(self._open) if self._left is None else self._left
 
     async def settled(self) -> None:
         """Waits until none is left."""
@@ -58,8 +59,8 @@ class Releases:
 
     def close(self) -> list[asyncio.Task[None]]:
         """Ends them. Returns those that end."""
-        self._is_closed = True
         ending = list(self._open)
+        self._left = len(ending)
         for task in ending:
             task.cancel()
         return ending
@@ -75,7 +76,7 @@ class Releases:
         def done(task: asyncio.Task[None]) -> None:
             self._open.discard(task)
             self._first.discard(task)
-            if task.cancelled() and not self._is_closed:
+            if task.cancelled() and self._left is None:
                 self._start(lease_id, told, LAST_CHANCE)
             else:
                 look(task)
