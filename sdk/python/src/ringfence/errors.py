@@ -1,7 +1,8 @@
 """Errors, as a holder sees them.
 
 Each tells what became of the call: refused or not done (`Held`, `TimedOut`, `Invalid`, `Rejected`, `Unavailable`), unknown
-(`Unknown`), or done and over (`Lost`). They cross processes: the `args` of each are what it was made with, also as JSON.
+(`Unknown`), or done and over (`Lost`). They cross processes: the `args` of each are what it was made with, also as JSON,
+but for the id of the lease.
 """
 
 from __future__ import annotations
@@ -115,16 +116,10 @@ class Unknown(Error):
     After an acquire or a release, the lease is being released in the background. If that fails, too, it ends with its ttl.
     """
 
-    def __init__(self, message: str, lease_id: str | None) -> None:
-        super().__init__(message, lease_id)
+    def __init__(self, message: str, lease_id: str | None = None) -> None:
+        # Logs and stores of results have the `args`, and the id is a secret.
+        super().__init__(message)
         self.lease_id = lease_id
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-    def __repr__(self) -> str:
-        # It goes to logs, and the id is a secret.
-        return f"{type(self).__name__}({self.args[0]!r})"
 
 
 class Rejected(Error):
