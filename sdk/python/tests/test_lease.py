@@ -238,6 +238,21 @@ def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
     released(node.receive("DELETE"), asked.lease_id)
 
 
+def test_hold_at_least_is_not_cut_short_since_the_clock_of_the_holder_has_ended_the_lease(
+    background: Background, node: Played, clock: JumpingClock
+) -> None:
+    """Once, it was deleted, though the cluster may keep it: a renewal may have been done whose answer was lost."""
+    client = ringfence.Client(node.url, clock=clock)
+    lease = granted(background, client, node, ttl=60, hold_at_least=600)
+    clock.jump(61)
+    with pytest.raises(ringfence.Lost) as lost:
+        lease.release(timeout=SOON)
+    assert lost.value.reason == "unconfirmed"
+    call = background(client.lock("b", wait=0).acquire)
+    node.receive("PUT").grant()
+    call.result(SOON).into_id()
+
+
 def test_hold_at_least_is_not_cut_short_once_renewals_are_in_doubt(
     background: Background, node: Played, clock: JumpingClock
 ) -> None:

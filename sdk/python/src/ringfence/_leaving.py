@@ -7,7 +7,8 @@
                          └── not now ───┘ after a second. Meanwhile it is renewed as before, and deleted once the time is over
 
 The one renewal keeps others out even if this process ends. Until it is confirmed, only renewals do that. If the lease is lost
-meanwhile, nothing more is done, as the one renewal may have been. Each step that somebody cancels ("cancel all tasks") is repeated.
+meanwhile, nothing more is done, as the one renewal may have been. Nor is anything if its holder's clock alone had ended it before:
+the cluster may still keep it. Each step that somebody cancels ("cancel all tasks") is repeated.
 """
 
 from __future__ import annotations
@@ -34,9 +35,14 @@ class Leaving:
     def begin(self, held: Held, lost: LossReason | None = None) -> asyncio.Future[None]:
         """Releases a lease that was left; `lost` says why it had ended before. What it returns tells what came of it."""
         until = held.least_until
-        if lost is not None or until is None or until.since(self._cluster.clock()) == 0:
+        if until is None or until.since(self._cluster.clock()) == 0 or lost not in (None, "unconfirmed"):
             self._keeper.remove(held)
             return self._cluster.releases.begin(held.lease_id)
+        if lost is not None:
+            self._keeper.remove(held)
+            told: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            told.set_result(None)
+            return told
         stand_in = held.copy()
         self._keeper.replace(held, stand_in)
         hold = _Hold(self._cluster, self._keeper, stand_in, until, self._holds)
