@@ -49,12 +49,13 @@ class _Call:
 
 
 class _Shared:
-    def __init__(self, calls: Sequence[_Call], sending: asyncio.Task[None]) -> None:
-        self._calls, self._sending = calls, sending
+    def __init__(self, count: int, sending: asyncio.Task[None]) -> None:
+        self._count, self._sending = count, sending
 
     def left(self) -> None:
         """One of its calls was given up: ends the request if that was the last."""
-        if all(call.told.done() for call in self._calls):
+        self._count -= 1
+        if self._count == 0:
             self._sending.cancel()
 
 
@@ -98,7 +99,7 @@ class Batcher:
             self._permits -= 1
             self._is_waiting = self._is_waiting or waits
             sending = self._loop.create_task(self._one(calls[0]) if is_alone else self._several(calls))
-            shared = _Shared(calls, sending)
+            shared = _Shared(len(calls), sending)
             for call in calls:
                 call.shared = shared
             sending.add_done_callback(partial(self._sent, calls, waits))
