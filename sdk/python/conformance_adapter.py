@@ -436,11 +436,12 @@ if __name__ == "__main__":
     logging.basicConfig(handlers=[log])
     warnings.simplefilter("always")
     warnings.showwarning = warn  # type: ignore[assignment]
-    adapter = Adapter()
     if THREADS:
+        adapter = Adapter()
         # In the background of a script it is ignored.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         begin_thread(lambda: asyncio.run(adapter.serve()))
         adapter.work()
     else:
-        asyncio.run(adapter.serve())
+        # Nothing keeps its handles beyond the loop.
+        asyncio.run(Adapter().serve())
