@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use ringfence_raft::{Stuck, Unanswered};
 use ringfence_service::Failure;
-use ringfence_wire::{EndReason, FieldError, LeaseId, Problem, ProblemKind, Revision};
+use ringfence_wire::{EndReason, FieldError, Key, LeaseId, Problem, ProblemKind, Revision};
 
 use crate::response::with_type;
 
@@ -129,19 +129,8 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
                 format!("the principal has all the {most} {of} that its limits allow: release some first");
             return detail.into();
         }
-        Failure::NotYet { rules, since } => {
-            let detail = format!(
-                "this cluster uses rules {rules}, and this needs rules {since}: it was not done. Once all nodes run a version that \
-                 supports them, `ringfence cluster upgrade` raises the rules"
-            );
-            return detail.into();
-        }
-        Failure::OfDatabase(key) => {
-            let detail = format!(
-                "`{key}`: a key must not begin with `@db` and a number: such keys are acquired over the Redis protocol only"
-            );
-            return without_secrets(&detail).into();
-        }
+        Failure::NotYet { rules, since } => return not_yet(*rules, *since).into(),
+        Failure::OfDatabase(key) => return of_database(key).into(),
         Failure::Held { by_waiters: true, .. } => {
             "an earlier waiter is first in the queue of a key: set wait_ms to wait"
         }
@@ -183,6 +172,19 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
             "this node stopped waiting, but the lease may still be granted: repeat the PUT, or DELETE"
         }
     })
+}
+
+fn not_yet(rules: u8, since: u8) -> String {
+    format!(
+        "this cluster uses rules {rules}, and this needs rules {since}: it was not done. Once all nodes run a version that \
+         supports them, `ringfence cluster upgrade` raises the rules"
+    )
+}
+
+fn of_database(key: &Key) -> String {
+    without_secrets(&format!(
+        "`{key}`: a key must not begin with `@db` and a number: such keys are acquired over the Redis protocol only"
+    ))
 }
 
 /// `text`, which quotes a request, without what may be a lease id or a credential: clients log errors.

@@ -354,8 +354,7 @@ impl Witness {
                     panic!("nobody in particular has no quota, and there is room")
                 }
                 Refusal::Changed { .. } => "changed",
-                Refusal::OfDatabase { .. } => panic!("no acquire here has such a key"),
-                Refusal::NotYet { .. } => panic!("a table decides by the rules that an entry has"),
+                Refusal::NotYet { .. } | Refusal::OfDatabase { .. } => panic!("of no rules or keys here"),
             }),
             _ => {}
         }
