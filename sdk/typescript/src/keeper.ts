@@ -6,8 +6,8 @@
  *                                                                   '- ambiguous --' at once at the next node, then with pauses
  *
  * Leases that were acquired at different times are soon renewed together, because each call includes all leases that are at least half as old.
- * An attempt takes at most a quarter of the shortest time-to-live in it, so that another node is asked in time. Calls run in parallel: one that
- * hangs delays no other lease.
+ * An attempt waits for the answer for at most a quarter of the shortest time-to-live in it, so that another node is asked in time; before that, as
+ * long for a connection if there is none, and with TLS once more for the handshake. Calls run in parallel: one that hangs delays no other lease.
  *
  * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
  * a holder that hangs loses its leases. It keeps the process alive while it has a lease to renew, but for those that are not to.
@@ -155,7 +155,7 @@ export class Keeper {
     }
   }
 
-  /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
+  /** Renews these leases together, until an outcome is definite or none of them is left. Rejects only if the clock throws. */
   async #renew(all: Kept[]): Promise<void> {
     for (const kept of all) {
       kept.inFlight = true;
