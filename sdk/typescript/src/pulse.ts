@@ -42,7 +42,7 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
-  /** Is told each time that the server was found silent, and since when, also if nobody waits for it any more. */
+  /** Is told that the server was found silent, and since when, if no request waits any more that could be told. */
   onSilent: (since: number) => void = () => {};
 
   /** `probe` rejects within a bound if the server does not answer that it works. */
@@ -124,20 +124,19 @@ export class Pulse {
     const asked = performance.now();
     this.#asked = asked;
     this.#isProbing = true;
-    if (!(await this.#answers())) {
+    if (!(await this.#answers()) && !this.#silence(asked)) {
       this.onSilent(asked);
-      this.#silence(asked);
     }
     this.#isProbing = false;
     this.#look();
   }
 
-  /** Tells the requests that have waited since then. */
-  #silence(asked: number): void {
-    for (const waits of this.#waits.values()) {
-      if (waits.begun <= asked) {
-        waits.silent();
-      }
+  /** Tells the requests that have waited since then. Returns whether there are any. */
+  #silence(asked: number): boolean {
+    const waited = this.#waits.values().filter(({ begun }) => begun <= asked);
+    for (const { silent } of waited) {
+      silent();
     }
+    return waited.length > 0;
   }
 }

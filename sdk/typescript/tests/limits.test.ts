@@ -225,6 +225,9 @@ describe("a wait at a node that falls silent", { concurrency: true }, () => {
         isWaiting = request;
         return () => {};
       }
+      if (request.method === "GET") {
+        return response(200, { key: "a", holders: [] });
+      }
       return request.method === "PUT" ? waiting(request) : undefined;
     });
     const seen: boolean[] = [];
@@ -242,7 +245,7 @@ describe("a wait at a node that falls silent", { concurrency: true }, () => {
       await it.close({ within: 0 });
       await Promise.all([first, second].map((played) => played[Symbol.asyncDispose]()));
     };
-    return { acquired, wait, seen, probes: () => probes, [Symbol.asyncDispose]: end };
+    return { it, second, acquired, wait, seen, probes: () => probes, [Symbol.asyncDispose]: end };
   }
 
   test("is left open until another node has answered", async () => {
@@ -258,9 +261,14 @@ describe("a wait at a node that falls silent", { concurrency: true }, () => {
 
   test("stays if the node was only late", async () => {
     await using stand = await waits((count) => (count % 2 === 1 ? 500 : 200));
-    const { acquired, wait, seen, probes } = stand;
+    const { it, second, acquired, wait, seen, probes } = stand;
     await until("it was late several times", () => probes() >= 6);
     assert.deepEqual([wait.socket.destroyed, seen], [false, []]);
+    await it.locked("a");
+    assert.ok(
+      second.received.every(({ path }) => path === "/livez"),
+      "others go on asking it, too",
+    );
     wait.socket.write(usual(wait));
     await (await acquired).release();
   });
