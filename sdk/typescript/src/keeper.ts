@@ -73,13 +73,19 @@ export class Keeper {
     held.kept = undefined;
   }
 
-  /** Leaves this lease to another handle of it. */
+  /** Leaves this lease to another handle of it. Those who wait for its loss are told at its end by the clock. */
   leave(leaseId: string): void {
     for (const { held } of this.#kept.values()) {
       if (held.leaseId === leaseId) {
-        this.remove(held);
+        this.detach(held);
       }
     }
+  }
+
+  /** Leaves this lease to its id, until its end by the clock. */
+  detach(held: Held): void {
+    held.lifetime.stopRenewing();
+    this.unref(held);
   }
 
   /** It does not keep the process alive any more. */
