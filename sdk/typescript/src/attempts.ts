@@ -227,7 +227,7 @@ export class Attempts {
       }
       throw error;
     } finally {
-      unwatch();
+      unwatch(broken.isStopped && !(broken.reason instanceof Failure));
       if (left.isStopped) {
         this.#leave(sending, broken);
       }

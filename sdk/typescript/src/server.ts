@@ -144,8 +144,9 @@ export class Server {
     return response;
   }
 
-  /** Closes connections that are not in use. */
+  /** Closes connections that are not in use, and asks for no more signs of life. */
   closeIdle(): void {
+    this.pulse.end();
     for (const { freeSockets } of [this.#agent, this.#renewals, this.#probes]) {
       for (const socket of Object.values(freeSockets).flat()) {
         socket?.destroy();
