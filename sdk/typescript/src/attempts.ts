@@ -2,7 +2,8 @@
  * The attempts of a call, at one node after another, until an [outcome](./outcome.ts) is definite.
  *
  * **Doubt is sticky.** If one attempt may have been done, the outcome *not done* of a repeat says nothing about it, nor does a denial; only
- * *done* or *refused* resolves it. All attempts of a call together take 5 s, far less than the 60 s after which the cluster may forget an id.
+ * *done* or *refused* resolves it. A call makes no more attempts once it has had no definite outcome for 5 s, its waits for a turn aside; the cluster
+ * may forget an id 60 s after its end. A release in the background goes on for 30 s, an acquire that stood in the queue until its wait is over.
  */
 import { isBatched } from "./batch.js";
 import {
@@ -226,7 +227,7 @@ export class Attempts {
       }
       throw error;
     } finally {
-      unwatch();
+      unwatch(broken.isStopped && !(broken.reason instanceof Failure));
       if (left.isStopped) {
         this.#leave(sending, broken);
       }

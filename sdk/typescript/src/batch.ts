@@ -235,7 +235,7 @@ export class Batcher {
     try {
       return await this.#server.send(request, timeMs, broken);
     } finally {
-      unwatch();
+      unwatch(broken.isStopped && !(broken.reason instanceof Failure));
     }
   }
 

@@ -6,8 +6,8 @@
  *                                                                   '- ambiguous --' at once at the next node, then with pauses
  *
  * Leases that were acquired at different times are soon renewed together, because each call includes all leases that are at least half as old.
- * An attempt takes at most a quarter of the shortest time-to-live in it, so that another node is asked in time. Calls run in parallel: one that
- * hangs delays no other lease.
+ * An attempt waits for the answer for at most a quarter of the shortest time-to-live in it, so that another node is asked in time; before that, as
+ * long for a connection if there is none, and with TLS once more for the handshake. Calls run in parallel: one that hangs delays no other lease.
  *
  * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
  * a holder that hangs loses its leases. It keeps the process alive while it has a lease to renew, but for those that are not to.
@@ -73,13 +73,19 @@ export class Keeper {
     held.kept = undefined;
   }
 
-  /** Leaves this lease to another handle of it. */
+  /** Leaves this lease to another handle of it. Those who wait for its loss are told at its end by the clock. */
   leave(leaseId: string): void {
     for (const { held } of this.#kept.values()) {
       if (held.leaseId === leaseId) {
-        this.remove(held);
+        this.detach(held);
       }
     }
+  }
+
+  /** Leaves this lease to its id, until its end by the clock. */
+  detach(held: Held): void {
+    held.lifetime.stopRenewing();
+    this.unref(held);
   }
 
   /** It does not keep the process alive any more. */
@@ -155,7 +161,7 @@ export class Keeper {
     }
   }
 
-  /** Renews these leases together, until an outcome is definite or none of them is left. Never rejects. */
+  /** Renews these leases together, until an outcome is definite or none of them is left. Rejects only if the clock throws. */
   async #renew(all: Kept[]): Promise<void> {
     for (const kept of all) {
       kept.inFlight = true;

@@ -7,6 +7,9 @@
  *     sent -- 300 ms without a response --> probe -- answered --> 1 s --> probe -- ...
  *                                             '-- not within 1.5 s --> the requests are broken, and repeated elsewhere
  *
+ * Requests that are given up sooner, because their callers have no more time, count as one that has waited since the first of them, until the server
+ * answers anything.
+ *
  * Only the answer to a probe says that all threads of the server run: a response to another request says nothing of the thread that
  * has this one. All requests that wait for a server share its probes.
  *
@@ -33,6 +36,8 @@ interface Waits {
 export class Pulse {
   readonly #probe: () => Promise<unknown>;
   readonly #waits = new Bag<Waits>();
+  /** When the first began of those that were given up since another has ended otherwise. */
+  #givenUp = Number.POSITIVE_INFINITY;
   /** When a probe was answered last. */
   #lived = Number.NEGATIVE_INFINITY;
   #asked = Number.NEGATIVE_INFINITY;
@@ -42,7 +47,7 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
-  /** Is told each time that the server was found silent, and since when, also if nobody waits for it any more. */
+  /** Is told that the server was found silent, and since when, if no request waits any more that could be told. */
   onSilent: (since: number) => void = () => {};
 
   /** `probe` rejects within a bound if the server does not answer that it works. */
@@ -50,17 +55,28 @@ export class Pulse {
     this.#probe = probe;
   }
 
-  /** Calls `silent` each time the server is found silent, until the returned function is called. */
-  watch(silent: () => void): () => void {
+  /** Calls `silent` each time the server is found silent, until the returned function is told whether the request was given up. */
+  watch(silent: () => void): (isGivenUp: boolean) => void {
     const waits = { begun: performance.now(), silent };
     const link = this.#waits.add(waits);
-    this.#lookAt(this.#dueAt(waits));
-    return () => {
+    this.#lookAt(this.#dueAt(waits.begun));
+    return (isGivenUp) => {
       link.remove();
-      if (this.#waits.size === 0) {
+      if (!isGivenUp) {
+        this.#givenUp = Number.POSITIVE_INFINITY;
+      } else if (this.#lived < waits.begun) {
+        this.#givenUp = Math.min(this.#givenUp, waits.begun);
+      }
+      if (this.#waits.size === 0 && this.#givenUp === Number.POSITIVE_INFINITY) {
         this.#stopTimer();
       }
     };
+  }
+
+  /** It asks no more. */
+  end(): void {
+    this.#stopTimer();
+    this.#asked = Number.POSITIVE_INFINITY;
   }
 
   /** Whether a server that was just found silent still is, after a pause in which many others decide the same. */
@@ -83,10 +99,12 @@ export class Pulse {
       return true;
     } catch {
       return false;
+    } finally {
+      this.#givenUp = Number.POSITIVE_INFINITY;
     }
   }
 
-  #dueAt({ begun }: Waits): number {
+  #dueAt(begun: number): number {
     const due = this.#lived > begun ? this.#lived + PROBE_INTERVAL_MS : begun + PROBE_AFTER_MS;
     return Math.max(due, this.#asked + PROBE_INTERVAL_MS);
   }
@@ -109,9 +127,9 @@ export class Pulse {
 
   #look(): void {
     this.#stopTimer();
-    let due = Number.POSITIVE_INFINITY;
-    for (const waits of this.#waits.values()) {
-      due = Math.min(due, this.#dueAt(waits));
+    let due = this.#dueAt(this.#givenUp);
+    for (const { begun } of this.#waits.values()) {
+      due = Math.min(due, this.#dueAt(begun));
     }
     if (due <= performance.now()) {
       void this.#ask();
@@ -124,20 +142,19 @@ export class Pulse {
     const asked = performance.now();
     this.#asked = asked;
     this.#isProbing = true;
-    if (!(await this.#answers())) {
+    if (!(await this.#answers()) && !this.#silence(asked)) {
       this.onSilent(asked);
-      this.#silence(asked);
     }
     this.#isProbing = false;
     this.#look();
   }
 
-  /** Tells the requests that have waited since then. */
-  #silence(asked: number): void {
-    for (const waits of this.#waits.values()) {
-      if (waits.begun <= asked) {
-        waits.silent();
-      }
+  /** Tells the requests that have waited since then. Returns whether there are any. */
+  #silence(asked: number): boolean {
+    const waited = this.#waits.values().filter(({ begun }) => begun <= asked);
+    for (const { silent } of waited) {
+      silent();
     }
+    return waited.length > 0;
   }
 }

@@ -115,8 +115,7 @@ export class Release {
   /** Leaves it to its id. */
   detach(): void {
     this.#ended(Promise.resolve());
-    this.held.lifetime.stopRenewing();
-    this.#owner.keeper.unref(this.held);
+    this.#owner.keeper.detach(this.held);
   }
 
   #ended(end: Promise<void>): void {

@@ -27,6 +27,8 @@ import { limit } from "./timers.js";
 const ANSWERS_WITHIN_MS = 1_500;
 /** A node of which a thread has not run for so long does not live: that thread may have the request that waits. */
 const THREADS_RUN = { "ringfence-within-ms": "1000" };
+/** What a connection is told that nobody waits for any more. Node takes a falsy error, as a user may give, for none. */
+const GONE = new Error("nobody waits for it any more");
 /** The longest body that is read: the results of 1,000 renewals take 8 MiB at most. */
 const MAX_BODY = 16 * 2 ** 20;
 
@@ -142,8 +144,9 @@ export class Server {
     return response;
   }
 
-  /** Closes connections that are not in use. */
+  /** Closes connections that are not in use, and asks for no more signs of life. */
   closeIdle(): void {
+    this.pulse.end();
     for (const { freeSockets } of [this.#agent, this.#renewals, this.#probes]) {
       for (const socket of Object.values(freeSockets).flat()) {
         socket?.destroy();
@@ -194,7 +197,7 @@ export class Server {
       };
       const fail = (error: unknown) => {
         end();
-        gone.stop(error);
+        gone.stop(GONE);
         abandon(outgoing);
         reject(error);
       };

@@ -1,4 +1,5 @@
 /** Turns, so that there are never more than so many of something at once. First come, first served. */
+import { Bag } from "./bag.js";
 
 /** The right to do it, as soon as it is ready. */
 export class Turn {
@@ -45,7 +46,7 @@ export class Turn {
 export class Turns {
   #free: number;
   /** Those that wait, and no others. */
-  readonly #queue = new Set<Turn>();
+  readonly #queue = new Bag<Turn>();
 
   constructor(most: number) {
     this.#free = most;
@@ -54,19 +55,21 @@ export class Turns {
   /** Asks for a turn. It has to be ended, also if it is not ready. */
   ask(): Turn {
     const turn: Turn = new Turn(() => {
-      if (!this.#queue.delete(turn)) {
+      if (turn.isReady) {
         this.#free += 1;
         this.#next();
+      } else {
+        link.remove();
       }
     });
-    this.#queue.add(turn);
+    const link = this.#queue.add(turn);
     this.#next();
     return turn;
   }
 
   /** Tells all that wait that it is of no use now. */
   fail(error: Error): void {
-    for (const turn of [...this.#queue]) {
+    for (const turn of this.#queue.values()) {
       turn.fail(error);
     }
   }
@@ -77,13 +80,11 @@ export class Turns {
   }
 
   #next(): void {
-    for (const turn of this.#queue) {
-      if (this.#free === 0) {
-        break;
-      }
-      this.#queue.delete(turn);
+    while (this.#free > 0 && this.#queue.first !== undefined) {
+      const { first } = this.#queue;
+      first.remove();
       this.#free -= 1;
-      turn.begin();
+      first.value.begin();
     }
   }
 }

@@ -14,6 +14,7 @@ import { Keeper } from "../src/keeper.js";
 import { Lifetime } from "../src/lifetime.js";
 import { Nodes } from "../src/nodes.js";
 import { Release } from "../src/release.js";
+import { Server } from "../src/server.js";
 import { fakeRingfence } from "../src/testing.js";
 import { client, Played, problem, type Received, response, waiting } from "./support/played.js";
 import { failure, until } from "./support/until.js";
@@ -198,6 +199,20 @@ describe("ending", { concurrency: 4 }, () => {
     const told: unknown[] = [];
     assert.equal(await it.lead("leader", () => 7, { onError: (error) => void told.push(error) }), 7);
     assert.ok(told.length === 1 && told[0] instanceof LostError);
+  });
+
+  test("a server that is closed asks no more whether the node lives", async () => {
+    await using first = await Played.start(() => undefined);
+    await using second = await Played.start(() => undefined);
+    const servers = [first, second].map(({ url }) => new Server(new URL(url), undefined, systemClock));
+    for (const { pulse } of servers) {
+      const unwatch = pulse.watch(() => {});
+      unwatch(true);
+    }
+    servers[0]?.closeIdle();
+    await until("the other asks", () => second.received.length > 0);
+    assert.equal(first.received.length, 0);
+    servers[1]?.closeIdle();
   });
 
   test("a lease that the client took stays taken, whoever takes it again", async () => {

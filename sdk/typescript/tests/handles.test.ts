@@ -5,7 +5,15 @@ import { getEventListeners, once } from "node:events";
 import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import { ClosedError, LostError, StaleError, TimedOutError, UnavailableError } from "../src/index.js";
+import {
+  type Client,
+  ClosedError,
+  type Lease,
+  LostError,
+  StaleError,
+  TimedOutError,
+  UnavailableError,
+} from "../src/index.js";
 import {
   client,
   isRenewal,
@@ -324,19 +332,28 @@ describe("handles", { concurrency: 4 }, () => {
     await it.close();
   });
 
-  test("a node that falls silent is left, although no call has the time to wait for that", async () => {
-    let isSilent = false;
-    await using first = await Played.start(() => (isSilent ? () => {} : undefined));
-    await using second = await Played.start(() => undefined);
-    await using it = client(first, second);
-    await (await it.acquire("a")).release();
-    isSilent = true;
-    await until("another is asked", async () => {
-      const seen = await it.locked("a", { timeout: 600 }).catch(({ kind }) => kind);
-      assert.ok(seen === false || seen === "TimedOut");
-      return second.received.some(({ path }) => path !== "/livez");
+  type Call = (it: Client, lease: Lease) => Promise<unknown>;
+  const brief: [string, Call][] = [
+    ["600 ms", (it) => it.locked("a", { timeout: 600 })],
+    ["200 ms", (it) => it.locked("a", { timeout: 200 })],
+    ["200 ms in a batch", (_, lease) => lease.renew(undefined, { timeout: 200 })],
+  ];
+  for (const [time, call] of brief) {
+    test(`a node that falls silent is left, although no call has the time to wait for that: ${time}`, async () => {
+      let isSilent = false;
+      await using first = await Played.start(() => (isSilent ? () => {} : undefined));
+      await using second = await Played.start(() => undefined);
+      await using it = client(first, second);
+      const lease = await it.acquire("a", { ttl: 600_000 });
+      isSilent = true;
+      await until("another is asked", async () => {
+        const seen = await call(it, lease).catch(({ kind }) => kind);
+        assert.ok(!seen || seen === "TimedOut");
+        return second.received.some(({ path }) => path !== "/livez");
+      });
+      await released(lease);
     });
-  });
+  }
 
   test("a node that does not answer its probe is left, although it answers others", async () => {
     await using first = await Played.start((request) => {

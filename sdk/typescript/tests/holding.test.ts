@@ -147,8 +147,12 @@ describe("holding", { concurrency: 4 }, () => {
     await using it = client(played);
     const lease = await it.acquire("a", { ttl: 3_000 });
     const others = [await it.adopt(lease.leaseId), await it.adopt(lease.leaseId)];
+    // Nobody looks at them any more.
+    const signals = [lease.signal, others[0]?.signal as AbortSignal];
     const renewal = await until("it is renewed", () => played.received.find(isRenewal));
     assert.deepEqual(renewal.body.lease_ids, [lease.leaseId]);
+    await until("those that wait for the first handles are told", () => signals.every(({ aborted }) => aborted));
+    assert.deepEqual([lease.reason, others[0]?.reason, others[1]?.state], ["unconfirmed", "unconfirmed", "held"]);
     await released(lease, ...others);
   });
 
