@@ -237,9 +237,9 @@ impl Server {
         Ok(response)
     }
 
-    /// Completes once it is [silent](super::pulse), as a `probe` of it shows.
-    pub(super) async fn falls_silent(&self, probe: impl Fn() -> Probe<'static>) {
-        self.pulse.stops(probe).await;
+    /// Completes once it is [silent](super::pulse).
+    pub(super) async fn falls_silent(&self) {
+        self.pulse.stops(|| self.answers()).await;
     }
 
     /// Closes idle connections.
@@ -256,7 +256,11 @@ impl Server {
 
     /// Whether it is still silent a moment after `since`.
     pub(super) async fn stays_silent(&self, since: Instant) -> bool {
-        self.pulse.stays_silent(since, || Box::pin(async { self.probe().await.is_ok() })).await
+        self.pulse.stays_silent(since, || self.answers()).await
+    }
+
+    fn answers(&self) -> Probe<'_> {
+        Box::pin(async { self.probe().await.is_ok() })
     }
 
     fn to_http(&self, request: &Request) -> Result<hyper::Request<Full<Bytes>>, Failure> {

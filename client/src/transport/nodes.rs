@@ -28,7 +28,6 @@ use tokio::time::Instant;
 
 use super::http::Failure;
 use super::node::Node;
-use super::pulse::Probe;
 use super::tls::{Encryption, Tls};
 use crate::backoff::pick;
 
@@ -222,19 +221,9 @@ impl Nodes {
 
     /// Completes once a node is silent while another may answer. Else waiting is all there is.
     /// A request that `can_wait` looks once more.
-    pub(crate) async fn is_silent(&self, node: &Arc<Node>, can_wait: bool) {
-        let probe = || -> Probe<'static> {
-            let (nodes, node, asked) = (self.clone(), Arc::clone(node), Instant::now());
-            Box::pin(async move {
-                let answers = node.server.probe().await.is_ok();
-                if !answers {
-                    nodes.failed(&node, Some(asked));
-                }
-                answers
-            })
-        };
+    pub(crate) async fn is_silent(&self, node: &Node, can_wait: bool) {
         loop {
-            node.server.falls_silent(probe).await;
+            node.server.falls_silent().await;
             let since = Instant::now();
             if self.known().has_usable_besides(node) && (!can_wait || node.server.stays_silent(since).await) {
                 return;

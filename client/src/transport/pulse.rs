@@ -8,15 +8,15 @@
 //!                                          └─ not within 1.5 s ──▶ the request is repeated elsewhere
 //! ```
 //! Only the answer to a probe counts as a sign of life: it says that all threads of the server run, and a response to another request
-//! says nothing of the thread that has this one. All requests that wait for a server share its probes, and what comes of them. The first
-//! request to notice that a probe is due begins it, as a task: callers that give up sooner than a probe fails would ask a silent server for
-//! ever. If nobody drives that task, the others find the server silent, which is harmless: a repeat keeps the place in the queue.
+//! says nothing of the thread that has this one. All requests that wait for a server share its probes, and what comes of them. No task sends
+//! them: the first request to notice that a probe is due does. If that one is dropped, the next one does. If nobody polls it, the others
+//! find the server silent, which is harmless: a repeat keeps the place in the queue.
 //!
 //! A busy server may be late for a moment, with thousands of waiters. If all of them asked elsewhere at once, that would make it later
 //! still. So those who can wait pause for a random time, and look once more.
 
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -43,8 +43,8 @@ pub(super) struct Pulse {
     heard: Mutex<Option<Instant>>,
     /// When a probe failed last: all requests that were sent before are concerned.
     failed: watch::Sender<Option<Instant>>,
-    /// Held by the task that probes.
-    probing: Arc<tokio::sync::Mutex<()>>,
+    /// Held by the request that probes.
+    probing: tokio::sync::Mutex<()>,
 }
 
 /// Whether the server answers a probe.
@@ -56,8 +56,8 @@ impl Pulse {
         *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
     }
 
-    /// Completes once the server is silent. A `probe` that is answered beats. One that is not ends after [`ANSWERS_WITHIN`].
-    pub(super) async fn stops(&self, probe: impl Fn() -> Probe<'static>) {
+    /// Completes once the server is silent. A `probe` that is answered beats.
+    pub(super) async fn stops<'a>(&self, probe: impl Fn() -> Probe<'a>) {
         let mut failed = self.failed.subscribe();
         tokio::select! {
             biased;
@@ -66,7 +66,7 @@ impl Pulse {
         }
     }
 
-    async fn is_found_silent(&self, probe: impl Fn() -> Probe<'static>) {
+    async fn is_found_silent<'a>(&self, probe: impl Fn() -> Probe<'a>) {
         let begun = Instant::now();
         loop {
             let heard = self.heard();
@@ -75,22 +75,9 @@ impl Pulse {
             if self.heard() != heard {
                 continue;
             }
-            let turn = Arc::clone(&self.probing).lock_owned();
-            let Ok(one) = timeout(ANSWERS_WITHIN, turn).await else { return };
-            if self.heard() != heard {
-                continue;
-            }
-            let (probe, failed) = (probe(), self.failed.clone());
-            let answers = tokio::spawn(async move {
-                let _one = one;
-                let answers = probe.await;
-                if !answers {
-                    failed.send_replace(Some(Instant::now()));
-                }
-                answers
-            });
-            // Its runtime may have ended.
-            if !answers.await.unwrap_or(false) {
+            let Ok(_one) = timeout(ANSWERS_WITHIN, self.probing.lock()).await else { return };
+            if self.heard() == heard && !timeout(ANSWERS_WITHIN, probe()).await.unwrap_or(false) {
+                self.failed.send_replace(Some(Instant::now()));
                 return;
             }
         }
@@ -126,42 +113,29 @@ impl Pulse {
 
 #[cfg(test)]
 mod tests {
-    use std::future::ready;
+    use std::future::{pending, ready};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
 
-    fn hangs() -> Probe<'static> {
-        Box::pin(async {
-            sleep(ANSWERS_WITHIN).await;
-            false
-        })
-    }
-
-    /// Takes half of the time that it may.
-    fn beats(pulse: &Arc<Pulse>) -> Probe<'static> {
-        let pulse = Arc::clone(pulse);
-        Box::pin(async move {
-            sleep(ANSWERS_WITHIN / 2).await;
-            pulse.beat();
-            true
-        })
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_server_is_silent_once_it_does_not_answer_a_probe() {
         let (pulse, begun) = (Pulse::default(), Instant::now());
-        pulse.stops(hangs).await;
+        pulse.stops(|| Box::pin(pending())).await;
         assert_eq!(begun.elapsed().as_millis() / 100, 18);
     }
 
     #[tokio::test(start_paused = true)]
     async fn requests_that_wait_for_a_server_share_its_probes() {
         const WAIT: Duration = Duration::from_secs(60);
-        let (pulse, probes) = (Arc::new(Pulse::default()), AtomicUsize::new(0));
+        let (pulse, probes) = (Pulse::default(), AtomicUsize::new(0));
         let answers = || {
             probes.fetch_add(1, Ordering::SeqCst);
-            beats(&pulse)
+            Box::pin(async {
+                sleep(ANSWERS_WITHIN / 2).await;
+                pulse.beat();
+                true
+            }) as Probe<'_>
         };
         let waits = async |after: u64| {
             sleep(Duration::from_millis(after)).await;
@@ -195,7 +169,7 @@ mod tests {
         let (pulse, begun) = (Pulse::default(), Instant::now());
         let waits = async |after: u64| {
             sleep(Duration::from_millis(after)).await;
-            pulse.stops(hangs).await;
+            pulse.stops(|| Box::pin(pending())).await;
             begun.elapsed().as_millis() / 100
         };
         assert_eq!(tokio::join!(waits(0), waits(900), waits(1_700)), (18, 18, 18));
@@ -229,20 +203,22 @@ mod tests {
 
     /// Its caller may have given up. All others once found the server silent.
     #[tokio::test(start_paused = true)]
-    async fn a_probe_goes_on_without_the_request_that_began_it() {
-        let (pulse, probes) = (Arc::new(Pulse::default()), AtomicUsize::new(0));
+    async fn a_probe_that_is_dropped_is_repeated_by_another_request() {
+        let pulse = Pulse::default();
         let probe = || {
-            probes.fetch_add(1, Ordering::SeqCst);
-            beats(&pulse)
+            Box::pin(async {
+                sleep(ANSWERS_WITHIN / 2).await;
+                pulse.beat();
+                true
+            }) as Probe<'_>
         };
         let dropped = timeout(PROBE_AFTER + ANSWERS_WITHIN / 4, pulse.stops(probe));
-        let waits = timeout(PROBE_AFTER + PROBE_INTERVAL, pulse.stops(probe));
+        let waits = timeout(Duration::from_secs(60), pulse.stops(probe));
         let (dropped, waits) = tokio::join!(dropped, waits);
         assert!(dropped.is_err() && waits.is_err(), "it is not silent");
-        assert_eq!(probes.into_inner(), 1);
     }
 
-    /// Its runtime may not be driven any more.
+    /// Its future may never be polled again.
     #[tokio::test(start_paused = true)]
     async fn a_probe_that_nobody_drives_holds_up_no_other_request() {
         let pulse = Pulse::default();

@@ -53,24 +53,6 @@ async fn a_waiter_leaves_a_node_that_hangs_and_asks_for_the_same_lease_elsewhere
     timeout(SOON, waiter).await.unwrap().unwrap().unwrap().into_id();
 }
 
-/// They once asked the same node for as long as it hung: each gave up before it could be sure.
-#[tokio::test]
-async fn callers_that_give_up_early_leave_a_node_that_hangs() {
-    let (nodes, client) = two().await;
-    nodes[0].hang();
-    let reads = async {
-        loop {
-            let read = client.key("b", Consistency::Linearizable);
-            assert!(timeout(Duration::from_secs(1), read).await.is_err(), "nobody answers");
-        }
-    };
-    let request = tokio::select! {
-        () = reads => unreachable!("it has no end"),
-        request = timeout(UNNOTICED, nodes[1].receive()) => request.unwrap(),
-    };
-    assert_eq!(request.method, "GET");
-}
-
 /// It once waited for 26 s at one thread that hung, as long as another one answered whatever was asked beside.
 #[tokio::test]
 async fn a_waiter_leaves_a_node_of_which_one_thread_hangs_although_others_answer() {
