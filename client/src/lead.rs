@@ -29,7 +29,8 @@ impl Lock {
     /// queue, is then released in the background.
     ///
     /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term. Work that
-    /// [releases](Lease::release) it no longer leads, and goes on to its end, which is that of the campaign.
+    /// [releases](Lease::release) it no longer leads, and goes on to its end, or that of the client, which is that of the campaign: also if
+    /// the release says that the lease was lost before.
     ///
     /// ```
     /// use std::time::Duration;
@@ -136,7 +137,11 @@ async fn term<T, E: From<Error>>(mut lease: Lease, works: impl Future<Output = R
         Err(Error::Lost(Loss::Ended(EndReason::Released))) if matches!(lease.stop(), Err(Error::Lost(_))) => {
             return Term::Over(match returned {
                 Some(result) => result,
-                None => works.await,
+                // Nothing else ends it.
+                None => {
+                    let ended = lease.release.cluster.while_open(async { Ok(works.await) }).await;
+                    ended.unwrap_or_else(|closed| Err(closed.into()))
+                }
             });
         }
         Err(lost) => {

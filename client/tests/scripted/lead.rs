@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use ringfence_client::wire::EndReason;
 use ringfence_client::{Client, Error, Lease, Loss, State, Token};
 use tokio::sync::mpsc;
+use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
@@ -196,6 +197,29 @@ async fn work_that_releases_its_lease_goes_on_to_its_end_and_is_over() {
         assert_eq!((led, terms), (Ok(7), 1));
         assert_eq!(client.close(SOON).await, 0, "nothing is released twice");
     }
+}
+
+/// It once went on for ever.
+#[tokio::test]
+async fn work_that_has_released_its_lease_ends_with_the_client() {
+    let (node, client) = candidate().await;
+    let (was_released, mut is_released) = mpsc::unbounded_channel();
+    let work = async |lease: Lease| {
+        was_released.send(lease.release().await).unwrap();
+        std::future::pending::<Result<(), Error>>().await
+    };
+    let (led, left, ()) = tokio::join!(
+        timeout(SOON, client.lock("a").lead(work)),
+        async {
+            assert_eq!(is_released.recv().await, Some(Ok(())));
+            client.close(SOON).await
+        },
+        async {
+            let id = elect(&node, 1).await;
+            released(&node, &id, "204 No Content", "").await;
+        }
+    );
+    assert_eq!((led, left), (Ok(Err(Error::Closed)), 0));
 }
 
 #[tokio::test]
