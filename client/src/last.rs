@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::stream::{self, StreamExt};
 use ringfence_wire::{BatchAnswer, BatchRelease, BatchRenew, BatchRequest, LeaseId, MAX_BATCH, Operation};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -134,7 +134,7 @@ async fn release(cluster: &Cluster, mut jobs: Vec<Job>) {
 }
 
 async fn each_alone(cluster: &Cluster, jobs: &[Job]) {
-    join_all(jobs.iter().map(|job| release_alone(cluster, job))).await;
+    stream::iter(jobs).for_each_concurrent(AT_ONCE, |job| release_alone(cluster, job)).await;
 }
 
 fn operation(job: &Job) -> Operation {

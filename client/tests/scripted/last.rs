@@ -6,16 +6,23 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ringfence_client::Client;
 use ringfence_client::wire::{BatchRequest, Operation};
-use tokio::runtime::Builder;
+use tokio::runtime::{Builder, Runtime};
+use tokio::time::timeout;
 
 use crate::scripted::close::{grant, id};
 use crate::scripted::node::ScriptedNode;
 
 const LEASES: usize = 100;
 
-/// Each was a request of its own, all of them at once.
-#[test]
-fn leases_that_nobody_waits_for_any_more_share_requests() {
+/// A runtime that has leases, on which nobody waits for them any more.
+struct Left {
+    outer: Runtime,
+    node: ScriptedNode,
+    runtime: Runtime,
+    ids: BTreeSet<String>,
+}
+
+fn leave() -> Left {
     let outer = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let node = outer.block_on(ScriptedNode::new());
     let runtime = Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
@@ -33,6 +40,13 @@ fn leases_that_nobody_waits_for_any_more_share_requests() {
         let _leases = leases;
         std::future::pending::<()>().await;
     });
+    Left { outer, node, runtime, ids }
+}
+
+/// Each was a request of its own, all of them at once.
+#[test]
+fn leases_that_nobody_waits_for_any_more_share_requests() {
+    let Left { outer, node, runtime, mut ids } = leave();
     let begun = Instant::now();
     // The first is not answered in time.
     drop(runtime);
@@ -56,6 +70,33 @@ fn leases_that_nobody_waits_for_any_more_share_requests() {
             async move { request.respond("200 OK", &format!(r#"{{"results":[{results}]}}"#)).await }
         }))
         .await;
+    });
+}
+
+/// They were as many requests at once as there were leases.
+#[test]
+fn a_batch_that_is_refused_becomes_few_requests_at_a_time() {
+    let Left { outer, node, runtime, mut ids } = leave();
+    // Until nobody waits any more, one comes after the other.
+    drop(runtime);
+    let refusal = r#"{"type":"urn:ringfence:problem:invalid-request","title":"","status":400,"detail":""}"#;
+    outer.block_on(async {
+        while !ids.is_empty() {
+            let mut alone = Vec::new();
+            while let Ok(request) = timeout(Duration::from_millis(100), node.receive()).await {
+                if request.path == "/v1/batch" {
+                    request.respond("400 Bad Request", refusal).await;
+                } else {
+                    alone.push(request);
+                }
+            }
+            let at_once = alone.iter().filter(|request| !request.is_closed()).count();
+            assert!(at_once < LEASES / 2, "{at_once} requests at once");
+            for request in alone {
+                ids.remove(&id(&request));
+                request.respond("204 No Content", "").await;
+            }
+        }
     });
 }
 
