@@ -86,15 +86,16 @@ impl Client {
     }
 
     /// Takes over a lease by its id, as [`Lease::into_id`] left it, perhaps in another process: renews it once, and from then on as if it
-    /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended.
+    /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended. After any other error, as
+    /// [`Error::Closed`], it is still up to the caller, and may have been renewed.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
-        // `close` waits until this has given back what it may not keep.
-        let _acquiring = self.cluster.releases.count();
         let confirmation = self.cluster.while_open(self.cluster.renew(lease_id, None)).await?;
         let lifetime = Lifetime::new(&confirmation);
         let held = Arc::new(Held::new(confirmation.grant, lifetime));
-        let release = ReleaseGuard::new(&self.cluster, lease_id);
-        self.renewals.add(&held, None, &release.runtime)?;
+        let mut release = ReleaseGuard::new(&self.cluster, lease_id);
+        let added = self.renewals.add(&held, None, &release.runtime);
+        release.is_armed = added.is_ok();
+        added?;
         Ok(Lease { held, renewals: Arc::clone(&self.renewals), release, mirrored: None })
     }
 
@@ -116,9 +117,8 @@ impl Client {
     }
 
     /// Closes the client, and all of its clones: no new call begins, and what waits for a lease or for an [event](Watch::next) ends, with
-    /// [`Error::Closed`]. All leases
-    /// that it holds are released, though not those that were [left](Lease::into_id), and are lost for all who wait for that. It does not
-    /// wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
+    /// [`Error::Closed`]. All leases that it holds are released, though not those that were [left](Lease::into_id) or are being
+    /// [adopted](Self::adopt), and are lost for all who wait for that. It does not wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
     /// after `within` at the latest. Five seconds leave time for a second node.
     ///
     /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
