@@ -9,7 +9,7 @@ use crate::refused::Refused;
 const FUEL: u64 = 200_000;
 /// The memory of a request.
 const MAX_BYTES: u64 = 1 << 20;
-/// The fuel of a turn: half a millisecond at most, and far more than the scripts of lock libraries use. Its last step may take as much again.
+/// The fuel of a turn: half a millisecond at most, and far more than the scripts of lock libraries use.
 const FUEL_OF_A_TURN: u64 = 20_000;
 /// About as much as a request costs without a script.
 const FUEL_OF_A_REQUEST: u64 = 2_000;
@@ -64,13 +64,11 @@ impl Budget {
         Self { fuel, until: fuel.saturating_sub(FUEL_OF_A_TURN), bytes }
     }
 
-    /// Pays for work before it is done. An addition, a read from a table, or a copy of 32 bytes costs 1. One step that costs more than a turn
-    /// is not done: nobody else could go on meanwhile.
+    /// Pays for work before it is done. An addition, a read from a table, or a copy of 32 bytes costs 1.
     pub(crate) fn spend(&mut self, fuel: u64) -> Result<(), Halt> {
         let rest = self.fuel.checked_sub(fuel);
         self.fuel = rest.unwrap_or(0);
-        let is_too_long = self.fuel + FUEL_OF_A_TURN < self.until;
-        rest.filter(|_| !is_too_long).map(|_| ()).ok_or(Halt::Fuel)
+        rest.map(|_| ()).ok_or(Halt::Fuel)
     }
 
     /// Pays for a pass over this many bytes.
