@@ -23,7 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::directory::{Directory, Target};
-use super::forwarded::{Forwarded, Place};
+use super::forwarded::{Forwarded, MAX_CALLS, Place};
 use super::frame::{FrameReader, closed, unexpected};
 use super::link::{Link, timed_out};
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
@@ -31,8 +31,6 @@ use super::successor::Successor;
 use crate::gate::Since;
 use crate::propose::asker::Asker;
 
-/// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
-pub(super) const MAX_CALLS: usize = 4_096;
 /// The most calls that wait to be sent. More fail at once: the other side has hung for long by then.
 pub(super) const MAX_QUEUED: usize = 4_096;
 /// Pause after a failed connection attempt: a leader calls each voter with every round of reads.

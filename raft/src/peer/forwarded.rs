@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::call::MAX_CALLS;
 use crate::propose::asker::Asker;
 
+/// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
+pub(super) const MAX_CALLS: usize = 4_096;
 /// The kind of the error if whoever asks has too many unanswered proposals.
 pub(super) const FULL: io::ErrorKind = io::ErrorKind::QuotaExceeded;
 /// The most places of all who ask. The other calls that a link may have are for what the nodes ask.

@@ -25,8 +25,9 @@ use uuid::Uuid;
 use super::acknowledged::ask_for_acknowledged;
 use super::addresses::Found;
 use super::append::AppendLink;
-use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
+use super::call::{CallError, MAX_QUEUED};
 use super::directory::Target;
+use super::forwarded::MAX_CALLS;
 use super::frame::{FrameReader, FrameWriter};
 use super::handshake::{
     Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, put_refusal, read_first,
@@ -207,11 +208,9 @@ async fn one_who_proposes_much_leaves_a_link_to_others() {
     // Their clients are gone, but the leader has them.
     drop(many);
     assert_eq!(propose(5).await, Err(Unanswered::Full));
-    let answers = async {
-        answer(&mut end, Answer::NotDone).await;
-        answer(&mut end, Answer::NotDone).await;
-    };
-    let (other, read, ()) = tokio::join!(propose(6), peers.call(2, Call::ReadIndex), answers);
+    let answers =
+        async { (answer(&mut end, Answer::NotDone).await, answer(&mut end, Answer::NotDone).await) };
+    let (other, read, _) = tokio::join!(propose(6), peers.call(2, Call::ReadIndex), answers);
     assert_eq!((other, read.unwrap()), (Err(Unanswered::Unavailable), Answer::NotDone));
 }
 
