@@ -19,7 +19,7 @@ pub enum Unanswered {
     /// Certainly not done: no leader took it.
     #[error("no leader took the request in time; it was certainly not done")]
     Unavailable,
-    /// Certainly not done: whoever asks has as much in the queue of the leader, or on the link to it, as others leave to it.
+    /// Certainly not done: whoever asks has as much in the queue of the leader as others leave to it.
     #[error("the leader has no room for more requests of this client; this one was certainly not done")]
     Full,
     /// It may or may not have been done, or be done later.

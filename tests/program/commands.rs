@@ -212,7 +212,7 @@ async fn an_operator_revokes_a_lease_and_transfers_the_leadership() {
     assert_eq!(cluster.leader().await.unwrap().id(), other);
     let shown = text(&run(&cluster, "cluster status"));
     assert_eq!(shown.lines().filter(|line| line.contains("http://")).count(), 3, "{shown}");
-    assert!(shown.contains("\nrules     4") && shown.contains(" 1 to 4 "), "{shown}");
+    assert!(shown.contains("\nrules     5") && shown.contains(" 1 to 5 "), "{shown}");
     let rules = status["rules"].as_u64().unwrap();
     let nothing = json!({ "from": rules, "to": rules });
     assert_eq!(json_of(&cluster, "cluster upgrade"), nothing);

@@ -16,7 +16,6 @@ use uuid::Uuid;
 
 use super::call::{CallError, CallLink, Pending};
 use super::directory::{Directory, Target};
-use super::forwarded::FULL;
 use super::known::Process;
 use super::message::{Answer, Call, Order, Probed, ReadPoint};
 use crate::applied::state_machine::Raft;
@@ -336,7 +335,6 @@ pub(crate) async fn passed(deadline: Instant) -> io::Error {
 
 fn answered(called: Result<Answer, CallError>) -> Result<Answer, Unanswered> {
     match called {
-        Err(CallError::NotSent(error)) if error.kind() == FULL => Err(Unanswered::Full),
         Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable),
         Ok(Answer::Full) => Err(Unanswered::Full),
         Ok(Answer::Unknown) | Err(CallError::Unknown(_)) => Err(Unanswered::Indeterminate),

@@ -190,10 +190,19 @@ impl Queue {
         None
     }
 
-    /// Time passes while a request is taken.
-    fn pass(&mut self, time: u64) {
-        self.now += time / (self.order.len() + self.ahead.len()) as u64;
-        self.forget_until(self.now);
+    /// Time passes while a request is taken. Whoever has nothing more to get leaves meanwhile, and from then on the others are served
+    /// faster: who comes anew would else begin far behind them.
+    fn pass(&mut self, mut time: u64) {
+        while let sharing @ 1.. = (self.order.len() + self.ahead.len()) as u64 {
+            let leaves = self.ahead.first().map(|(until, _)| until.saturating_sub(self.now));
+            let Some(leaves) = leaves.filter(|leaves| leaves.saturating_mul(sharing) <= time) else {
+                self.now += time / sharing;
+                break;
+            };
+            self.now += leaves;
+            time -= leaves * sharing;
+            self.forget_until(self.now);
+        }
     }
 
     /// Forgets who has no requests, and would have got by then what it got.

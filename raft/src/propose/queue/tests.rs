@@ -78,6 +78,22 @@ async fn a_small_request_does_not_wait_for_a_large_one_of_each() {
     }
 }
 
+/// Time passed too slowly once while requests of little size came and went: who came after that was served alone for long.
+#[tokio::test]
+async fn whoever_comes_late_is_served_beside_who_was_there() {
+    let mut waiting = Waiting::new();
+    waiting.add(2, 4, MIB);
+    for _ in 0..100 {
+        waiting.add(3, 1, KIB);
+        waiting.add(2, 1, MIB);
+        assert_eq!(waiting.take(2 * MIB), [3, 2]);
+    }
+    waiting.add(4, 10, MIB);
+    let taken: Vec<_> = (0..6).flat_map(|_| waiting.take(1)).collect();
+    let of = |asker| taken.iter().filter(|one| **one == asker).count();
+    assert!(of(2) >= 2 && of(4) >= 3, "{taken:?}");
+}
+
 /// By what requests cost, not by their number.
 #[tokio::test]
 async fn turns_are_as_long_for_those_with_large_requests() {

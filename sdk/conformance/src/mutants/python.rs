@@ -140,8 +140,8 @@ mutants! {
         => "        except Error as failure:\n            if True:\n                raise"
         fails ["body-error-not-masked"];
     "held-for-no-time" "_leaving.py"
-        "        if lost is not None or until is None or"
-        => "        if True or until is None or"
+        "        if until is None or until.since"
+        => "        if True or until is None or until.since"
         fails ["hold-at-least-outlives-the-body" "hold-at-least-by-release" "hold-at-least-by-close-and-drop"];
     "lost-is-not-released" "_engine.py"
         "        told = self.leaving.begin(held, lost)"
