@@ -118,8 +118,9 @@ async fn requests_go_on_while_the_client_reads_nothing() {
 async fn requests_wait_for_those_before_them_if_there_is_no_memory() {
     let server = Server::here(100).await;
     let mut taken = Vec::new();
-    for host in 1..30 {
-        let other = server.connections.admit(SocketAddr::from(([192, 0, 2, host], 1))).await;
+    for host in 0..1_000_u16 {
+        let [net, host] = host.to_be_bytes();
+        let other = server.connections.admit(SocketAddr::from(([192, 0, net, host], 1))).await;
         taken.extend(std::iter::from_fn(|| other.0.portion(&server.connections.beside, 1 << 10)));
     }
     let mut client = server.sent("+wait a\n+echo b\n").await;

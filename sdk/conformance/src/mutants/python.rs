@@ -224,7 +224,7 @@ mutants! {
         => "    pass"
         fails ["dropped-handle-is-reported"];
     "release-ends-with-its-task" "_releases.py"
-        "if task.cancelled() and not self._is_closed:"
+        "if task.cancelled() and self._left is None:"
         => "if False:"
         fails ["end-during-a-release-has-released"];
     "nobody-waits-at-the-end" "_engine.py"
