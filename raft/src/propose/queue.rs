@@ -221,7 +221,9 @@ impl Queue {
 impl Own {
     /// When its first request would be done, if there is one that begins then.
     fn next_until(&mut self, begins: u64, cost: impl Fn(&Proposal) -> usize) -> Option<u64> {
-        self.cost = cost(self.requests.front()?);
+        let first = self.requests.front()?;
+        // What nobody waits for is skipped: no table is asked what it would cost.
+        self.cost = if first.is_abandoned() { 0 } else { cost(first) };
         Some(begins + time_of(self.cost))
     }
 }

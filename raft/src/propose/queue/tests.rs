@@ -1,5 +1,7 @@
 //! Turns, and what is refused.
 
+use std::cell::Cell;
+
 use tokio::sync::oneshot;
 
 use super::*;
@@ -172,7 +174,16 @@ async fn abandoned_requests_are_skipped_and_leave_the_queue() {
     waiting.add(2, 3, 7);
     waiting.add(3, 1, 7);
     drop(waiting.answers.drain(1..3));
-    assert_eq!(waiting.take(1_000), [2, 3]);
+    let costed = Cell::new(0);
+    let mut next = || {
+        let cost = |proposal: &Proposal| {
+            costed.set(costed.get() + 1);
+            proposal.bytes()
+        };
+        waiting.queue.next_if(cost, |_, _| true).map(|next| next.asker.number())
+    };
+    assert_eq!([next(), next(), next()], [Some(2), Some(3), None]);
+    assert_eq!(costed.get(), 2, "to look up what the others cost keeps the table from all");
     assert_eq!((waiting.queue.requests, waiting.queue.bytes), (0, 0));
     assert!(waiting.queue.order.is_empty() && waiting.queue.places.is_empty());
 }
