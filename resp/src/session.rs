@@ -56,7 +56,8 @@ struct Peer {
     database: u16,
     /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
-    /// The number of the last lease that was acquired here. What is answered after that reaches the client only if it does.
+    /// The number of the last lease that was acquired here. What is answered after that reaches the client only if it does, or if that came too
+    /// late: then its time is over, and it is taken back.
     last_acquired: Arc<AtomicU64>,
 }
 
