@@ -135,10 +135,14 @@ impl CallLink {
         Self { queue, forwarded: Arc::default(), task: runtime.spawn(caller.run()).abort_handle() }
     }
 
-    /// `proposed` by whom, and how many bytes, if the call is a proposal.
-    pub(super) fn send(&self, call: Call, proposed: Option<(Asker, usize)>) -> Result<Pending, CallError> {
-        let place = proposed.map(|(asker, bytes)| self.forwarded.take(asker, bytes));
-        let place = place.transpose().map_err(CallError::NotSent)?;
+    pub(super) fn send(&self, call: Call) -> Result<Pending, CallError> {
+        let place = match &call {
+            Call::ProposeOf { asker, request, .. } => {
+                let place = self.forwarded.take(Asker::from_number(*asker), request.size_hint());
+                Some(place.map_err(CallError::NotSent)?)
+            }
+            _ => None,
+        };
         let (to, answer) = oneshot::channel();
         let reply = Reply { to, _place: place };
         let claim = Claim::default();
@@ -241,7 +245,7 @@ async fn next_answer(reader: &mut FrameReader) -> io::Result<(u64, Answer)> {
     }
 }
 
-/// The calls that one connection was given.
+/// The calls that were sent and are not answered, on a connection and on the one before it.
 struct Sent {
     link: Link,
     before: Option<Before>,

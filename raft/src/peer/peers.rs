@@ -104,20 +104,18 @@ impl Peers {
     /// The answer of `to`: of the member that the membership names now, or of the node that answers if it names none. The
     /// caller bounds the time, and learns nothing of a call that took longer.
     pub(crate) async fn call(&self, to: NodeId, call: Call) -> Result<Answer, CallError> {
-        self.call_before(to, call, None, pending()).await
+        self.call_before(to, call, pending()).await
     }
 
-    /// As [`Peers::call`], of a proposal if it says by whom, and of how many bytes. When `end` comes before the answer, the call is taken
-    /// back: *not sent* is certain then.
+    /// As [`Peers::call`]. When `end` comes before the answer, the call is taken back: *not sent* is certain then.
     async fn call_before(
         &self,
         to: NodeId,
         call: Call,
-        proposed: Option<(Asker, usize)>,
         end: impl Future<Output = io::Error>,
     ) -> Result<Answer, CallError> {
         let incarnation = self.directory.member(to).map(|member| member.incarnation);
-        self.pending(to, incarnation, call, proposed)?.answer_before(end).await
+        self.pending(to, incarnation, call)?.answer_before(end).await
     }
 
     /// The answer of this incarnation of `to`, and of no other; `None`: of whichever answers. The caller bounds the time.
@@ -127,23 +125,17 @@ impl Peers {
         incarnation: Option<Uuid>,
         call: Call,
     ) -> Result<Answer, CallError> {
-        self.pending(to, incarnation, call, None)?.answer_before(pending()).await
+        self.pending(to, incarnation, call)?.answer_before(pending()).await
     }
 
-    fn pending(
-        &self,
-        to: NodeId,
-        incarnation: Option<Uuid>,
-        call: Call,
-        proposed: Option<(Asker, usize)>,
-    ) -> Result<Pending, CallError> {
+    fn pending(&self, to: NodeId, incarnation: Option<Uuid>, call: Call) -> Result<Pending, CallError> {
         if self.directory.has_lost(to, incarnation) {
             let lost = format!("node {to} lost what it had acknowledged");
             return Err(CallError::NotSent(io::Error::new(io::ErrorKind::PermissionDenied, lost)));
         }
         let target = Target { to, incarnation, channel: call.channel() };
         let start = || CallLink::start(Arc::clone(&self.directory), self.since, target, &self.runtime);
-        self.links().entry(target).or_insert_with(start).send(call, proposed)
+        self.links().entry(target).or_insert_with(start).send(call)
     }
 
     pub(super) fn links(&self) -> MutexGuard<'_, BTreeMap<Target, CallLink>> {
@@ -157,7 +149,7 @@ impl Peers {
     }
 
     async fn forward(&self, leader: NodeId, call: Call, deadline: Instant) -> Result<Answer, Unanswered> {
-        answered(self.call_before(leader, call, None, passed(deadline)).await)
+        answered(self.call_before(leader, call, passed(deadline)).await)
     }
 
     /// The outcomes of a request's commands from `leader`, unless `end` comes first. `rules` are those in use, as far as this
@@ -171,10 +163,7 @@ impl Peers {
         end: impl Future<Output = io::Error>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let mut end = pin!(end);
-        let proposed = Some((asker, request.size_hint()));
-        let supports = self.directory.program.rules.newest;
-        let call = Call::ProposeOf { asker: asker.number(), supports, request: request.clone() };
-        match self.call_before(leader, call, proposed, end.as_mut()).await {
+        match self.call_before(leader, self.proposal(asker, request.clone()), end.as_mut()).await {
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {
                 self.propose_rest(leader, asker, request.clone(), rules(), end).await
             }
@@ -201,11 +190,13 @@ impl Peers {
             return Ok(withheld.refuse(iter::empty()));
         }
         let count = request.commands.len();
-        let proposed = Some((asker, request.size_hint()));
-        let supports = self.directory.program.rules.newest;
-        let call = Call::ProposeOf { asker: asker.number(), supports, request };
-        let answer = answered(self.call_before(leader, call, proposed, end).await)?;
+        let answer = answered(self.call_before(leader, self.proposal(asker, request), end).await)?;
         Ok(withheld.refuse(outcomes(answer, count)?.into_iter()))
+    }
+
+    fn proposal(&self, asker: Asker, request: Request) -> Call {
+        let supports = self.directory.program.rules.newest;
+        Call::ProposeOf { asker: asker.number(), supports, request }
     }
 
     /// Has `leader` carry out `order`; `Ok(Err(_))` is the reason why it refuses.
@@ -230,7 +221,7 @@ impl Peers {
         check: bool,
         deadline: Instant,
     ) -> Result<Upgraded, MembersError> {
-        match self.call_before(leader, Call::Upgrade { to, check }, None, passed(deadline)).await {
+        match self.call_before(leader, Call::Upgrade { to, check }, passed(deadline)).await {
             Ok(Answer::Upgraded(upgraded)) => Ok(upgraded),
             Ok(Answer::Refused { reason }) => Err(MembersError::Refused(reason)),
             Err(CallError::NotSent(error)) if error.kind() == io::ErrorKind::Unsupported => {

@@ -82,13 +82,13 @@ fn write(dir: &Path, id: u64, authority: &CertifiedIssuer<'static, KeyPair>) {
 async fn a_call_that_takes_long_holds_up_no_others_when_its_connection_is_replaced() {
     let ends = Ends::new().await;
     let link = ends.link(Channel::Forwards);
-    let long = link.send(Call::ReadIndex, None).unwrap();
+    let long = link.send(Call::ReadIndex).unwrap();
     let (mut old, _) = welcome(&ends.transport).await;
     ends.renew();
     let (mut new, _) = welcome(&ends.transport).await;
     let answered = async {
         loop {
-            let asked = link.send(Call::ReadIndex, None).unwrap();
+            let asked = link.send(Call::ReadIndex).unwrap();
             if let Ok(answer) = timeout(LOOKS, asked.answer_before(std::future::pending())).await {
                 return answer;
             }
@@ -112,7 +112,7 @@ async fn a_call_that_takes_long_holds_up_no_others_when_its_connection_is_replac
 async fn a_connection_to_a_node_that_is_not_known_yet_is_not_stale() {
     let ends = Ends::new().await;
     let link = ends.link(Channel::Founding);
-    let _asked = link.send(Call::Probe, None).unwrap();
+    let _asked = link.send(Call::Probe).unwrap();
     let (_end, _) = welcome(&ends.transport).await;
     assert!(timeout(LOOKS, ends.transport.accept()).await.is_err());
 }
@@ -122,7 +122,7 @@ async fn a_connection_to_a_node_that_is_not_known_yet_is_not_stale() {
 async fn a_connection_to_what_is_no_longer_trusted_ends_though_nothing_happens_on_it() {
     let ends = Ends::new().await;
     let link = ends.link(Channel::Forwards);
-    let asked = link.send(Call::ReadIndex, None).unwrap();
+    let asked = link.send(Call::ReadIndex).unwrap();
     let (mut end, _) = welcome(&ends.transport).await;
     answer(&mut end, Answer::NotDone).await;
     asked.answer_before(std::future::pending()).await.unwrap();
