@@ -29,7 +29,7 @@ pub(crate) async fn check_names(applied: &Applied, to: u8) -> Result<(), Key> {
 mod tests {
     use ringfence_lease::{Attachment, Command, Conditional, KeyChange, Outcome, Request, SUPPORTED, Value};
     use ringfence_wire::{LeaseId, RulesRange, Ttl, Upgraded};
-    use tokio::time::{Instant, sleep};
+    use tokio::time::Instant;
 
     use super::*;
     use crate::handle::Handle;
@@ -37,7 +37,7 @@ mod tests {
     use crate::peer::{Answer, Call};
     use crate::propose::asker::Asker;
     use crate::propose::proposal::{Failure, Origin};
-    use crate::unanswered::{MembersError, RETRY};
+    use crate::unanswered::MembersError;
 
     /// A node of this program, under the rules before [`NAMES`].
     async fn upgraded() -> Cluster {
@@ -86,7 +86,7 @@ mod tests {
             })
         };
         let (older, own) = (ask(NAMES - 1), ask(NAMES));
-        sleep(10 * RETRY).await;
+        until("both wait", async || leader.shared.proposer.queued() == 2).await;
         drop(go_on);
         assert_eq!(raised.await.unwrap(), Ok(Upgraded { from: NAMES - 1, to: NAMES }));
         let older = older.await.unwrap();
@@ -120,7 +120,7 @@ mod tests {
         let set = tokio::spawn(async move { setting.propose(vec![set("50%25off")]).await });
         proposed(&leader, before).await;
         let raised = tokio::spawn(async move { raising.upgrade(None, false).await });
-        sleep(10 * RETRY).await;
+        until("the raise has begun", async || leader.shared.changing.try_lock().is_err()).await;
         drop(go_on);
         let set = set.await.unwrap().unwrap();
         assert!(matches!(set[..], [Outcome::Changed(_)]), "{set:?}");

@@ -110,6 +110,14 @@ pub(super) struct QueueShare {
     bytes: usize,
 }
 
+#[cfg(test)]
+impl Queued {
+    /// How many requests are queued.
+    pub(super) fn requests(&self) -> usize {
+        self.requests.load(Ordering::Relaxed)
+    }
+}
+
 impl QueueShare {
     /// `None` if there is no room.
     fn take(queued: &Arc<Queued>, bytes: usize) -> Option<Self> {

@@ -126,6 +126,12 @@ impl Proposer {
         Proposal::admit(&self.queued, origin, request, reply)
     }
 
+    /// How many requests are queued.
+    #[cfg(test)]
+    pub(crate) fn queued(&self) -> usize {
+        self.queued.requests()
+    }
+
     /// Queues requests.
     pub(crate) fn send(&self, proposals: Vec<Proposal>) {
         if proposals.is_empty() {
@@ -143,7 +149,7 @@ struct Packer {
     raft: Raft,
     leading: Arc<Leading>,
     log: LogStore,
-    /// To count the keys that commands touch.
+    /// Has the keys that commands touch, and the rules in use.
     applied: Applied,
     /// How many bytes all leases may take while this node leads.
     max_lease_bytes: u64,
@@ -161,9 +167,9 @@ impl Packer {
     async fn run(mut self) {
         while self.queue.wait().await {
             let mut permit = self.acquire(Arc::clone(&self.permits), 1).await;
-            let mut room = self.acquire(Arc::clone(&self.room), 1).await;
-            let rest = Arc::clone(&self.room).try_acquire_many_owned(self.room.available_permits() as u32);
-            room.merge(rest.expect("only this task takes any"));
+            // All that is there, as only this task takes any.
+            let units = self.room.available_permits().max(1);
+            let mut room = self.acquire(Arc::clone(&self.room), units as u32).await;
             self.queue.receive();
             let Packed { raise, requests: mut packed, mut callers, cost } =
                 self.pack(room.num_permits() * UNIT);
