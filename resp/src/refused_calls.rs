@@ -24,10 +24,17 @@ impl RefusedCalls {
     pub(crate) fn tell(&self, refused: &Refused, caller: Option<&Caller>) {
         let Some(call) = refused.call() else { return };
         measure::call_refused(call.command);
-        if !self.is_first(&call.script) {
+        let mut told = self.told.lock().expect("nothing panics while this is locked");
+        if told.contains(&call.script) {
             return;
         }
+        // One that finds no line is told of the next time.
         let Some(untold) = self.lines.take() else { return };
+        if told.len() == MAX_TOLD {
+            told.clear();
+        }
+        told.insert(call.script.clone());
+        drop(told);
         let principal = caller.and_then(Caller::name).map(|name| name.as_str());
         tracing::warn!(
             target: "ringfence::requests",
@@ -35,13 +42,5 @@ impl RefusedCalls {
             untold = (untold > 0).then_some(untold),
             "a script calls a command that is refused here"
         );
-    }
-
-    fn is_first(&self, script: &str) -> bool {
-        let mut told = self.told.lock().expect("nothing panics while this is locked");
-        if told.len() == MAX_TOLD {
-            told.clear();
-        }
-        told.insert(script.to_owned())
     }
 }
