@@ -19,8 +19,8 @@ use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait.
 const AT_ONCE: usize = 4;
-/// If turns have taken longer together, the next one is given alone, so that the thread looks soon: no four long ones follow each other
-/// before it does.
+/// If the turns given together, and all else that was ready meanwhile, took longer than this, the next one is given alone: four long turns
+/// one after the other would keep the thread from looking.
 const LONG: Duration = Duration::from_millis(1);
 /// Who asks for a turn gets it at once, if nobody waits and the thread has looked for what is ready within this time. Looking more
 /// often costs more than turns do, and requests that begin together share an entry of the log.
@@ -125,7 +125,7 @@ impl Turns {
         }
     }
 
-    /// Gives some turns, so many at most; `false` if nobody waits for one.
+    /// Gives up to `most` turns. Returns false if nobody waits for one.
     fn give_some(&self, most: usize) -> bool {
         let (mut given, mut number) = (self.given(), 0);
         while number < most {
