@@ -51,7 +51,7 @@ impl Cluster {
     }
 }
 
-/// A release in the background. Only `close` is told what becomes of it.
+/// A release in the background. Nobody but `close` learns whether it succeeds.
 struct Release {
     cluster: Arc<Cluster>,
     lease_id: LeaseId,

@@ -107,8 +107,8 @@ impl Peers {
         self.call_before(to, call, None, pending()).await
     }
 
-    /// As [`Peers::call`], of a proposal if it says by whom, and of how many bytes. When `end` comes before the answer, the call is taken
-    /// back: *not sent* is certain then.
+    /// As [`Peers::call`]. For a proposal, it is given the asker and the number of bytes. When `end` comes before the answer, the call is
+    /// taken back if it can be: *not sent* is certain then.
     async fn call_before(
         &self,
         to: NodeId,
