@@ -118,8 +118,8 @@ impl Client {
 
     /// Closes the client and all of its clones. No new call begins, and calls that wait for a lease or for an [event](Watch::next) end with
     /// [`Error::Closed`]. Releases all leases that it holds, but none that was [left](Lease::into_id) or is being [adopted](Self::adopt).
-    /// Their holders learn that they are lost, but `close` does not wait for them: finish your work before. Returns once all releases are done,
-    /// also those that were under way, after `within` at the latest. Five seconds leave time for a second node.
+    /// Their holders learn that they are lost, but `close` does not wait for them: finish your work before. Returns once all releases are
+    /// done, also those that were under way, after `within` at the latest. Five seconds leave time for a second node.
     ///
     /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
     /// background. Other calls that had begun go on to their end. A later `close` has nothing left to do, and returns 0.

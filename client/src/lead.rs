@@ -29,8 +29,8 @@ impl Lock {
     /// queue, is then released in the background.
     ///
     /// `work` gets a copy of the handle. Dropping it releases nothing, and keeping it keeps no lease: that ends with the term. Work that
-    /// [releases](Lease::release) it no longer leads, even if the release says that the lease was lost before. Such work goes on to its end,
-    /// or to that of the client, and then the campaign ends, too.
+    /// [releases](Lease::release) it no longer leads, even if the release says that the lease was lost before. Such work goes on to its
+    /// end, or to that of the client, and then the campaign ends, too.
     ///
     /// ```
     /// use std::time::Duration;

@@ -17,7 +17,7 @@ use crate::nodes::{Log, MAX_NODES, Node, Nodes, Variables};
 use crate::runtime;
 use crate::signals::Signals;
 
-/// After the base port. No node has it.
+/// Offset from the base port. No node has this port.
 const STORAGE_PORT: u16 = 80;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 

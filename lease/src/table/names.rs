@@ -27,8 +27,8 @@ impl LeaseTable {
 }
 
 /// Whether `key` may be the key, before or since [`NAMES`](crate::NAMES), of a Redis name whose key changed then: the key of a name in a
-/// database, or one with escaped bytes. Under older rules, a program that knows the new ones must not set a lock on such a key: it would keep
-/// the rules from being raised.
+/// database, or one with escaped bytes. Under older rules, a program that knows the new ones must not set a lock on such a key: this would
+/// keep the rules from being raised.
 pub fn was_of_another_name(key: &Key) -> bool {
     let (first, _) = key.as_str().split_once('/').unwrap_or_default();
     let is_of_old_database = first.strip_prefix("db").is_some_and(|number| {
