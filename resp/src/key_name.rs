@@ -1,7 +1,7 @@
 //! Keys by their names in the Redis protocol. A name there is any bytes; a key here is text of a certain form.
 //!
 //! In database 0, a name that HTTP can acquire is the same key here. HTTP acquires no key that begins with `@db` and a number, and here,
-//! such names are refused. So all other names are below such keys: `@db3/a` is `a` in database 3, and `@db0/` has names that cannot be keys.
+//! such names are refused. So all other names are below such keys: `@db3/a` is `a` in database 3, and `@db0/` has what cannot be a key.
 //! There, bytes that a key cannot have become `%` and two digits: bytes that are not UTF-8, control characters, a slash at the beginning,
 //! at the end, or after a slash, and the first dot of a segment `.` or `..`. So does `%` itself: two names are never one key.
 //!

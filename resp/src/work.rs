@@ -18,7 +18,7 @@ use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
-/// From this many bytes on, scripts take much memory. Those of lock libraries take a few KiB.
+/// Scripts with more bytes than this take much memory. Those of lock libraries have a few KiB.
 pub(crate) const LARGE: usize = 32 << 10;
 /// To compile this many bytes of text takes about as long as a request without a script.
 const COMPILED_LIKE_A_REQUEST: usize = 1 << 10;

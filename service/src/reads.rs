@@ -72,7 +72,7 @@ impl Service {
         })?)
     }
 
-    /// At most `limit` of the keys that start with `prefix`, stay in `sieve`, and come after `after`. A page without keys need not be the last.
+    /// At most `limit` of the keys that start with `prefix`, stay in `sieve`, and come after `after`. An empty page need not be the last.
     ///
     /// # Errors
     /// The caller has read more than its limits allow, or no leader answers.

@@ -5,7 +5,7 @@ const MOST: usize = 1 << 14;
 
 /// The last grants of this node whose responses were sent, by their numbers.
 ///
-/// If the response was not sent, the client may not know of its lease, and the node that granted it takes it back ([`Unsent`](crate::Unsent)).
+/// If the response was not sent, the client may not know its lease, and the node that granted it takes it back ([`Unsent`](crate::Unsent)).
 /// No other node does. So once the response was sent, nobody takes the lease back, and this node can tell the token again at no cost.
 /// Other nodes cannot know this, nor can the next start of this one: they keep the lease by a command.
 pub(crate) struct Told(Box<[AtomicU64]>);
