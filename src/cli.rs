@@ -170,7 +170,7 @@ fn calls_nodes(command: &clap::Command) -> bool {
     command.get_arguments().any(|argument| argument.get_env().is_some_and(|name| name == "RINGFENCE_URLS"))
 }
 
-/// The innermost command that the arguments name.
+/// The command that the first arguments name, as far as they do.
 fn called(program: &mut clap::Command) -> &mut clap::Command {
     let mut command = program;
     for word in std::env::args_os().skip(1) {
