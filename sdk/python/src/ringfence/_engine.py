@@ -172,7 +172,7 @@ class Engine:
     async def close(self, within: float) -> int:
         """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left.
 
-        It goes on even if the caller is cancelled: the caller may be the body of a lease that ends here. A repeat waits for the first.
+        It goes on if the caller is cancelled: the caller may be the body of a lease that ends here. A repeat waits for the first.
         """
         bound = None if self._closing is None else within
         closing = self.begin_close(within)

@@ -84,7 +84,7 @@ class Runner:
             self._results.discard(call.result)
             return call.result.get()
         except BaseException:
-            # Twice, as the first try may be interrupted. Not in a function of its own: that could be interrupted before its first step.
+            # Twice, as the first may be interrupted. Not in a function of its own: that could be interrupted before its first step.
             try:
                 self.call_soon(self._leave, call)
             finally:
