@@ -64,7 +64,7 @@ pub(crate) enum Call {
     },
     /// As [`Call::Propose`], with who gave the commands. Since frames 3: programs that have it send nothing else to each other.
     ProposeBy(Request),
-    /// As [`Call::ProposeBy`], with the calling node's number of the asker, for turns, and with the newest rules that this node supports:
+    /// As [`Call::ProposeBy`], with the calling node's number of the asker, for turns, and with the newest rules that that node supports:
     /// under newer ones, its clients are told that it is not done. Since frames 4: programs that have it send nothing else to each other.
     ProposeOf {
         asker: u64,
