@@ -146,7 +146,7 @@ pub(crate) fn run() -> anyhow::Result<ExitCode> {
     }
 }
 
-/// The program, where each command that calls nodes tells of the credential, which is no option.
+/// The program. The help of each command that calls nodes tells of the credential, which is no option.
 fn command() -> clap::Command {
     tell_of_credential(Arguments::command())
 }
@@ -170,7 +170,7 @@ fn calls_nodes(command: &clap::Command) -> bool {
     command.get_arguments().any(|argument| argument.get_env().is_some_and(|name| name == "RINGFENCE_URLS"))
 }
 
-/// The command that is called, as far as its name goes.
+/// The command that the first arguments name, as far as they do.
 fn called(program: &mut clap::Command) -> &mut clap::Command {
     let mut command = program;
     for word in std::env::args_os().skip(1) {
@@ -180,7 +180,7 @@ fn called(program: &mut clap::Command) -> &mut clap::Command {
     command
 }
 
-/// An error whose usage is that of the command, without the options that variables have set.
+/// The error with the usage of its command, without options that variables have set.
 fn with_usage(mut error: clap::Error, program: &mut clap::Command) -> clap::Error {
     if error.get(ContextKind::Usage).is_some() {
         program.build();
@@ -190,7 +190,7 @@ fn with_usage(mut error: clap::Error, program: &mut clap::Command) -> clap::Erro
     error
 }
 
-/// The command that somebody means who calls one of this name, which there is not.
+/// The command that somebody means by this name, which no command has.
 fn meant(name: &str) -> Option<&'static str> {
     Some(match name {
         "status" | "members" | "nodes" => "cluster status",

@@ -1,7 +1,7 @@
 //! A cluster on this machine, each node a child process: started, killed, and restarted on its data.
 //!
-//! Node N serves clients on base port + N, peers on base port + 100 + N and, if it is to, Redis clients on base port + 200 + N. Its data is in
-//! `node-N`.
+//! Node N serves clients on base port + N, peers on base port + 100 + N and, if asked to, Redis clients on base port + 200 + N. Its data is
+//! in `node-N`.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -58,7 +58,7 @@ pub(crate) struct Node {
     pub(crate) id: u16,
     pub(crate) http: SocketAddr,
     peer: SocketAddr,
-    /// Where it speaks the Redis protocol, if it does.
+    /// The address for the Redis protocol, if it speaks that.
     pub(crate) resp: Option<SocketAddr>,
     /// What trusts it, and its arguments, if it uses TLS.
     tls: Option<(Arc<ringfence_tls::Client>, Vec<OsString>)>,
@@ -99,7 +99,7 @@ impl Nodes {
         Ok(())
     }
 
-    /// Lets the nodes speak the Redis protocol.
+    /// Makes the nodes speak the Redis protocol, too.
     pub(crate) fn speak_resp(&mut self) {
         for node in &mut self.nodes {
             node.resp = Some(address(node.http.port() + RESP_OFFSET));

@@ -34,7 +34,7 @@ use stranger::Stranger;
 const STEP_MS: f64 = 50.0;
 /// The most memory that a node may use beyond what it had before: a quarter of a small machine.
 const MEMORY_MIB: f64 = 200.0;
-/// How long renewals may take beside a flood, p99 and at most.
+/// How long renewals may take beside a flood: their p99, and the longest.
 const P99_MS: f64 = 50.0;
 const LONGEST_MS: f64 = 250.0;
 /// Nodes write snapshots, and new log segments, this often.

@@ -86,8 +86,8 @@ impl Client {
     }
 
     /// Takes over a lease by its id, as [`Lease::into_id`] left it, perhaps in another process: renews it once, and from then on as if it
-    /// had been acquired here. Nobody else may renew it, or release it. [`Error::Lost`] says that it has ended. After any other error, as
-    /// [`Error::Closed`], it is still up to the caller, and may have been renewed.
+    /// had been acquired here. Nobody else may renew or release it. [`Error::Lost`] says that it has ended. After any other error, such as
+    /// [`Error::Closed`], the caller still has to look after the lease, which may have been renewed.
     pub async fn adopt(&self, lease_id: LeaseId) -> Result<Lease, Error> {
         let confirmation = self.cluster.while_open(self.cluster.renew(lease_id, None)).await?;
         let lifetime = Lifetime::new(&confirmation);
@@ -116,13 +116,13 @@ impl Client {
         released
     }
 
-    /// Closes the client, and all of its clones: no new call begins, and what waits for a lease or for an [event](Watch::next) ends, with
-    /// [`Error::Closed`]. All leases that it holds are released, though not those that were [left](Lease::into_id) or are being
-    /// [adopted](Self::adopt), and are lost for all who wait for that. It does not wait until they have stopped: to work to an end, do so before. Returns once all releases are done, also those that were under way,
-    /// after `within` at the latest. Five seconds leave time for a second node.
+    /// Closes the client and all of its clones. No new call begins, and calls that wait for a lease or for an [event](Watch::next) end with
+    /// [`Error::Closed`]. Releases all leases that it holds, but none that was [left](Lease::into_id) or is being [adopted](Self::adopt).
+    /// Their holders learn that they are lost, but `close` does not wait for them: finish your work before. Returns once all releases are
+    /// done, also those that were under way, after `within` at the latest. Five seconds leave time for a second node.
     ///
     /// Returns how many leases could not be released: they end with their time-to-live. From then on nothing is released in the
-    /// background. Other calls that had begun go on to their end. A later call has nothing left to do, and returns 0.
+    /// background. Other calls that had begun go on to their end. A later `close` has nothing left to do, and returns 0.
     ///
     /// ```
     /// # async fn example(client: ringfence_client::Client) {

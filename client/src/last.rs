@@ -1,11 +1,11 @@
 //! The last chance of a release: its runtime has ended, as when `main` returns.
 //!
 //! A runtime drops its tasks when it ends, and with them leases, acquires that wait, and releases under way. Nobody would tell the
-//! cluster, and others would wait for the time-to-live. So a thread of its own does, and the end of the runtime waits for that: for a
-//! second in all, however many leases there are. Then the program may be over. If it goes on, the thread does, too: what comes while
-//! [some requests](AT_ONCE) are under way shares the next one.
+//! cluster, and others would wait for the time-to-live. So a thread of its own tells it, and the end of the runtime waits for this thread,
+//! but only a second in all, however many leases there are. Then the program may end. If it goes on, so does the thread. Leases that come
+//! while [some requests](AT_ONCE) are under way share the next one.
 //!
-//! A lease that is dropped after its runtime has ended, on a thread without another one, is waited for in the same way. A task that runs
+//! A lease may be dropped after its runtime has ended, on a thread without another runtime. That drop waits in the same way. A running task
 //! never waits here: its runtime does the release.
 
 use std::sync::Arc;
@@ -126,7 +126,7 @@ async fn release(cluster: &Cluster, mut jobs: Vec<Job>) {
                 let mut results = results.iter();
                 jobs.retain(|_| results.next().is_none_or(|result| !is_definite(result.status)));
             }
-            // As by a node that does not know one of the fields.
+            // As a node refuses the whole batch if it does not know one of the fields.
             Outcome::Refused(_) => return each_alone(cluster, &jobs).await,
             Outcome::Limited(..) | Outcome::NotDone(_) | Outcome::Ambiguous(_) => {}
         }
@@ -147,7 +147,7 @@ fn operation(job: &Job) -> Operation {
 
 /// Whether a repeat of an operation changes nothing.
 fn is_definite(status: u16) -> bool {
-    // Neither too many requests, nor too long results of others.
+    // 429 is too many requests, and 413 that the results of others were too long.
     status < 500 && ![413, 429].contains(&status)
 }
 
@@ -177,7 +177,7 @@ mod tests {
     use super::*;
     use crate::transport::Nodes;
 
-    /// The time of the first was that of all, for as long as they came less than a second apart.
+    /// The time of the first release once counted for all later ones that came less than a second apart.
     #[test]
     fn what_comes_once_all_is_done_has_a_time_of_its_own() {
         let nodes = Nodes::parse(["http://127.0.0.1:1"], &crate::Tls::default()).unwrap();
@@ -187,7 +187,7 @@ mod tests {
             (begin(&cluster, LeaseId::random(), None, done), waits)
         };
         let (first, waits) = begin();
-        // It is dropped.
+        // The job is dropped.
         assert!(waits.recv().is_err());
         let is_under_way = || {
             let worker = cluster.releases.last.lock().unwrap();

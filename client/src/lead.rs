@@ -28,9 +28,9 @@ impl Lock {
     /// While the cluster cannot be reached, or is overloaded, the candidate tries again, for ever. To stop, drop this future: the lease, or the place in the
     /// queue, is then released in the background.
     ///
-    /// What `work` gets is a copy of the handle: to drop it releases nothing, and wherever it is kept, the lease ends with the term. Work that
-    /// [releases](Lease::release) it no longer leads, and goes on to its end, or that of the client, which is that of the campaign: also if
-    /// the release says that the lease was lost before.
+    /// `work` gets a copy of the handle. Dropping it releases nothing, and keeping it keeps no lease: that ends with the term. Work that
+    /// [releases](Lease::release) it no longer leads, even if the release says that the lease was lost before. Such work goes on to its
+    /// end, or to that of the client, and then the campaign ends, too.
     ///
     /// ```
     /// use std::time::Duration;
@@ -133,11 +133,11 @@ async fn term<T, E: From<Error>>(mut lease: Lease, works: impl Future<Output = R
     let lost = match ran {
         // Whether it led to the end, the cluster knows.
         Ok(()) => lease.release().await,
-        // The work itself has released it, by its copy.
+        // The work itself has released the lease through its copy.
         Err(Error::Lost(Loss::Ended(EndReason::Released))) if matches!(lease.stop(), Err(Error::Lost(_))) => {
             return Term::Over(match returned {
                 Some(result) => result,
-                // Nothing else ends it.
+                // Only the end of the client still ends the work.
                 None => {
                     let ended = lease.release.cluster.while_open(async { Ok(works.await) }).await;
                     ended.unwrap_or_else(|closed| Err(closed.into()))

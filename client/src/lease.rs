@@ -195,9 +195,9 @@ impl Lease {
     /// Leaves the lease as it is: nothing renews it any more, and it ends with its time-to-live unless somebody renews or
     /// releases it by this id.
     pub fn into_id(mut self) -> LeaseId {
-        // A copy leaves nothing: the other handle still has the lease.
+        // A copy leaves nothing, as the other handle still has the lease.
         if std::mem::take(&mut self.release.is_armed) {
-            // A client that was closed has released it. Who adopts it learns of that.
+            // A closed client has released it. Whoever adopts it learns that.
             let _ = self.renewals.remove(self.lease_id());
         }
         self.lease_id()
@@ -221,7 +221,7 @@ impl Lease {
         self.check().err().unwrap_or(Error::Lost(Loss::Stale))
     }
 
-    /// Another handle, which releases nothing when it is dropped. If it is [released](Self::release), the first one releases nothing.
+    /// Another handle, which releases nothing when it is dropped. After a [release](Self::release) by it, the first one releases nothing.
     pub(crate) fn copy(&self) -> Self {
         let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
         Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
@@ -240,13 +240,13 @@ impl Lease {
         }
     }
 
-    /// From then on it is up to this handle to release it. Fails if the client was closed before, or another handle was there, and has
-    /// released it.
+    /// From then on, only this handle can release the lease. Fails if it was released before: by the closed client, or by another
+    /// handle.
     pub(crate) fn stop(&mut self) -> Result<(), Error> {
         if self.release.counted.is_some() {
             return Ok(());
         }
-        // `close` finds it among those that are held, or among the releases.
+        // Counted before it is removed: so `close` finds it among the leases or among the releases.
         let counted = self.release.cluster.releases.count();
         let removed = self.renewals.remove(self.lease_id());
         self.release.least = self.held.leave(self.release.least);

@@ -129,7 +129,7 @@ impl Lock {
     async fn hold(&self) -> Result<(Arc<Held>, ReleaseGuard, Option<bool>), Error> {
         let request = self.request()?;
         let cluster = &self.renewals.cluster;
-        // `close` waits until this has given back what it may have been granted.
+        // `close` waits until this call has given back what it may have been granted.
         let _acquiring = cluster.releases.count();
         let acquire = async {
             // A lookup is not part of the wait.

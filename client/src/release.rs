@@ -51,7 +51,7 @@ impl Cluster {
     }
 }
 
-/// A release in the background. Only `close` is told what becomes of it.
+/// A release in the background. Nobody but `close` learns whether it succeeds.
 struct Release {
     cluster: Arc<Cluster>,
     lease_id: LeaseId,
@@ -84,7 +84,7 @@ impl Release {
             match self.cluster.keep(self.lease_id, least, retry_for).await {
                 Ok(()) => self.counted = None,
                 Err(lost @ Error::Lost(_)) => return Err(lost),
-                // It may end earlier, and is left unless it is released.
+                // The lease may end before `least`, so it counts as left unless it is released.
                 Err(_) => {}
             }
             while !least.is_over() {
@@ -117,7 +117,7 @@ impl Drop for Release {
             return;
         }
         match Handle::try_current() {
-            // To drop a lease of a runtime that has ended must not block another runtime.
+            // The runtime of the lease has ended. Dropping the lease must not block another runtime.
             Ok(other) if other.id() != self.runtime.id() => {
                 self.cluster.release_in_background(self.lease_id, least, &other);
             }

@@ -15,7 +15,7 @@ use crate::outlive::Least;
 #[derive(Debug, Default)]
 pub(crate) struct Releases {
     tally: watch::Sender<Tally>,
-    /// Whether they are over: the client is closed.
+    /// Whether releases must end now, as the client is closed.
     cut_off: watch::Sender<bool>,
     /// The thread that releases what runtimes left when they ended, while there is one.
     pub(crate) last: Mutex<Option<Worker>>,
@@ -30,8 +30,8 @@ struct Tally {
 }
 
 impl Releases {
-    /// Counts a release, or a call that may end with one, until that is dropped. A runtime that has ended drops it with the task.
-    /// Who then finds the client open is waited for when it is closed.
+    /// Counts a release, or a call that may end with one, until the result is dropped: a runtime that ends drops it with the task.
+    /// Call this before the check that the client is open. Then `close` waits for what passed the check.
     pub(crate) fn count(&self) -> UnderWay {
         self.tally.send_if_modified(|tally| {
             tally.under_way += 1;
@@ -45,22 +45,22 @@ impl Releases {
         self.tally.borrow().failed
     }
 
-    /// Waits until none is under way, for at most this time. Returns how many still are, or have failed so far. The client is closed:
-    /// what begins now ends at once.
+    /// Waits until none is under way, for at most this time. Returns how many still are under way or have failed so far. The client must be
+    /// closed: then whatever begins now ends at once.
     pub(crate) async fn settle(&self, within: Duration) -> usize {
         let mut tally = self.tally.subscribe();
-        // The sender cannot be gone: this has it.
+        // The sender cannot be gone: `self` has it.
         let _ = timeout(within, tally.wait_for(|tally| tally.under_way == 0)).await;
         let tally = self.tally.borrow();
         tally.under_way + tally.failed
     }
 
-    /// Ends all, also those to come. They have failed.
+    /// Ends all, also those to come. All of them count as failed.
     pub(crate) fn end(&self) {
         self.cut_off.send_replace(true);
     }
 
-    /// Becomes true once they are over.
+    /// Becomes true once releases must end.
     pub(crate) fn ends(&self) -> watch::Receiver<bool> {
         self.cut_off.subscribe()
     }
@@ -70,7 +70,7 @@ impl Releases {
     }
 }
 
-/// Is under way until it is dropped.
+/// Counts as under way until it is dropped.
 #[derive(Debug)]
 pub(crate) struct UnderWay {
     tally: watch::Sender<Tally>,
@@ -82,7 +82,7 @@ impl Drop for UnderWay {
         self.tally.send_if_modified(|tally| {
             tally.under_way -= 1;
             tally.failed += usize::from(self.has_failed);
-            // Few wait for this.
+            // Wake only if somebody waits, which is rare.
             tally.under_way == 0 && self.tally.receiver_count() > 0
         });
     }
@@ -92,7 +92,7 @@ impl Drop for UnderWay {
 #[derive(Debug)]
 pub(crate) struct Worker {
     pub(crate) jobs: UnboundedSender<Job>,
-    /// Nobody waits for longer for what is under way.
+    /// The end of a runtime waits at most until then.
     pub(crate) until: Instant,
     /// Each job that is under way has a clone.
     pub(crate) under_way: Arc<()>,

@@ -106,8 +106,8 @@ impl Renewals {
         Ok(())
     }
 
-    /// Holds this lease no longer. If it was the last, the task ends at its next look. Fails if the client was closed before, or another
-    /// handle of the lease was there, and has released it.
+    /// Holds this lease no longer. If it was the last, the task ends at its next look. Fails if the lease was released before: by the
+    /// closed client, or by another handle.
     pub(crate) fn remove(&self, lease_id: LeaseId) -> Result<(), Error> {
         let mut leases = self.leases();
         match leases.by_id.remove(&lease_id) {
@@ -148,7 +148,7 @@ impl Renewals {
     fn look(&self, now: Moment) -> Option<(Vec<Vec<Arc<Held>>>, Moment)> {
         let mut leases = self.leases();
         let Leases { by_id, task, next_look, .. } = &mut *leases;
-        // Those that are lost stay: their holders have not released them.
+        // Lost leases stay in the list, as their holders have not released them.
         let is_live = |held: &Held| held.lifetime().renews() && !held.is_lost();
         let mut live: Vec<_> = by_id.values_mut().filter(|renewed| is_live(&renewed.held)).collect();
         if live.is_empty() {

@@ -19,7 +19,7 @@ impl Owner {
     }
 }
 
-/// The host at an address: of IPv6, the first of the addresses that it can choose from.
+/// The host at an address. For IPv6, where a host can choose from many addresses, it is the first of them.
 pub(crate) fn host(at: SocketAddr) -> IpAddr {
     match at.ip().to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() & !u128::from(u64::MAX)).into(),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::owner::Owner;
 
-/// A bound on the bytes that all owners take together. Of three quarters of it, no owner gets more than is left for the others: one alone
-/// gets at most half. The last quarter is for those who take little: they get that whatever others have.
+/// A bound on the bytes that all owners take together. Owners share three quarters of it: none takes more than it leaves free for the
+/// others, so one alone gets at most half. The last quarter is for owners that take little: what others have never stops them.
 #[derive(Debug)]
 pub struct Room {
     max_bytes: usize,
@@ -19,7 +19,7 @@ struct Taken {
     by: HashMap<Owner, usize>,
 }
 
-/// This part of a room is little.
+/// An owner takes little if it takes at most this part of a room.
 const LITTLE: usize = 1_024;
 
 /// What one owner takes for one thing. Dropping it gives that back.

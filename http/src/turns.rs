@@ -70,7 +70,7 @@ impl Turns {
         Some(self.ask_behind(&mut given, owner))
     }
 
-    /// Waits for another turn of `owner`, whose turn has taken long, behind all who wait for theirs.
+    /// Waits for another turn of `owner`, whose last one took long, behind all that wait.
     pub(super) async fn take_another(self: &Arc<Self>, owner: Owner) {
         let turn = self.ask_behind(&mut self.given(), owner);
         // Nobody drops the other end while it waits.
@@ -125,7 +125,7 @@ impl Turns {
         }
     }
 
-    /// Gives up to `most` turns. Returns false if nobody waits for one.
+    /// Gives turns to those who wait, but at most this many. `false` if nobody waits.
     fn give_some(&self, most: usize) -> bool {
         let (mut given, mut number) = (self.given(), 0);
         while number < most {
@@ -290,7 +290,7 @@ mod tests {
         assert!(few < 3 * AT_ONCE, "{few}");
     }
 
-    /// Four of them were once given one after the other: so others waited for 20 ms.
+    /// Four long turns were once given in a row, so others waited for 20 ms.
     #[tokio::test]
     async fn the_thread_looks_after_each_long_turn() {
         let turns = Arc::new(Turns::default());

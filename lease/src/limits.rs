@@ -39,8 +39,8 @@ pub(crate) const REVISION_END: u64 = 1 << 53;
 /// The most holders and the most waiters of a key in a view.
 pub(crate) const MAX_SHOWN: usize = 100;
 
-/// A page of keys that are searched for ends with the key that takes it over so many looks: one for each key, and one for each holder and
-/// waiter whose label is compared.
+/// The most looks for one page of a search. Each key counts as one look, and so does each holder or waiter whose label is compared. A page
+/// ends with the key that brings it above this number.
 pub(crate) const MAX_LOOKS: usize = 10_000;
 
 /// A page of keys ends with the key that takes it over about this many bytes.

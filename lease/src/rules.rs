@@ -11,8 +11,8 @@ pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 5 };
 
 /// The first rules under which a name of the Redis protocol is the same key as over HTTP.
 ///
-/// Before, such a name was another key if it was in a database, or had a `%` or a byte that no key has. Two programs that take a name for two
-/// keys grant it twice. So nobody uses the new keys under older rules, and no lock has an old key when the rules are raised.
+/// Before, a name was another key if it was in a database, or had a `%` or a byte that no key has. If two programs make two keys of a name,
+/// they grant it twice. So nobody uses the new keys under older rules, and no lock has an old key when the rules are raised.
 pub const NAMES: u8 = 5;
 
 /// The first rules under which leases have owners.

@@ -101,7 +101,7 @@ impl Handle {
         }
     }
 
-    /// As [`Handle::propose_of`], for what ends leases of a client that is gone: it is tried again while its share is full.
+    /// As [`Handle::propose_of`], for requests that end leases of a client that is gone: tries again while the asker's share is full.
     pub async fn insist(&self, asker: Asker, request: Request) -> Result<Vec<Outcome>, Unanswered> {
         insist(|| self.propose_of(asker, request.clone())).await
     }

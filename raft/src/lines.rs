@@ -11,7 +11,7 @@ const MAX_LINES: u32 = 100;
 /// The time after which one more may be written.
 const PER_LINE: Duration = Duration::from_secs(5);
 
-/// Log lines of one kind, of which a hundred may be written at once, and one in five seconds from then on: 5 MB a day.
+/// Log lines of one kind. A hundred may be written at once, and one in five seconds from then on: 5 MB a day.
 #[derive(Default)]
 pub struct Lines(Mutex<State>);
 

@@ -14,7 +14,7 @@ use crate::propose::asker::Asker;
 use crate::propose::proposal::{Failure, Origin};
 use crate::unanswered::{MembersError, TIMEOUT, Unanswered};
 
-/// The newest rules of programs that send [`Call::Propose`], which says nothing of who gave the commands.
+/// The newest rules of programs that send [`Call::Propose`], which does not say who gave the commands.
 const PROPOSE: u8 = 1;
 /// Those of programs that send [`Call::ProposeBy`].
 const PROPOSE_BY: u8 = 4;
@@ -72,7 +72,7 @@ impl Service for NodeService {
     }
 }
 
-/// In the turns of the principal, whichever node it asks, or else of the asker, which the other node calls a host.
+/// Takes the turns of the principal, whichever node it asks. Without one, those of the asker, which is a host to the other node.
 async fn propose(handle: &Handle, mut origin: Origin, request: Request) -> Answer {
     let principal = request.name().filter(|name| **name != PrincipalName::anonymous());
     origin.asker = principal.map_or(origin.asker, Asker::of);

@@ -9,7 +9,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause before the leader is looked up again, unless a change of it is noticed earlier.
 pub(crate) const RETRY: Duration = Duration::from_millis(20);
 
-/// Pause before the first further try of [`insist`], and the longest one. A flood may have thousands of them.
+/// The first pause of [`insist`] between two tries, and the longest one. A flood may cause thousands of tries.
 const AGAIN: Duration = Duration::from_millis(100);
 const MAX_AGAIN: Duration = Duration::from_secs(1);
 
@@ -19,7 +19,7 @@ pub enum Unanswered {
     /// Certainly not done: no leader took it.
     #[error("no leader took the request in time; it was certainly not done")]
     Unavailable,
-    /// Certainly not done: whoever asks has as much in the queue of the leader as others leave to it.
+    /// Certainly not done: the asker has its whole share of the leader's queue.
     #[error("the leader has no room for more requests of this client; this one was certainly not done")]
     Full,
     /// It may or may not have been done, or be done later.
@@ -70,7 +70,7 @@ mod tests {
 
     use super::*;
 
-    /// An abandoned acquire was once granted after a share had been full, and held its key until its time-to-live ended.
+    /// An abandoned acquire whose end a full share had refused was once granted, and held its key until its time-to-live ended.
     #[tokio::test(start_paused = true)]
     async fn what_a_full_share_refuses_is_tried_again_for_a_while() {
         let attempts = Cell::new(0);

@@ -44,7 +44,7 @@ impl Calls<'_> {
             format!("{text} ({}, user_script:{line}, script {script})", command.to_uppercase())
         });
         match placed.kind() {
-            // It depends on who holds the key, and not on the script.
+            // This depends on who holds the key, and not on the script.
             Kind::Taken => placed,
             _ => placed.of_call(Call { command, line, script }),
         }

@@ -1,13 +1,13 @@
 //! Keys by their names in the Redis protocol. A name there is any bytes; a key here is text of a certain form.
 //!
-//! In database 0, a name that is a key over HTTP is that key. HTTP acquires no key that begins with `@db` and a number, and here such
-//! names are refused. So all other names are below these: `@db3/a` is `a` in database 3, and in `@db0/` are the names that no key can have.
-//! There, bytes that a key cannot have are written as `%` and two digits: those that are not UTF-8, control characters, a slash at the
-//! beginning, at the end, or after a slash, and the first dot of a segment `.` or `..`. `%` is written so, too: two names are never one key.
+//! In database 0, a name that HTTP can acquire is the same key here. HTTP acquires no key that begins with `@db` and a number, and here,
+//! such names are refused. So all other names are below such keys: `@db3/a` is `a` in database 3, and `@db0/` has what cannot be a key.
+//! There, bytes that a key cannot have become `%` and two digits: bytes that are not UTF-8, control characters, a slash at the beginning,
+//! at the end, or after a slash, and the first dot of a segment `.` or `..`. So does `%` itself: two names are never one key.
 //!
-//! Before rules [`NAMES`], names were other keys. The names of which that is true are refused under older rules: the nodes of an older program
-//! go on using the old keys, and a name that is two keys is granted twice. So is each name whose key an older program may have made of
-//! another name ([`was_of_another_name`]): the rules are not raised while a lock has such a key.
+//! Before rules [`NAMES`], some names were other keys. Under older rules, they are refused: nodes with an older program still use the old
+//! keys, and a name with two keys is granted twice. A name is also refused if an older program may have made its key of another name
+//! ([`was_of_another_name`]): the rules are not raised while a lock has such a key.
 
 use std::fmt::Write;
 
@@ -20,7 +20,7 @@ use crate::refused::Refused;
 /// The number of databases.
 pub(crate) const DATABASES: u16 = 1_024;
 
-/// What decides which key a name is. Nothing else in this crate makes keys.
+/// Decides which key a name is. Nothing else in this crate makes keys.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Naming {
     pub(crate) database: u16,
@@ -54,7 +54,7 @@ impl Naming {
     }
 }
 
-/// All that a key can lack is escaped, so only its length can be wrong.
+/// Whatever a key cannot have is escaped, so only its length can be wrong.
 fn refuse(_: KeyError) -> Refused {
     Refused::arguments("ERR ringfence: a key has at most 512 bytes, of which some count three times")
 }
@@ -119,7 +119,7 @@ mod tests {
         (database.parse().unwrap(), name)
     }
 
-    /// What a program of older rules makes of a name.
+    /// The key that a program with older rules makes of a name.
     fn key_before(database: u16, name: &[u8]) -> Option<Key> {
         let escaped = (!name.is_empty()).then(|| escape(name))?;
         Key::new(&if database == 0 { escaped } else { format!("db{database}/{escaped}") }).ok()
@@ -182,11 +182,11 @@ mod tests {
             assert_eq!(refused.kind(), Kind::Unavailable, "{refused:?}");
             assert!(refused.text().contains("cluster upgrade") && refused.text().contains("was not done"));
         }
-        // Their keys may be those of names that such a node escapes, or has in a database: to go on with them would keep the rules as they are.
+        // Such a node may have made these keys of escaped names, or of names in a database. Locks on them would keep the rules as they are.
         for name in ["50%25off", "db1/a", "db1023/a"] {
             assert_eq!(old(0, name.as_bytes()).unwrap_err().kind(), Kind::Unavailable, "{name}");
         }
-        // As under any rules.
+        // These are refused under any rules.
         assert_eq!(old(0, b"@db3/a").unwrap_err().kind(), Kind::Unsupported);
         assert!(old(3, &[b'x'; 512]).unwrap_err().text().contains("512"));
         for name in ["a", "orders/42", "db0/a", "db1", "ä ö"] {
@@ -208,7 +208,7 @@ mod tests {
                 prop_assert!(is_wanted.is_none() || database != 0);
                 return Ok(());
             };
-            // HTTP acquires it only if it is this name there.
+            // HTTP acquires this key only if the name is the same there.
             let is_same = database == 0 && is_wanted.is_some();
             prop_assert_eq!(is_wanted_over_http(key.as_str()), is_same, "{}", key);
             prop_assert!(!is_same || key.as_str().as_bytes() == whole);
@@ -216,7 +216,7 @@ mod tests {
             prop_assert_eq!(name(key.as_str()), (database, whole));
         }
 
-        /// Or else those who use such names keep the rules from being raised, and nobody else can set their locks.
+        /// Otherwise, clients that use such names keep the rules from being raised.
         #[test]
         fn under_older_rules_nobody_sets_a_lock_that_is_in_the_way_of_new_ones(
             start in "(@?db[0-9]{0,4}/?)?",

@@ -27,7 +27,7 @@ pub(crate) struct Refused {
 pub(crate) struct Call {
     /// The name of the command, if Redis has one of this name.
     pub(crate) command: &'static str,
-    /// From 1.
+    /// The line in the script, from 1.
     pub(crate) line: u32,
     /// The SHA-1 of the script.
     pub(crate) script: String,
@@ -113,13 +113,13 @@ impl Refused {
         Self::new(Kind::Unsupported, format!("ERR ringfence: {why}"))
     }
 
-    /// As it is told to the client: `tell` makes the text of this one.
+    /// The same refusal, with a text for the client that `tell` makes of the present one.
     pub(crate) fn reworded(self, tell: impl FnOnce(&str) -> String) -> Self {
         let told = Self::new(self.kind, tell(&self.text));
         Self { call: self.call, ..told }
     }
 
-    /// This call was refused.
+    /// Notes the call that was refused.
     pub(crate) fn of_call(self, call: Call) -> Self {
         Self { call: Some(Box::new(call)), ..self }
     }

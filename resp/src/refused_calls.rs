@@ -1,4 +1,4 @@
-//! Counts the calls by which scripts ask for commands that are refused here, and logs the first of each script: such a script cannot move
+//! Counts calls of refused commands in scripts, and logs the first such call of each script: a library with such a script cannot be used
 //! here as it is.
 
 use std::collections::BTreeSet;
@@ -9,18 +9,18 @@ use ringfence_service::{Caller, Lines};
 use crate::measure;
 use crate::refused::Refused;
 
-/// How many scripts are remembered as told. With more, they are told again.
+/// How many scripts are remembered as logged. When there are more, scripts are logged again.
 const MAX_TOLD: usize = 1_000;
 
 #[derive(Default)]
 pub(crate) struct RefusedCalls {
     lines: Lines,
-    /// The scripts that were told.
+    /// The scripts that were logged.
     told: Mutex<BTreeSet<String>>,
 }
 
 impl RefusedCalls {
-    /// Tells of a request that was refused for a call of its script, if it was.
+    /// Counts and logs a refusal if a call in a script is the reason.
     pub(crate) fn tell(&self, refused: &Refused, caller: Option<&Caller>) {
         let Some(call) = refused.call() else { return };
         measure::call_refused(call.command);

@@ -69,8 +69,8 @@ pub(crate) struct Script {
 
 /// Runs the commands that scripts call.
 pub(crate) trait Host {
-    /// Runs a command, which the script calls in this line. The first argument is its name. A command that answers with an error has changed nothing: the script may
-    /// catch the error and go on.
+    /// Runs a command, which the script calls in this line. The first argument is its name. A command that answers with an error has
+    /// changed nothing: the script may catch the error and go on.
     ///
     /// Pays from `budget` for what the command costs besides its arguments and its answer. A reply is nested at most
     /// [`MAX_NESTING`](crate::reply::MAX_NESTING) levels deep.
@@ -79,10 +79,10 @@ pub(crate) trait Host {
 
 /// What comes between the turns in which a script runs.
 pub(crate) trait Turns {
-    /// Waits for another turn of a run that has cost so much already.
+    /// Waits for another turn of a run; `budget` says what it has cost so far.
     ///
     /// # Errors
-    /// The script is stopped: it must not wait with what it has taken.
+    /// The script must stop: there is no room for the memory that it keeps while it waits.
     fn next(&mut self, budget: &Budget) -> impl Future<Output = Result<(), Halt>> + Send;
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct LoadError {
     /// From 1.
     pub(crate) line: u32,
     pub(crate) reason: String,
-    /// The command that is refused, if that is the reason.
+    /// The refused command, if that is the reason.
     pub(crate) command: Option<Vec<u8>>,
 }
 
@@ -109,7 +109,7 @@ pub(crate) enum RunError {
 }
 
 impl Script {
-    /// Compiles a text. Where it names a command by a constant, that is checked: once a lock is granted, it would be too late.
+    /// Compiles a text. Checks each command that the text names by a constant: once a lock is granted, it would be too late.
     pub(crate) fn parse(text: &[u8], check: Check) -> Result<Self, LoadError> {
         if text.len() > MAX_TEXT {
             return Err(LoadError::new(1, format!("the script is longer than {MAX_TEXT} bytes")));

@@ -56,8 +56,8 @@ struct Peer {
     database: u16,
     /// The name that the client gave itself. Its leases show it as the holder.
     name: Option<Holder>,
-    /// The number of the last lease that was acquired here. What is answered after that reaches the client only if it does, or if that came too
-    /// late: then its time is over, and it is taken back.
+    /// The number of the last lease that was acquired here. Later answers reach the client only if the answer about this lease does, or if
+    /// that came too late: then the lease's time is over, and it is taken back.
     last_acquired: Arc<AtomicU64>,
 }
 
@@ -223,8 +223,8 @@ impl Peer {
         OpenRequest::new(Arc::clone(&self.node), self.remote.address, name)
     }
 
-    /// Makes the sender of the last request the owner of the connection. Where there are no access rules, there are no strangers: who is silent
-    /// stays, unless others need the room.
+    /// Makes the sender of the last request the owner of the connection. Without access rules, nobody is a stranger: an idle client stays
+    /// unless others need its room.
     fn owns(&self, connection: &Connection, caller: Option<&Caller>) {
         connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
         connection.is_known(!self.node.service.has_rules());

@@ -148,7 +148,7 @@ pub(crate) fn check(name: &[u8]) -> Result<(), Refused> {
     entry(name).map(|_| ()).ok_or_else(|| refusals::unknown(name))
 }
 
-/// The name of a command that scripts call, as metrics and the log have it.
+/// The name of a command that scripts call, as in the metrics and in the log.
 pub(crate) fn called(name: &[u8]) -> &'static str {
     self::name(name).or_else(|| Some(refusals::reason(name)?.0)).unwrap_or(OTHER)
 }

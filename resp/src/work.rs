@@ -18,9 +18,9 @@ use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
-/// Bytes of scripts that take much memory. Those of lock libraries take a few KiB.
+/// Scripts with more bytes than this take much memory. Those of lock libraries have a few KiB.
 pub(crate) const LARGE: usize = 32 << 10;
-/// Bytes of a text that take about as long to compile as a request without a script takes.
+/// To compile this many bytes of text takes about as long as a request without a script.
 const COMPILED_LIKE_A_REQUEST: usize = 1 << 10;
 
 /// A command or a script, ready to run.
@@ -108,7 +108,7 @@ impl Work {
     }
 }
 
-/// The bytes of the scripts of all of them together. The same one may be there many times.
+/// The bytes of the scripts of all `works` together. A script that is there many times counts once.
 pub(crate) fn bytes_of_scripts<'a>(works: impl IntoIterator<Item = &'a Work>) -> usize {
     let script = |work: &'a Work| match work {
         Work::Script(run) => Some((Arc::as_ptr(&run.script), run.script.size())),
@@ -183,7 +183,7 @@ impl Run {
     }
 }
 
-/// Finds the script of `text`, or compiles it and remembers it. Compiling takes as long as some requests, which are counted before.
+/// Finds the script of `text`, or compiles it and remembers it. Compiling takes as long as several requests, so they are counted before.
 pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
     let From { node: Node { service, scripts, .. }, caller, .. } = from;
     let digest = Digest::of(text);

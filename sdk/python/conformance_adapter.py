@@ -48,8 +48,8 @@ ABILITIES = [
     "close",
     "resources",
 ]
-# A thread cannot be cancelled, and the thread that renews goes on while another is blocked. Ctrl-C cancels a task of asyncio and ends
-# its loop: that is what `cancel` and `exit` play.
+# A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. In asyncio, Ctrl-C cancels a task and
+# ends the loop: `cancel` and `exit` play that.
 ABILITIES += ["on_lost_block", "interrupt"] if THREADS else ["cancel", "block"]
 
 
@@ -61,7 +61,7 @@ class BodyError(Exception):
 
 
 class Interrupted(Exception):
-    """An interrupt has met the thread of a request."""
+    """The thread of a request was interrupted."""
 
 
 class PlayedClock:
@@ -86,7 +86,7 @@ class Adapter:
         self.pending: dict[int, asyncio.Task[None]] = {}
         self.watching: dict[str, asyncio.Task[None]] = {}
         self.clock = PlayedClock()
-        # What the main thread does: it is the one that an interrupt meets.
+        # Work for the main thread, the only one that an interrupt reaches.
         self.on_main: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
 
     async def serve(self) -> None:
@@ -100,7 +100,7 @@ class Adapter:
         self.on_main.put(None)
 
     def work(self) -> None:
-        """Does what comes to the main thread. It ends as a program does, whatever else is pending."""
+        """Does the work of the main thread. Returns at the end of the program, whatever else is pending."""
         while True:
             try:
                 call = self.on_main.get()
@@ -108,7 +108,7 @@ class Adapter:
                     return
                 call()
             except KeyboardInterrupt:
-                # It has come late.
+                # The interrupt came after its request had ended.
                 continue
 
     def begin(self, request: dict[str, Any]) -> None:
@@ -341,7 +341,7 @@ def begin_thread(call: Callable[[], None]) -> None:
 async def in_thread(
     function: Callable[[], Any], begin: Callable[[Callable[[], None]], None] = begin_thread
 ) -> Any:
-    """Calls it on another thread."""
+    """Calls `function` on another thread."""
     loop, done = asyncio.get_running_loop(), asyncio.get_running_loop().create_future()
 
     def tell(outcome: list[Any]) -> None:
@@ -438,10 +438,10 @@ if __name__ == "__main__":
     warnings.showwarning = warn  # type: ignore[assignment]
     if THREADS:
         adapter = Adapter()
-        # In the background of a script it is ignored.
+        # A script that starts this in the background has it ignore SIGINT.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         begin_thread(lambda: asyncio.run(adapter.serve()))
         adapter.work()
     else:
-        # Nothing keeps its handles beyond the loop.
+        # Nothing may keep the handles beyond the loop.
         asyncio.run(Adapter().serve())

@@ -30,7 +30,7 @@ interface Call {
 
 /**
  * A process of Node.js cannot fork, and ends at once if told so, or else not before its calls have ended. Whatever blocks, blocks the loop that renews.
- * Nothing interrupts code that runs.
+ * Nothing interrupts running code.
  */
 const ABILITIES = [
   "cancel",

@@ -24,7 +24,7 @@ pub(crate) struct Access(Option<Arc<Watched>>);
 pub struct Caller {
     principal: Arc<Principal>,
     proof: Proof,
-    /// Where it is, if that is known.
+    /// Its host, if that is known.
     host: Option<IpAddr>,
     /// Of the rules that were asked, or older.
     version: u64,
@@ -76,7 +76,7 @@ impl Caller {
         Self { host: Some(host), ..self }
     }
 
-    /// In whose turns its commands are proposed: the principal's, or else the host's.
+    /// In whose turns its commands are proposed: those of the principal, or else of the host.
     pub(crate) fn asker(&self) -> Asker {
         match (self.name(), &self.host) {
             (Some(name), _) => Asker::of(name),

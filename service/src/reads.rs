@@ -7,10 +7,10 @@ use crate::failure::Failure;
 use crate::rights::Allowed;
 use crate::service::Service;
 
-/// The most other keys of a lease in the view of one. A view has up to 100 leases.
+/// The most other keys that a view of one key shows for each lease. A view has up to 100 leases.
 const MAX_OTHER_KEYS: usize = 8;
 
-/// A key that a search passes over, or a holder or waiter that it compares, counts as a read of so many bytes.
+/// A key that a search passes over, or a holder or waiter that it compares, counts as a read of this many bytes.
 const BYTES_OF_A_LOOK: usize = 32;
 
 /// The consistency of a read.
@@ -72,7 +72,7 @@ impl Service {
         })?)
     }
 
-    /// At most `limit` of the keys that start with `prefix` and stay in `sieve`, behind `after`. A page may have none, and others follow.
+    /// At most `limit` of the keys that start with `prefix`, stay in `sieve`, and come after `after`. An empty page need not be the last.
     ///
     /// # Errors
     /// The caller has read more than its limits allow, or no leader answers.
@@ -92,7 +92,7 @@ impl Service {
                 table.keys_of_sieve(prefix.get(), sieve, after.map(Key::as_str), limit, now_ms);
             (Page { keys, last, revision: table.revision() }, looks)
         })?;
-        // Those that are shown count with their bytes.
+        // Keys that are shown count with their bytes.
         self.count_read(caller, looks.saturating_sub(page.keys.len()) * BYTES_OF_A_LOOK);
         Ok(page)
     }
@@ -135,7 +135,7 @@ impl Service {
     }
 }
 
-/// Tells which other keys the lease of `holder` has: what else ends with it.
+/// Adds which other keys the lease of `holder` has: they end with it.
 fn add_other_keys(holder: &mut HolderView, table: &LeaseTable, key: &Key, caller: &Caller) {
     let keys = || table.keys_of_holder(key, holder.token).into_iter().flatten().filter(|other| *other != key);
     let may_read = |other: &&Key| caller.principal().may(KeyRight::Read, other);

@@ -38,7 +38,7 @@ pub struct Service {
     usages: Arc<Usages>,
     first_attachment: u64,
     attachments: AtomicU64,
-    /// The grants that their clients know.
+    /// Grants of which the clients know.
     told: Told,
 }
 
@@ -164,17 +164,17 @@ impl Service {
         LeaseId::from_u128(bits | 1 << 127).expect("a bit is set")
     }
 
-    /// The response with this grant was sent.
+    /// Notes that the response with this grant was sent.
     pub(crate) fn is_sent(&self, lease_id: LeaseId) {
         self.number_of(lease_id).into_iter().for_each(|number| self.told.add(number));
     }
 
-    /// Whether nobody will take the lease back, as its client knows it.
+    /// Whether the client knows of the lease, so that nobody will take it back.
     pub(crate) fn is_told(&self, lease_id: LeaseId) -> bool {
         self.number_of(lease_id).is_some_and(|number| self.told.contains(number))
     }
 
-    /// The number of a lease whose id this start of this node has drawn.
+    /// The number of a lease, if its id was drawn by this node in this start.
     pub fn number_of(&self, lease_id: LeaseId) -> Option<u64> {
         let number = lease_id.to_u128() as u64;
         (self.lease_id(number) == lease_id).then_some(number)

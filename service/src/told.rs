@@ -5,20 +5,20 @@ const MOST: usize = 1 << 14;
 
 /// The last grants of this node whose responses were sent, by their numbers.
 ///
-/// A lease whose client may not know it is taken back by the node that granted it, and by no other, unless the response was sent
-/// ([`Unsent`](crate::Unsent)). So once it was sent, nobody takes the lease back, and who tells the token again need not keep it from that.
-/// Another node cannot know this, nor can the next start of this one: they keep the lease by a command.
+/// If the response was not sent, the client may not know its lease, and the node that granted it takes it back ([`Unsent`](crate::Unsent)).
+/// No other node does. So once the response was sent, nobody takes the lease back, and this node can tell the token again at no cost.
+/// Other nodes cannot know this, nor can the next start of this one: they keep the lease by a command.
 pub(crate) struct Told(Box<[AtomicU64]>);
 
 impl Default for Told {
     fn default() -> Self {
-        // The number of another place.
+        // Each place begins with a number that belongs to another place.
         Self((1..=MOST as u64).map(AtomicU64::new).collect())
     }
 }
 
 impl Told {
-    /// The response with this grant was sent.
+    /// Notes that the response with this grant was sent.
     pub(crate) fn add(&self, number: u64) {
         self.place(number).store(number, Relaxed);
     }

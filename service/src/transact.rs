@@ -74,11 +74,11 @@ pub trait Steps<R>: Send {
     /// Reads and changes the copy. It may let others go on meanwhile.
     ///
     /// # Errors
-    /// Nothing is to be changed.
+    /// With an error, nothing is changed.
     fn run(&mut self, keys: &mut Transaction) -> impl Future<Output = Result<R, R>> + Send;
 }
 
-/// Steps that nothing comes between.
+/// Steps without a pause for others.
 struct AtOnce<F>(F);
 
 impl<R: Send, F: FnMut(&mut Transaction) -> Result<R, R> + Send> Steps<R> for AtOnce<F> {
@@ -107,7 +107,7 @@ impl Service {
     ///
     /// # Errors
     /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
-    /// the outcome is unknown, or the mirror is late: grants are taken back, but leases that `steps` ended may have ended.
+    /// the outcome is unknown, or the mirror is late: then grants are taken back, but leases that `steps` ended may have ended.
     pub async fn transact_in_turns<R>(
         self: &Arc<Self>,
         caller: &Caller,

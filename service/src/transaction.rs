@@ -43,11 +43,11 @@ enum Now {
     AsFound,
     /// The lease that was found. The response tells its token.
     Told,
-    /// The lease that was found, with a new time-to-live. `None`: it would not end.
+    /// The lease that was found, with a new time-to-live. With `None`, it would never end.
     Expires(Option<Ttl>),
     /// No lease: a lease that was found has ended.
     Free,
-    /// A new lease: a lease that was found has ended. Without a time-to-live, it would not end.
+    /// A new lease: a lease that was found has ended. Without a time-to-live, the new one would never end.
     New(Value, Option<Ttl>),
 }
 
@@ -95,7 +95,7 @@ impl Transaction {
         Self(keys.map(|(key, found)| (key, place(found))).collect())
     }
 
-    /// The clients of the leases for which `is_told` know them, so nobody takes these back.
+    /// Notes the leases for which `is_told`: their clients know of them, so nobody takes them back.
     pub fn tell(&mut self, is_told: impl Fn(LeaseId) -> bool) {
         for place in self.0.values_mut() {
             if let Found::Own { lease_id, is_untold, .. } = &mut place.found {
@@ -165,12 +165,12 @@ impl Transaction {
         self.0.get(key).is_some_and(Place::is_endless)
     }
 
-    /// A key whose lease the request has left without a time-to-live: it must not be done.
+    /// A key whose lease the request has left without a time-to-live. Such a request must not be done.
     pub fn endless(&self) -> Option<&Key> {
         self.0.iter().find(|(_, place)| place.is_endless()).map(|(key, _)| key)
     }
 
-    /// Acquires `key` with a new lease. Without a time-to-live, a later step must give it one.
+    /// Acquires `key` with a new lease. If this gives it no time-to-live, a later step must.
     ///
     /// # Errors
     /// It is not free, or the request did not name it.
@@ -184,8 +184,8 @@ impl Transaction {
         Ok(())
     }
 
-    /// Gives the caller's lease at `key` this time-to-live from now on, which may be shorter than before. Without one, a later step must give
-    /// it one. Returns whether there is a lease.
+    /// Gives the caller's lease at `key` this time-to-live from now on, which may be shorter than before. With `None`, a later step must
+    /// give it one. Returns whether there is a lease.
     ///
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
@@ -242,8 +242,8 @@ impl Transaction {
         self.0.values().filter_map(left).min().map(Duration::from_millis)
     }
 
-    /// The command that makes the changes, if there are any, but not those that would be [endless](Self::endless). New leases show `holder`.
-    /// `new` gives each of them its id and attachment.
+    /// The command that makes the changes, if there are any. It leaves out leases that would be [endless](Self::endless). New leases show
+    /// `holder`, and `new` gives each of them its id and attachment.
     pub fn into_command(
         self,
         holder: Option<&Holder>,

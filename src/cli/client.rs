@@ -91,7 +91,7 @@ impl Connection {
         }
     }
 
-    /// Adds to an error what mends it: why these nodes were called, if no others were named, and where a credential comes from.
+    /// Adds to an error what may help: why these nodes were called, if the user named none, and where a credential comes from.
     pub(crate) fn explain(&self, error: anyhow::Error) -> anyhow::Error {
         let remedy = match error.downcast_ref() {
             Some(Error::Unavailable { .. }) if self.urls().is_ok_and(|urls| urls.is_empty()) => {

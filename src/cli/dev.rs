@@ -17,7 +17,7 @@ use crate::nodes::{Log, MAX_NODES, Node, Nodes, Variables};
 use crate::runtime;
 use crate::signals::Signals;
 
-/// After the base port. No node has it.
+/// Offset from the base port. No node has this port.
 const STORAGE_PORT: u16 = 80;
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
@@ -32,7 +32,7 @@ pub(crate) struct Arguments {
     /// Node N serves clients on PORT + N and peers on PORT + 100 + N
     #[arg(long, default_value_t = 7400, value_name = "PORT")]
     base_port: u16,
-    /// Let lock libraries for Redis connect, too: to node N on PORT + 200 + N
+    /// Also let lock libraries for Redis connect, to node N on PORT + 200 + N
     #[arg(long)]
     resp: bool,
     /// Make certificates, and encrypt all connections
@@ -44,7 +44,7 @@ pub(crate) struct Arguments {
     redis: Option<String>,
     #[command(flatten)]
     mirror: Mirror,
-    /// Serve files on PORT + 80, too, and reject who writes one with a stale token
+    /// Also serve files on PORT + 80, and reject writes with a stale token
     #[arg(long)]
     storage: bool,
 }

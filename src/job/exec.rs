@@ -50,7 +50,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<ExitCode> {
     }
     let error = command.exec();
     let is_not_found = error.kind() == io::ErrorKind::NotFound;
-    // Somebody quoted the command as for `ssh` or `watch`.
+    // The user has quoted the whole command, as for `ssh` or `watch`.
     let is_line = is_not_found && program.as_encoded_bytes().contains(&b' ');
     let hint =
         if is_line { "; no shell reads it: -- sh -c 'COMMAND ARGUMENT…' lets one do so" } else { "" };

@@ -110,7 +110,7 @@ async fn the_storage_of_dev_rejects_a_late_writer_as_the_readme_shows() {
     let (node, _) = dev.nodes[0];
     let (url, storage) = (format!("http://{node}"), format!("localhost:{}", node.port() + 79));
     let folder = tempfile::tempdir().unwrap();
-    // It can be pasted again at once.
+    // The block can be pasted again at once.
     for _ in 0..2 {
         Shown::new(include_str!("../../README.md"), "## Using it", "**At the storage**")
             .play(folder.path(), &[("URL", &*url), ("STORAGE", &storage)], TEN_MINUTES)
@@ -220,7 +220,7 @@ fn is_alive(pid: u32) -> bool {
     stat.rsplit_once(')').is_some_and(|(_, rest)| !rest.trim_start().starts_with(['Z', 'X']))
 }
 
-/// A base port whose ports of all three kinds are free, below the ephemeral range. Another one for each call: tests run in
+/// A base port for which all three kinds of ports are free, below the ephemeral range. Another one for each call: tests run in
 /// parallel, and the ports of a `dev` that is just starting still look free.
 fn free_base_port() -> u16 {
     static CALLS: AtomicU32 = AtomicU32::new(0);

@@ -19,7 +19,7 @@ const SOON: Duration = Duration::from_secs(5);
 /// Bounds a shell session, which waits for a lease to expire.
 const TEN_MINUTES: Duration = Duration::from_secs(600);
 
-/// Where `ringfence` is the program.
+/// A `PATH` on which `ringfence` is this program.
 fn path() -> String {
     let programs = Path::new(PROGRAM).parent().unwrap().display();
     format!("{programs}:{}", std::env::var("PATH").unwrap())

@@ -1,4 +1,4 @@
-//! What the command line says to somebody who stands before an error, or a long list.
+//! What the command line says to somebody with an error, or with a long list.
 
 use std::process::{Command, Output};
 
@@ -11,7 +11,7 @@ fn run(variables: &[(&str, &str)], words: &[&str]) -> Output {
     Command::new(PROGRAM).envs(variables.iter().copied()).args(words).output().unwrap()
 }
 
-/// What a command that fails says.
+/// What a failing command says.
 fn failed(variables: &[(&str, &str)], words: &[&str]) -> String {
     let output = run(variables, words);
     assert!(!output.status.success(), "{words:?}");
@@ -47,7 +47,7 @@ fn a_credential_for_plain_nodes_is_why_they_must_have_tls() {
     assert!(said.contains("credential") && said.contains("TLS"), "{said}");
 }
 
-/// It listed the options that variables had set, as if they were required.
+/// It once listed options that variables had set, as if they were required.
 #[test]
 fn the_usage_in_an_error_is_that_of_the_help() {
     for variables in [&[][..], &[("RINGFENCE_URLS", "http://127.0.0.1:9")]] {

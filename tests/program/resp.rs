@@ -124,7 +124,7 @@ async fn a_lock_by_one_protocol_is_a_lease_by_the_other() {
     }
 }
 
-/// HTTP and the command line name it as every list does, but cannot acquire it.
+/// HTTP and the command line use the name that lists show, but they cannot acquire such a lock.
 #[tokio::test]
 async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
     let cluster = started(cluster().nodes(1)).await;
@@ -148,7 +148,7 @@ async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
     }
 }
 
-/// Nothing in the log once said which script of a library cannot run.
+/// Once, nothing in the log said which script of a library cannot run.
 #[tokio::test]
 async fn a_script_that_calls_what_is_refused_is_in_the_log_once_and_counted() {
     let cluster = started(cluster().nodes(1)).await;

@@ -116,10 +116,10 @@ pub struct HolderView {
     /// The principal that acquired it; `None` if that is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub by: Option<PrincipalName>,
-    /// Of the other keys of the lease, the first that the caller may read. Empty in a list of keys.
+    /// The first of the lease's other keys that the caller may read. Empty in a list of keys.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub other_keys: Vec<Key>,
-    /// How many keys the lease has besides this one and those. 0 in a list of keys.
+    /// How many more keys the lease has, besides this one and `other_keys`. 0 in a list of keys.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub more_keys: u64,
 }

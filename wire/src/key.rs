@@ -50,8 +50,8 @@ impl Key {
         &self.0
     }
 
-    /// Whether it begins as `@db3/` does: so begin the names of the Redis protocol that no request over HTTP can acquire. Requests may read
-    /// and revoke them.
+    /// Whether it begins like `@db3/`, as the keys of Redis names that no request over HTTP can acquire. Requests over HTTP may read and
+    /// revoke them.
     pub fn is_of_database(&self) -> bool {
         let Some(behind) = self.0.strip_prefix("@db") else { return false };
         let number = behind.split_once('/').map_or(behind, |(number, _)| number);

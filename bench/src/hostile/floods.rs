@@ -1,4 +1,4 @@
-//! Floods of requests that are small, or few, and cost a node much: renewals of other hosts must stay prompt beside them.
+//! Floods of requests that are small, or few, but cost a node much. Renewals of other hosts must stay prompt beside them.
 
 use anyhow::Result;
 use futures_util::FutureExt;
@@ -11,7 +11,7 @@ use super::stranger::Stranger;
 
 /// How many requests a connection sends before it begins again.
 const MANY: usize = 32;
-/// About as much as the scripts of a request may do.
+/// Works for about as many steps as the scripts of a request may take.
 const LONG: &str = "local t = {} local s = '' for i = 1, 9000 do s = ARGV[1]..i t[i % 50] = s end \
                     return redis.call('EXISTS', KEYS[1])";
 /// Sets all keys to one value, so the request is small and its change is large.
@@ -47,7 +47,7 @@ async fn amplified(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     Ok(stranger.flood(leader, 16, one, end).await / ":1\r\n".len() as u64)
 }
 
-/// Each as large as a request may be that takes no memory of those for large ones.
+/// Each request is as large as it may be without taking memory that is for large ones.
 async fn batches(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     let leader = stranger.leader;
     let one = |connection: usize| {

@@ -127,8 +127,8 @@ impl Stranger {
         Ok(self.flood(leader, connections, |_| requests.clone().into_bytes(), end).await / answer.max(1))
     }
 
-    /// Sends the `requests` of each of `connections` connections again and again until `end`, and reads the answers. Returns how many bytes
-    /// they had.
+    /// Sends the `requests` of each of `connections` connections again and again until `end`, and reads the answers. Returns the number of
+    /// bytes in the answers.
     pub(super) async fn flood(
         &mut self,
         to: SocketAddr,

@@ -12,7 +12,7 @@ use tokio::time::timeout;
 
 use crate::scripted::node::{Received, SOON, ScriptedNode};
 
-/// In which nothing comes. Time is the subject.
+/// Nothing may come within this time. This test is about time.
 const LATER: Duration = Duration::from_millis(300);
 const WAITING: &str = r#"{"lease_id":"ID","state":"waiting","ahead":0}"#;
 
@@ -115,7 +115,7 @@ async fn what_sleeps_when_the_client_is_closed_ends_at_once() {
     assert_eq!((left, acquiring.await.unwrap().unwrap_err()), (0, Error::Closed));
 }
 
-/// The adoption once went on for 5 s, and the watch for as long as its node had something to tell.
+/// The adoption once went on for 5 s, and the watch as long as its node sent events.
 #[tokio::test]
 async fn an_adoption_and_a_watch_end_when_the_client_is_closed() {
     let node = ScriptedNode::new().await;

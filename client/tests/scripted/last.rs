@@ -14,7 +14,7 @@ use crate::scripted::node::ScriptedNode;
 
 const LEASES: usize = 100;
 
-/// A runtime that has leases, on which nobody waits for them any more.
+/// A runtime with leases that nobody waits for any more.
 struct Left {
     outer: Runtime,
     node: ScriptedNode,
@@ -43,7 +43,7 @@ fn leave() -> Left {
     Left { outer, node, runtime, ids }
 }
 
-/// Each was a request of its own, all of them at once.
+/// Each release was once a request of its own, all at once.
 #[test]
 fn leases_that_nobody_waits_for_any_more_share_requests() {
     let Left { outer, node, runtime, mut ids } = leave();
@@ -73,11 +73,11 @@ fn leases_that_nobody_waits_for_any_more_share_requests() {
     });
 }
 
-/// They were as many requests at once as there were leases.
+/// Once, there were as many requests at once as leases.
 #[test]
 fn a_batch_that_is_refused_becomes_few_requests_at_a_time() {
     let Left { outer, node, runtime, mut ids } = leave();
-    // Until nobody waits any more, one comes after the other.
+    // As long as the end of the runtime waits, one request follows the other.
     drop(runtime);
     let refusal = r#"{"type":"urn:ringfence:problem:invalid-request","title":"","status":400,"detail":""}"#;
     outer.block_on(async {

@@ -172,7 +172,7 @@ async fn the_lease_of_a_term_ends_with_it_wherever_the_work_has_left_its_handle(
     assert_eq!(client.close(SOON).await, 0);
 }
 
-/// It once counted as a loss: the work was dropped, and ran again for ever.
+/// The release once counted as a loss: the work was dropped and begun again, for ever.
 #[tokio::test]
 async fn work_that_releases_its_lease_goes_on_to_its_end_and_is_over() {
     for gives_up in [false, true] {
@@ -199,7 +199,7 @@ async fn work_that_releases_its_lease_goes_on_to_its_end_and_is_over() {
     }
 }
 
-/// It once went on for ever.
+/// Such work once went on for ever.
 #[tokio::test]
 async fn work_that_has_released_its_lease_ends_with_the_client() {
     let (node, client) = candidate().await;

@@ -1,4 +1,4 @@
-//! How many leases a client that is closed has left.
+//! How many leases a closed client has left.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::scripted::node::{SOON, ScriptedNode};
 
 const FORBIDDEN: &str = r#"{"type":"urn:ringfence:problem:forbidden","title":"","status":403,"detail":""}"#;
 
-/// What the shorter cuts off, the longer does not release.
+/// The shorter close cuts off releases, and the longer one does not do them.
 #[tokio::test]
 async fn each_of_two_closes_says_what_was_left() {
     let node = ScriptedNode::new().await;
@@ -21,7 +21,7 @@ async fn each_of_two_closes_says_what_was_left() {
     drop(lease);
 }
 
-/// A release that is refused is none.
+/// A refused release does not count as a release.
 #[tokio::test]
 async fn a_lease_whose_release_is_refused_is_left() {
     let node = ScriptedNode::new().await;
@@ -60,7 +60,7 @@ async fn a_release_by_the_holder_that_takes_too_long_or_is_refused_is_left() {
     assert_eq!(left, 1);
 }
 
-/// Its holder goes on with it, and may be done before the longer of two closes is.
+/// The holder goes on with the release, and may be done before the longer of two closes.
 #[tokio::test]
 async fn a_release_that_outlasts_a_close_counts_for_another_as_it_ends() {
     for by_id in [false, true] {
@@ -94,7 +94,7 @@ async fn a_release_that_outlasts_a_close_counts_for_another_as_it_ends() {
     }
 }
 
-/// It was counted by then, and once more if its release failed as well.
+/// The lease once counted as left already, and a second time if its release failed, too.
 #[tokio::test]
 async fn a_lease_that_could_not_be_kept_is_left_once_unless_it_is_released() {
     for (status, body, left) in [("204 No Content", "", 0), ("403 Forbidden", FORBIDDEN, 1)] {

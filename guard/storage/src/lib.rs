@@ -18,7 +18,7 @@ use ringfence_wire::Key;
 
 /// Serves the files in `folder`, which nobody else writes.
 pub fn storage(cluster: Client, folder: PathBuf) -> Router {
-    // Called for a key not used recently: every token below its fence is dead.
+    // Called for a key that was not used recently: every token below its fence is stale.
     let fence = move |key: Key| {
         let cluster = cluster.clone();
         async move { cluster.key(&key, Consistency::Linearizable).await.map(|view| view.fence) }
@@ -29,7 +29,7 @@ pub fn storage(cluster: Client, folder: PathBuf) -> Router {
         .with_state(folder)
 }
 
-/// The key of `/files/report` is `files/report`; that of `/files/%72eport` as well, which is the same file.
+/// The key of `/files/report` is `files/report`. It is the key of `/files/%72eport`, too, which is the same file.
 fn target_of(request: &Parts) -> Target {
     let path = percent_decode_str(request.uri.path()).decode_utf8().ok();
     let key = path.and_then(|path| path.strip_prefix('/')?.parse().ok());
@@ -41,7 +41,7 @@ async fn read(State(folder): State<PathBuf>, Path(name): Path<String>) -> Result
     std::fs::read(path).map_err(|_| StatusCode::NOT_FOUND)
 }
 
-/// The layer admits one request for a key at a time, and none whose token is dead. It adds the claim: without the layer, axum
+/// The layer admits one request for a key at a time, and none with a stale token. It also adds the claim: without the layer, axum
 /// answers 500, and nothing is written.
 async fn write(
     State(folder): State<PathBuf>,

@@ -3,13 +3,13 @@
 /// guard/README.md.
 pub(crate) const PAGE: &str = include_str!("../../README.md");
 
-/// The statements under `-- label` in the part of [`PAGE`] that begins with `form`, up to the next comment or the end of the
-/// block.
+/// The statements under `-- label` in the part of [`PAGE`] that begins with `form`. They end with the next comment or with
+/// the block.
 pub(crate) fn shown(form: &str, label: &str) -> String {
     shown_in(PAGE, form, label)
 }
 
-/// The same of another document.
+/// The same for any document.
 pub(crate) fn shown_in(document: &str, form: &str, label: &str) -> String {
     let part = &document[document.find(form).expect(form)..];
     let begins = |line: &str| {

@@ -5,8 +5,8 @@
 //! exclusive holder writes what it read plus one, every shared holder what it read. So unless an update was lost, the number in the
 //! resource at the end is the count of accepted exclusive writes.
 //!
-//! The statements of SQL are those that the documents show. Each resource is raced for twice: with its guard nothing may go wrong, and without it something must. `broken` shows the
-//! referee guards with one mistake each.
+//! The SQL statements are those that the documents show. Each resource is raced for twice: with its guard, nothing may go wrong; without
+//! it, something must. `broken` shows the referee guards with one mistake each.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod broken;

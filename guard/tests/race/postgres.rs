@@ -26,7 +26,7 @@ const BY_A_COLUMN: &str = "**SQL, by a column.**";
 enum Form {
     Function,
     Column,
-    /// As this one of [`TRIGGERS`] shows it.
+    /// As the document with this index in [`TRIGGERS`] shows it.
     Trigger(usize),
     /// The claim is in a transaction of its own, before the one that writes.
     ClaimedBefore,
@@ -95,9 +95,9 @@ impl Number {
         Admission::Stale { high: Token(row.get::<_, i64>(0).unsigned_abs()) }
     }
 
-    /// What a document shows under `label`. A stale token is an error.
+    /// Runs what a document shows. A stale token is an error.
     async fn run(&self, client: &Client, sql: &str, claim: Claim, number: u64) -> Admission {
-        // The block writes a number of its own.
+        // The shown block writes a fixed number.
         let sql = filled(sql, claim, number).replace("balance = 130", &format!("balance = {number}"));
         let Err(error) = client.batch_execute(&sql).await else { return Admission::Accepted(()) };
         assert_eq!(error.code().unwrap().code(), "RF412", "{error:?}");
@@ -106,7 +106,7 @@ impl Number {
     }
 }
 
-/// The statements of the trigger form under `label` in this one of [`TRIGGERS`].
+/// The statements of the trigger form under `label` in the document with this index in [`TRIGGERS`].
 fn trigger(document: usize, label: &str) -> String {
     let (document, form) = TRIGGERS[document];
     shown_in(document, form, label)

@@ -1,8 +1,8 @@
-//! Statements of the documents, about the account 42, whose balance is the number.
+//! Statements from the documents. They are about account 42, and its balance is the number that is raced for.
 
 use ringfence_guard::Claim;
 
-/// `sql` for a holder with this claim, which writes `number`. What it does not mention is not needed.
+/// `sql` for a holder with this claim that writes `number`. Placeholders that `sql` does not have are ignored.
 pub(crate) fn filled(sql: &str, claim: Claim, number: u64) -> String {
     sql.replace(":token", &claim.token().0.to_string())
         .replace(":fence", &claim.fence().0.to_string())

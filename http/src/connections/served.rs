@@ -116,14 +116,14 @@ impl Connection {
         Some(InFlight(Arc::clone(self)))
     }
 
-    /// The thread that has these turns serves it.
+    /// Notes that the thread with these turns serves it.
     pub(crate) fn is_served_in(&self, turns: &Arc<Turns>) {
         // A connection stays on its thread.
         let _ = self.turns.set(Arc::clone(turns));
     }
 
-    /// Waits for another turn of the owner. A request that works for longer than about 1 ms calls it from time to time, so that others get
-    /// their turns meanwhile.
+    /// Waits for another turn of the owner. A request that works for longer than about 1 ms calls this from time to time, so that others
+    /// get their turns meanwhile.
     pub async fn next_turn(&self) {
         if let Some(turns) = self.turns.get() {
             turns.take_another(self.owner()).await;
@@ -136,7 +136,7 @@ impl Connection {
         self.state().is_dialog = true;
     }
 
-    /// Whether its client counts as one that may be here, as do all where nobody has to say who it is.
+    /// Says whether its client may be here. If nobody has to say who it is, every client may.
     pub fn is_known(&self, is_known: bool) {
         self.state().is_known = is_known;
     }

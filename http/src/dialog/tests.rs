@@ -261,7 +261,7 @@ async fn a_connection_of_a_principal_rests_for_any_time() {
     assert_eq!(begun.elapsed().as_secs(), IDLE_TIMEOUT.as_secs());
 }
 
-/// Where there are no access rules, everybody may be here, and an idle client once was closed all the same.
+/// Without access rules, every client may be here. An idle one was once closed all the same.
 #[tokio::test(start_paused = true)]
 async fn a_connection_of_a_client_that_is_known_rests_without_a_name() {
     let server = Server::here(10).await;

@@ -41,7 +41,7 @@ fn the_debate_names_cells_that_its_commands_play_and_their_marks() {
     }
 }
 
-/// The name of a column ends with the letters of its fault. A cell begins with the mark of that; marks of variants follow.
+/// The name of a column ends with the letters of its fault. A cell begins with the mark for this fault; marks for variants follow.
 #[test]
 fn the_table_of_the_readme_is_as_expected() {
     let (_, section) = README.split_once("## From SETNX").unwrap();

@@ -9,10 +9,10 @@ use crate::store::Lock;
 /// Which keys a list has.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Sieve<'a> {
-    /// Those with this text in their name, or in the label or the principal of one of their first holders or waiters: of those that a view
-    /// shows. The empty text is in all.
+    /// Keys with this text in their name, or in the label or principal of a holder or waiter that a view of the key shows. The empty text
+    /// is in all.
     pub text: &'a str,
-    /// Only those that are waited for.
+    /// Only keys with waiters.
     pub is_contended: bool,
 }
 
@@ -30,8 +30,8 @@ impl LeaseTable {
         (page, next)
     }
 
-    /// The same of those that stay in `sieve`; the last key that was looked at if more follow; and how many looks that took. No page
-    /// takes very many: one may have no keys, though a later one has.
+    /// The same for keys that stay in `sieve`. Also returns the last key that was looked at if more follow, and the number of looks, which
+    /// has a limit: so a page may have no keys although a later page has some.
     pub fn keys_of_sieve(
         &self,
         prefix: &str,
@@ -59,7 +59,7 @@ impl LeaseTable {
         (page, next, looks)
     }
 
-    /// Whether a key stays in the sieve. Counts what that takes.
+    /// Whether a key stays in the sieve. Counts the looks that this takes.
     fn stays(&self, key: &Key, lock: Lock<'_>, sieve: Sieve<'_>, looks: &mut usize) -> bool {
         let mut look = || {
             step();
@@ -121,7 +121,7 @@ mod tests {
         assert_eq!(found(&table, "nobody", false), Vec::<String>::new());
     }
 
-    /// All of a large table, for each of many who search, would keep it from those who apply entries.
+    /// If each of many searches read all of a large table at once, no entry could be applied meanwhile.
     #[test]
     fn a_page_of_what_is_searched_for_looks_at_so_many_and_the_next_goes_on_behind_them() {
         let mut table = LeaseTable::new();

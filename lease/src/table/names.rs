@@ -2,15 +2,15 @@ use ringfence_wire::Key;
 
 use super::LeaseTable;
 
-/// The number of databases, of which all but the first had keys such as `db1/a`.
+/// The number of databases. All but the first had keys such as `db1/a`.
 const OLD_DATABASES: u16 = 1_024;
 
-/// Locks that have the keys that names of the Redis protocol were before [`NAMES`](crate::NAMES).
+/// Finds locks on keys that were those of Redis names before [`NAMES`](crate::NAMES).
 impl LeaseTable {
     /// Looks at the `at_most` keys after `after`. Returns the last of them if more follow.
     ///
     /// # Errors
-    /// A lease with a value holds this key, which is perhaps another one since [`NAMES`](crate::NAMES).
+    /// A lease with a value holds this key, and since [`NAMES`](crate::NAMES), its name may be another key.
     pub fn check_names(&self, after: Option<&str>, at_most: usize) -> Result<Option<Key>, Key> {
         let mut locks = self.store.locks("", after);
         let mut last = None;
@@ -26,9 +26,9 @@ impl LeaseTable {
     }
 }
 
-/// Whether `key` may be that of a name of the Redis protocol which is another key since [`NAMES`](crate::NAMES), or was another before: that
-/// of a name in a database, or one in which bytes are escaped. Under older rules, nobody may set a lock of such a key who knows
-/// the new ones: it would keep the rules from being raised.
+/// Whether `key` may be the key, before or since [`NAMES`](crate::NAMES), of a Redis name whose key changed then: the key of a name in a
+/// database, or one with escaped bytes. Under older rules, a program that knows the new ones must not set a lock on such a key: this would
+/// keep the rules from being raised.
 pub fn was_of_another_name(key: &Key) -> bool {
     let (first, _) = key.as_str().split_once('/').unwrap_or_default();
     let is_of_old_database = first.strip_prefix("db").is_some_and(|number| {
@@ -64,7 +64,7 @@ mod tests {
     fn only_locks_with_a_value_whose_name_was_another_key_are_in_the_way() {
         let mut table = LeaseTable::new();
         table.raise_rules(4);
-        // `db1/b` over HTTP, and the value of `c`, are what they were.
+        // `db1/b` was acquired over HTTP, and the others are the same keys under new rules.
         let http = make::acquire(1, [(make::key("db1/b"), ringfence_wire::Mode::Exclusive)], 0);
         let same = ["c", "dbs/d", "db0/e", "db1024/e", "db007/e", "db+3/e", "db3", "a/db3/e"];
         let sets = (2..).zip(same).map(|(n, name)| set(n, name));

@@ -1,4 +1,4 @@
-//! Names of the Redis protocol, which are other keys under new rules.
+//! Names of the Redis protocol, which are other keys under new rules: the check before the rules are raised.
 
 use ringfence_lease::NAMES;
 use ringfence_wire::Key;
@@ -9,8 +9,8 @@ use crate::applied::table::Applied;
 /// How many keys are looked at in one turn of the thread.
 const LOOKED_AT: usize = 4_096;
 
-/// Checks that no lock has a key that [may be that of another name](ringfence_lease::was_of_another_name) under the rules `to`, or else
-/// returns one. No member makes or extends such locks any more, once all run a program that refuses their names under older rules.
+/// Checks that no lock has a key that [may be that of another name](ringfence_lease::was_of_another_name) under the rules `to`; returns one
+/// such key otherwise. Members that run this program refuse such names under older rules. If all do, nobody makes or extends such locks.
 pub(crate) async fn check_names(applied: &Applied, to: u8) -> Result<(), Key> {
     if applied.rules() >= NAMES || to < NAMES {
         return Ok(());
@@ -69,7 +69,7 @@ mod tests {
         Command::Conditional(Box::new(Conditional::new(Vec::new(), vec![change]).unwrap()))
     }
 
-    /// The name of its client was once granted under new rules, as a key that others do not see there.
+    /// The name was once granted under new rules, as a key under which nobody else looks for that name.
     #[tokio::test]
     async fn a_request_of_an_older_program_is_rejected_also_if_the_rules_are_raised_while_it_waits() {
         let cluster = upgraded().await;
@@ -94,7 +94,7 @@ mod tests {
         own.await.unwrap().unwrap();
     }
 
-    /// A member may be replaced by an older program right after it was asked, and does not know the raise yet.
+    /// An older program may replace a member right after that was asked, and does not know of the raise yet.
     #[tokio::test]
     async fn a_leader_tells_older_programs_that_what_they_pass_on_is_not_done() {
         let cluster = Cluster::start(2).await;
@@ -109,7 +109,7 @@ mod tests {
         }
     }
 
-    /// It was in the log, and not yet in the table.
+    /// Such a lock was in the log, but not in the table yet.
     #[tokio::test]
     async fn a_lock_that_is_in_flight_while_the_locks_are_checked_is_in_the_way() {
         let cluster = upgraded().await;

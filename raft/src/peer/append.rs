@@ -117,7 +117,7 @@ impl AppendLink {
         Ok(self.open.insert(open))
     }
 
-    /// Goes on with another connection if it is there and the open one owes nothing, or nothing that binds.
+    /// Goes on with another connection if it is there and the open one owes no answer, or none that binds.
     fn renew(&mut self) {
         let may_go = |open: &Open| open.owed == 0 || self.target.channel == Channel::Heartbeats;
         if self.open.as_ref().is_some_and(may_go)
@@ -127,7 +127,7 @@ impl AppendLink {
         }
     }
 
-    /// Begins to make another connection if the open one is stale. An error if that is not to be used any more.
+    /// Begins to make another connection if the open one is stale. An error if the open one must not be used any more.
     fn look(&mut self) -> io::Result<()> {
         let Self { directory, target, successor, .. } = self;
         self.open.as_ref().map_or(Ok(()), |open| successor.look(&open.link, directory, *target, MAX_APPENDED))

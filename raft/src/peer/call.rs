@@ -1,5 +1,5 @@
 //! Calls to another node: many in flight over one connection, which is made when needed and made again after it broke. Once it is stale,
-//! another takes its place ([`successor`](super::successor)), and it is kept for the answers that it owes.
+//! another takes its place ([`successor`](super::successor)). The old one stays open for the answers that it owes.
 //!
 //! A link belongs to one incarnation of a node. An answer that arrives on it comes from that incarnation, even if another
 //! has the same id before or after. When the membership stops naming the incarnation, the link is closed and its open calls
@@ -37,7 +37,7 @@ pub(super) const MAX_QUEUED: usize = 4_096;
 const AGAIN: Duration = Duration::from_millis(50);
 /// The most bytes of one answer: a thousand grants with all the keys that a lease may have.
 const MAX_ANSWER: usize = 64 << 20;
-/// How long answers are waited for on a connection that another has replaced. A change of the members may take 10 s.
+/// How long a connection that another has replaced waits for answers. A change of the members may take 10 s.
 const LEFT_FOR: Duration = Duration::from_secs(15);
 /// How many bytes of calls are encoded ahead of the connection.
 const WRITE_BYTES: usize = 256 << 10;
@@ -51,7 +51,7 @@ pub(crate) enum CallError {
     Unknown(io::Error),
 }
 
-/// Where an answer goes. A proposal keeps its place until then.
+/// Where an answer goes. A proposal keeps its place until it is answered.
 struct Reply {
     to: oneshot::Sender<Result<Answer, CallError>>,
     _place: Option<Place>,
@@ -259,13 +259,13 @@ struct Sent {
 /// A connection that another has replaced, and that owes answers.
 struct Before {
     link: Link,
-    /// The number of the last call that it was given.
+    /// The number of the last call that was sent on it.
     last: u64,
     until: Instant,
 }
 
 impl Before {
-    /// Never, if there is none.
+    /// Waits for ever if there is no such connection.
     async fn next_answer(before: &mut Option<Self>) -> io::Result<(u64, Answer)> {
         match before {
             Some(Self { link, until, .. }) => {
@@ -278,7 +278,7 @@ impl Before {
 }
 
 impl Sent {
-    /// Goes on with another connection if it is there. One at a time is waited for.
+    /// Goes on with another connection if it is there, unless an earlier one still owes answers.
     fn renew(&mut self) {
         if self.before.is_none()
             && self.link.writer.is_flushed()

@@ -1,8 +1,8 @@
-//! How many of a link's calls are proposals, and whose.
+//! How many of a link's calls are proposals, and of which askers.
 //!
-//! In front of a leader's queue, where those who ask take turns, is a link, where nobody does. So whoever has as many unanswered proposals
-//! there as are left for the others is refused for now. A proposal counts until its answer comes, even if its client is gone: the leader has it.
-//! Other calls find a link with room whatever clients ask for.
+//! Askers take turns in the leader's queue, but not on the link that leads to it. So a link refuses more proposals of an asker that already
+//! has as many unanswered ones there as are left for the others. A proposal counts until its answer comes, even if its client is gone: the
+//! leader has it. Other calls always find room on the link, whatever clients ask for.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,11 +12,11 @@ use crate::propose::asker::Asker;
 
 /// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
 pub(super) const MAX_CALLS: usize = 4_096;
-/// The most places of all who ask. The other calls that a link may have are for what the nodes ask.
+/// The most places of all askers together. The rest of a link's calls is for what the nodes ask.
 const MOST: usize = MAX_CALLS / 16 * 15;
-/// What those share who have more than a few.
+/// What askers share that have more than a few.
 const SHARED: usize = MOST / 4 * 3;
-/// So few that others' proposals are no reason to refuse more.
+/// Up to this many, an asker's own share is never too large.
 const FEW: usize = 16;
 /// A request takes a place for each part of this many bytes.
 const PART: usize = 16 << 10;
@@ -39,10 +39,10 @@ pub(super) struct Place {
 }
 
 impl Forwarded {
-    /// Places for a request of so many bytes.
+    /// Takes the places that a request of this many bytes needs.
     ///
     /// # Errors
-    /// `asker` has too many, or all together have. Another try may find a link with room: that of the next leader, if this one is silent.
+    /// `asker` has too many places, or all askers together have. A later try may find room, as on the link to the next leader.
     pub(super) fn take(self: &Arc<Self>, asker: Asker, bytes: usize) -> io::Result<Place> {
         let parts = 1 + bytes / PART;
         let mut places = self.places();

@@ -64,7 +64,7 @@ pub(crate) enum Call {
     },
     /// As [`Call::Propose`], with who gave the commands. Since frames 3: programs that have it send nothing else to each other.
     ProposeBy(Request),
-    /// As [`Call::ProposeBy`], with who asks, as the node that asks calls it: for turns. And with the newest rules that its program supports:
+    /// As [`Call::ProposeBy`], with the calling node's number of the asker, for turns, and with the newest rules that that node supports:
     /// under newer ones, its clients are told that it is not done. Since frames 4: programs that have it send nothing else to each other.
     ProposeOf {
         asker: u64,
@@ -151,7 +151,7 @@ pub(crate) enum Answer {
     Upgraded(Upgraded),
     /// `None`: not known any more, or not applied yet.
     Difference(Option<Difference>),
-    /// Whoever asks has too many in the queue: certainly not done. Only to a [`Call::ProposeOf`].
+    /// Certainly not done: the asker has its whole share of the queue. Only to a [`Call::ProposeOf`].
     Full,
 }
 

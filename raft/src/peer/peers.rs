@@ -107,7 +107,7 @@ impl Peers {
         self.call_before(to, call, pending()).await
     }
 
-    /// As [`Peers::call`]. When `end` comes before the answer, the call is taken back: *not sent* is certain then.
+    /// As [`Peers::call`]. When `end` comes before the answer, the call is taken back if it can be: *not sent* is certain then.
     async fn call_before(
         &self,
         to: NodeId,

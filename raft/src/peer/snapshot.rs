@@ -11,9 +11,9 @@
 //! The next chunk is read while one is sent. Neither side holds more than a few chunks in memory. A connection that breaks
 //! leaves nothing behind.
 //!
-//! A node receives one snapshot at a time: each takes room on its disk, and a sender may have gone without a word. So one that begins
-//! ends the one before, and waits until that is installed or removed, but not for long: then it is refused with the reason. Only the
-//! leader that this node's Raft would follow may begin one.
+//! A node receives one snapshot at a time: each takes room on its disk, and a sender may have gone without a word. So a new one ends the
+//! one before, and waits until that is installed or removed. If this takes long, the new one is refused with the reason. Only the leader
+//! that this node's Raft would follow may begin one.
 //!
 //! What became of transfers that failed is in [`deliveries`](super::deliveries).
 //!

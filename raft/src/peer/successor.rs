@@ -16,7 +16,7 @@ use super::link::Link;
 /// Pause before each attempt. What makes connections stale is not in this node's hands alone, and after a refusal the next is likely.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a connection is looked at, whatever happens on it.
+/// How often a connection is checked, whatever happens on it.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Successor {

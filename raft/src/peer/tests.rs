@@ -192,7 +192,7 @@ async fn calls_to_a_node_that_hangs_soon_fail() {
     assert_eq!(first.await.unwrap().unwrap(), Answer::NotDone);
 }
 
-/// Proposals of one client once filled the link: those of others waited there, and reads.
+/// Proposals of one client once filled the link. Reads, and the proposals of others, waited there.
 #[tokio::test]
 async fn one_who_proposes_much_leaves_a_link_to_others() {
     let (peers, transport) = node().await;
@@ -385,7 +385,7 @@ async fn what_a_follower_acknowledged_counts_whichever_connection_sent_it() {
     assert!(lost.is_err() && peers.directory.has_lost(2, incarnation));
 }
 
-/// The clock of that once began anew with all that happened, and each second.
+/// Once, this time began anew each second, and whenever anything happened.
 #[tokio::test]
 async fn a_connection_that_owes_an_answer_for_long_is_given_up() {
     let (peers, transport) = node().await;

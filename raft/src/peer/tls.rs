@@ -7,9 +7,9 @@
 //! A handshake takes about half a millisecond of CPU, and anybody can ask for one. So handshakes run on another runtime than
 //! Raft, and at most [`MAX_HANDSHAKES`] at once: one more ends the oldest of the host that has most. So one host keeps no others out.
 //!
-//! A certificate may end, or its authority be removed, while a connection is open. So who reads from a connection verifies the other
-//! side's certificate again every [`RECHECK`], and a caller whose files have changed at once: it goes on with another connection, or with
-//! none ([`successor`](super::successor)).
+//! A certificate may end, or its authority be removed, while a connection is open. So the reader of a connection verifies the other side's
+//! certificate again every [`RECHECK`]. A caller does so at once when its own files have changed: it goes on with another connection, or
+//! with none ([`successor`](super::successor)).
 
 use std::collections::VecDeque;
 use std::io::{self, ErrorKind};

@@ -8,7 +8,7 @@ use ringfence_lease::{Outcome, Request};
 use super::asker::Asker;
 use crate::reply::Reply;
 
-/// The maximum number of queued requests, and their size in bytes; more are rejected.
+/// The maximum number of queued requests, and the maximum of their bytes together; more are rejected.
 pub(super) const MAX_QUEUED: usize = 65_536;
 pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
 
@@ -17,7 +17,7 @@ pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
 pub(crate) enum Failure {
     /// Certainly not done: they are in no log and never will be.
     Rejected(Request),
-    /// Certainly not done: the queue has no more room for whoever asks.
+    /// Certainly not done: the asker has its whole share of the queue.
     Full,
     /// They may have been committed, or may still be.
     Unknown,
@@ -30,11 +30,11 @@ pub(crate) type Proposed = Result<Vec<Outcome>, Failure>;
 #[derive(Clone, Copy)]
 pub(crate) struct Origin {
     pub(crate) asker: Asker,
-    /// The newest rules that the program supports whose client asks. Under newer ones, it is rejected: names of its clients may be other keys.
+    /// The newest rules that the client's node supports. Under newer rules, its request is rejected: names may be other keys there.
     pub(crate) supports: u8,
 }
 
-/// From this program.
+/// A request from this program.
 impl From<Asker> for Origin {
     fn from(asker: Asker) -> Self {
         Self { asker, supports: u8::MAX }
@@ -53,7 +53,7 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// Admits a request to the queue; returns it if that is full.
+    /// Admits a request to the queue; returns the request if the queue is full.
     pub(super) fn admit(
         queued: &Arc<Queued>,
         Origin { asker, supports }: Origin,
@@ -80,7 +80,7 @@ impl Proposal {
         self.reply.send(Err(why));
     }
 
-    /// As large as this, and its reply.
+    /// A proposal of this size, and its reply.
     #[cfg(test)]
     pub(super) fn of(asker: Asker, bytes: usize) -> (Self, tokio::sync::oneshot::Receiver<Proposed>) {
         let (reply, answer) = Reply::new(None);
@@ -90,7 +90,7 @@ impl Proposal {
     }
 }
 
-/// Rules to raise to, if they are not in use yet, in the term in which the members were asked whether they support them.
+/// The rules to raise to, unless they are in use already, and the term in which the members were asked whether they support them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Raise {
     pub(crate) rules: u8,

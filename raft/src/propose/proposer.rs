@@ -1,14 +1,14 @@
 //! Packs queued commands into log entries.
 //!
 //! Nothing waits for a batch to fill: commands that queue up while entries are in flight go into the next entry. A few
-//! entries may be in flight at once, so that replication and the disk overlap, but all of them together cost at most as much as two
-//! large ones: whatever is packed next waits for them.
+//! entries may be in flight at once, so that replication and the disk overlap. But together they cost at most as much as two large ones,
+//! because what is packed next waits for them.
 //!
 //! An entry that raises the rules is alone in flight. So every other entry is under the rules of the table, and a raise that
 //! Raft rejects leaves no trace.
 //!
-//! A command that the rules of its entry do not have is [withheld](Withheld) from it, and refused with the others' outcomes. A request
-//! from a program that does not support these rules is rejected, however long it was in the queue.
+//! A command that the rules of its entry do not have is [withheld](Withheld), and refused when the others get their outcomes.
+//! A request from a program that does not support these rules is rejected, however long it was in the queue.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -43,14 +43,14 @@ const MAX_COMMANDS: usize = 1_000;
 /// The maximum number of keys that an entry touches, unless a single request touches more: every node applies an entry in
 /// one step.
 const MAX_KEYS: usize = 4_096;
-/// The maximum size of an entry in bytes, unless a single request is larger. The maximum cost, too, which is in bytes.
+/// The maximum size of an entry in bytes, unless a single request is larger. Also its maximum cost, which is counted in bytes.
 const MAX_BYTES: usize = 1 << 20;
-/// What a key and a command cost besides their bytes: time to apply them, on each node.
+/// What a key and a command cost besides their bytes, for the time that each node takes to apply them.
 const PER_KEY: usize = MAX_BYTES / MAX_KEYS;
 const PER_COMMAND: usize = MAX_BYTES / MAX_COMMANDS / 2;
 /// The maximum number of entries in flight.
 const MAX_IN_FLIGHT: usize = 8;
-/// What they may cost together, in units, unless a single request costs more.
+/// What the entries in flight may cost together, in units, unless a single request costs more.
 const MAX_UNITS: usize = 2 * MAX_BYTES / UNIT;
 const UNIT: usize = 16 << 10;
 /// While entries are in flight for long, the queue is received this often.
@@ -103,7 +103,7 @@ impl Proposer {
         self.propose_of(Asker::NODE.into(), raise, request).await
     }
 
-    /// As [`Proposer::propose_with`], from elsewhere, and in other turns than those of this node.
+    /// As [`Proposer::propose_with`], for another origin than this node, and in the turns of that.
     pub(crate) async fn propose_of(
         &self,
         origin: Origin,
@@ -224,7 +224,7 @@ impl Packer {
         }
     }
 
-    /// Waits for permits. Meanwhile whoever asks for too much is refused.
+    /// Waits for permits. Goes on to receive the queue, so that an asker of too much is refused meanwhile.
     async fn acquire(&mut self, of: Arc<Semaphore>, count: u32) -> OwnedSemaphorePermit {
         if let Ok(permits) = Arc::clone(&of).try_acquire_many_owned(count) {
             return permits;
@@ -238,7 +238,7 @@ impl Packer {
         }
     }
 
-    /// Takes as many units as an entry of this cost needs, and gives back the rest.
+    /// Brings `room` to as many units as an entry of this cost needs: takes more, or gives back the rest.
     async fn fit(&mut self, room: &mut OwnedSemaphorePermit, cost: usize) {
         let units = cost.div_ceil(UNIT).clamp(1, MAX_UNITS);
         match units.checked_sub(room.num_permits()) {
@@ -247,7 +247,7 @@ impl Packer {
         }
     }
 
-    /// Waits until nothing is in flight, so that no lock comes between. Whether the locks have the keys that their names are under `rules`.
+    /// Waits until no entry is in flight, so that no lock comes between. Returns whether each lock has the key of its name under `rules`.
     async fn may_raise(&mut self, rules: u8, permit: &mut OwnedSemaphorePermit) -> bool {
         permit.merge(self.acquire(Arc::clone(&self.permits), MAX_IN_FLIGHT as u32 - 1).await);
         check_names(&self.applied, rules).await.is_ok()
@@ -263,8 +263,8 @@ impl Packer {
         !callers.iter().all(|caller| caller.count == 0 && !caller.withheld.is_empty())
     }
 
-    /// Takes as many queued requests as fit into one entry of this cost, at least one if any is left. A request that raises the rules
-    /// has an entry of its own.
+    /// Takes as many queued requests as fit into one entry that costs `most`, but at least one if any is left. A request that raises the
+    /// rules gets an entry of its own.
     fn pack(&mut self, most: usize) -> Packed {
         let state = self.applied.lock();
         let (mut raise, mut cost, mut count) = (None, 0, 0);
@@ -313,7 +313,7 @@ struct Packed {
 
 /// Who waits for a request of an entry.
 struct Caller {
-    /// The newest rules that the program supports which it comes from.
+    /// The newest rules that the program which sent it supports.
     supports: u8,
     by: Option<Owner>,
     /// How many commands of it are in the entry.
@@ -368,7 +368,7 @@ fn complete(mut outcomes: impl Iterator<Item = Outcome>, callers: Vec<Caller>) {
     }
 }
 
-/// Rejects the requests from programs that do not support `rules`, and will stop.
+/// Rejects the requests from programs that do not support `rules`: those programs are about to stop.
 fn reject_older(requests: &mut Vec<Request>, callers: &mut Vec<Caller>, rules: u8) {
     if callers.iter().all(|caller| caller.supports >= rules) {
         return;

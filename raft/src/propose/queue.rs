@@ -1,15 +1,15 @@
-//! Requests that wait to be packed. Those who ask take turns, however much each of them asks for.
+//! Requests that wait to be packed. Askers take turns, however much each of them asks for.
 //!
-//! - **Who asks for little waits little.** The next request is the one that would be done first if all who ask were served side by side, each
-//!   at the same pace (fair queueing). So a small request waits for about as much of each of the others as it costs itself, and for a
-//!   large one whose turn it is: not for a large one of each.
-//! - **Who asks for too much is refused, and nobody else.** One alone may have half of three quarters of the queue, and of several, each as
-//!   much as is left for the others. The last quarter is for those who have little here: they are never refused for what others have.
-//! - **The requests of one who asks stay in order.** So a release cannot overtake the acquire before it.
+//! - **An asker of little waits little.** The next request is the one that would end first if all askers were served side by side, each at
+//!   the same pace (fair queueing). So a small request waits until each other asker got about what this request costs. It may also wait for
+//!   one large request whose turn it is, but not for one of each asker.
+//! - **An asker of too much is refused, and nobody else.** Three quarters of the queue are shared: an asker may have as much of them as
+//!   stays free for the others. One alone gets half. The last quarter is for askers with little here: what others have never stops them.
+//! - **The requests of one asker stay in order.** So a release cannot overtake the acquire before it.
 //!
-//! The time of this clock is what each would have got by now. So a request takes as long as it costs, and begins when it comes, or after the
-//! one before it; and while requests are taken, time passes as fast as each of those who share would be served. When a request would be
-//! done is known of the first one of each only: what it costs shows in the table.
+//! The clock of this queue counts what each asker would have got by now. A request takes as long as it costs. It begins when it comes, or
+//! after the one before it. While requests are taken, the clock goes as fast as each of the askers that share would be served. The end is
+//! known only of the first request of each asker, as the table tells what it costs.
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
@@ -21,13 +21,13 @@ use tokio::task::unconstrained;
 use super::asker::Asker;
 use super::proposal::{Failure, MAX_QUEUED, MAX_QUEUED_BYTES, Proposal};
 
-/// What those share who have more than a little here.
+/// What askers share that have more than a little here.
 const SHARED: usize = MAX_QUEUED / 4 * 3;
 const SHARED_BYTES: usize = MAX_QUEUED_BYTES / 4 * 3;
-/// So little that others' requests are no reason to refuse more.
+/// Up to this much, no asker is refused for what others have.
 const LITTLE: usize = 64;
 const LITTLE_BYTES: usize = 64 << 10;
-/// The time that a byte of cost takes: many who share it get a part of it each.
+/// The time that a byte of cost takes. Large, so that something is left of it when many askers share it.
 const PER_BYTE: u64 = 1 << 10;
 /// The most messages that are received at once.
 const AT_ONCE: usize = 1_024;
@@ -40,15 +40,15 @@ pub(super) struct Queue {
     /// Empty, with room for messages.
     received: Vec<Vec<Proposal>>,
     now: u64,
-    /// The places of those whose first request has a time, and when that would be done.
+    /// When the first request of an asker would end, and the asker's place.
     order: BTreeSet<(u64, usize)>,
-    /// Those of who had no request before.
+    /// The places of askers that had no request before. The end of their first one is not known yet.
     new: VecDeque<usize>,
-    /// Those of who has no request, and has got more than it would have by now: until then it shares with the others.
+    /// Askers that have no request, but got more than is due to them by now: when it is due, and their places. Until then, they share.
     ahead: BTreeSet<(u64, usize)>,
-    /// The places of all of these in `all`.
+    /// The places of all these askers in `all`.
     places: HashMap<Asker, usize>,
-    /// Some are nobody's.
+    /// Some belong to no asker: those in `free`.
     all: Vec<Own>,
     free: Vec<usize>,
     /// The totals of what was received.
@@ -56,14 +56,14 @@ pub(super) struct Queue {
     bytes: usize,
 }
 
-/// The requests of one who asks.
+/// The requests of one asker.
 struct Own {
     asker: Asker,
     requests: VecDeque<Proposal>,
     bytes: usize,
-    /// What the first one costs, if it has a time.
+    /// What the first one costs, if its end is known.
     cost: usize,
-    /// When the last one would be done that was taken.
+    /// When the last one that was taken would end.
     until: u64,
 }
 
@@ -93,11 +93,11 @@ impl Queue {
         true
     }
 
-    /// Receives what was sent. What stays behind would be first come, first served.
+    /// Receives all that was sent: what stays behind would be first come, first served.
     pub(super) fn receive(&mut self) {
         for _ in 0..MAX_QUEUED / AT_ONCE {
             let mut received = mem::take(&mut self.received);
-            // `try_recv` would park this thread while another is in the middle of sending. With a budget, there would seem to be no more
+            // `try_recv` would park this thread while another one is sending. With the budget of a task, the channel would seem empty
             // after 128 messages.
             let number = unconstrained(self.messages.recv_many(&mut received, AT_ONCE)).now_or_never();
             received.drain(..).for_each(|message| self.add(message));
@@ -109,7 +109,7 @@ impl Queue {
     }
 
     fn add(&mut self, message: Vec<Proposal>) {
-        // Most of those that come together are of one who asks.
+        // Most requests that come together are of one asker.
         let mut last = None;
         for proposal in message {
             let (asker, bytes) = (proposal.asker, proposal.bytes());
@@ -134,7 +134,7 @@ impl Queue {
         }
     }
 
-    /// The place of one who asks. If it had none, it has got nothing.
+    /// The place of an asker. One without a place has got nothing so far.
     fn place(&mut self, asker: Asker) -> usize {
         if let Some(place) = self.places.get(&asker) {
             return *place;
@@ -149,7 +149,7 @@ impl Queue {
         place
     }
 
-    /// The next request, if there is one and it `fits`, as that says by what it costs. Skips requests that nobody waits for any more: a
+    /// The next request, if there is one and `fits` says so of it and of its cost. Skips requests that nobody waits for any more: a
     /// client whose outcome is unknown repeats its request.
     pub(super) fn next_if(
         &mut self,
@@ -184,14 +184,14 @@ impl Queue {
                 return Some(first);
             }
         }
-        // Nobody has got anything instead of another.
+        // Nobody waits, so nobody got anything at the expense of another.
         self.forget_until(u64::MAX);
         self.now = 0;
         None
     }
 
-    /// Time passes while a request is taken. Whoever has nothing more to get leaves meanwhile, and from then on the others are served
-    /// faster: who comes anew would else begin far behind them.
+    /// Lets time pass while a request is taken. Askers of `ahead` leave once they are not ahead any more. From then on, the others are
+    /// served faster: otherwise, an asker that comes anew would begin far behind them.
     fn pass(&mut self, mut time: u64) {
         while let sharing @ 1.. = (self.order.len() + self.ahead.len()) as u64 {
             let leaves = self.ahead.first().map(|(until, _)| until.saturating_sub(self.now));
@@ -205,7 +205,7 @@ impl Queue {
         }
     }
 
-    /// Forgets who has no requests, and would have got by then what it got.
+    /// Forgets the askers of `ahead` to which all that they got is due by this time.
     fn forget_until(&mut self, time: u64) {
         while let Some((_, place)) = self.ahead.first().copied().filter(|(until, _)| *until <= time) {
             self.ahead.pop_first();
@@ -219,10 +219,10 @@ impl Queue {
 }
 
 impl Own {
-    /// When its first request would be done, if there is one that begins then.
+    /// When its first request would end if it `begins` then; `None` if there is none.
     fn next_until(&mut self, begins: u64, cost: impl Fn(&Proposal) -> usize) -> Option<u64> {
         let first = self.requests.front()?;
-        // What nobody waits for is skipped: no table is asked what it would cost.
+        // A request that nobody waits for is skipped, so the table is not asked for its cost.
         self.cost = if first.is_abandoned() { 0 } else { cost(first) };
         Some(begins + time_of(self.cost))
     }

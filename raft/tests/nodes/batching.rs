@@ -51,7 +51,7 @@ async fn each_request_gets_its_own_outcome_on_its_thread() {
     assert!(matches!(again, Outcome::Standing(_)));
 }
 
-/// All that had been asked before was once done first.
+/// Once, all requests that others had sent before were done first.
 #[tokio::test]
 async fn one_who_asks_for_little_does_not_wait_for_all_that_others_asked_for_before() {
     const MANY: usize = 20_000;

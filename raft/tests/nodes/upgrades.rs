@@ -137,13 +137,13 @@ async fn set(handle: &Handle, lease: u128, name: &str) -> Token {
     }
 }
 
-/// Under the new rules, `50%off` would be another key than `50%25off`, which an older program made of it, and could be granted twice.
+/// An older program made the key `50%25off` of `50%off`. Under the new rules, that name would be another key, and could be granted twice.
 #[tokio::test]
 async fn the_rules_are_not_raised_while_a_lock_has_a_key_that_its_name_would_not_be() {
     let (before, after) =
         (RulesRange { oldest: 1, newest: NAMES - 1 }, RulesRange { oldest: 1, newest: NAMES });
     let mut cluster = found([before, before, before]).await;
-    // As over HTTP, or of a name that means the same.
+    // Keys as over HTTP, or of a name that means the same.
     grant(&cluster.handle(1), 1, "db1/http").await;
     set(&cluster.handle(1), 2, "same").await;
     let token = set(&cluster.handle(1), 3, "50%25off").await;

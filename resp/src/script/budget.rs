@@ -18,7 +18,7 @@ const FUEL_OF_A_REQUEST: u64 = 2_000;
 #[derive(Debug)]
 pub(crate) struct Budget {
     fuel: u64,
-    /// With less, the turn is over.
+    /// With less fuel than this, the turn is over.
     until: u64,
     bytes: u64,
 }
@@ -45,12 +45,12 @@ impl Budget {
         self.fuel < self.until
     }
 
-    /// In another turn.
+    /// Begins another turn.
     pub(super) fn begin_turn(&mut self) {
         self.until = self.fuel.saturating_sub(FUEL_OF_A_TURN);
     }
 
-    /// How many bytes the scripts have taken at most.
+    /// The most bytes that the scripts may have taken.
     pub(crate) fn taken_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes) as usize
     }

@@ -144,7 +144,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Goes on until the script has returned, or the turn is over: whether it has returned.
+    /// Goes on until the script has returned or the turn is over. Returns whether the script has returned.
     fn go_on(&mut self) -> Step<bool> {
         while let Some(op) = self.fetch() {
             let done = self.budget.spend(1).map_err(Stop::Halted).and_then(|()| self.step(op));

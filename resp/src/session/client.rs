@@ -28,7 +28,7 @@ impl Session {
             (b"info", []) => Reply::bulk(self.line()),
             // Lists this connection alone.
             (b"list", _) => Reply::bulk(self.line() + "\n"),
-            // A connection closes for room here, whatever it asked for, and no key is touched.
+            // Here, these change nothing: a connection may still be closed to make room, and keys have no time of use.
             (b"no-touch" | b"no-evict", [mode]) if is_on(mode).is_some() => Reply::OK,
             (b"reply", [mode]) if is_on(mode) == Some(true) => Reply::OK,
             (b"tracking", [mode]) if is_on(mode) == Some(false) => Reply::OK,

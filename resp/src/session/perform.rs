@@ -36,7 +36,7 @@ impl Peer {
         self.transact(turns, &work::keys_of(work.keys())?, work).await
     }
 
-    /// Does `act` on a copy of `keys`, again if they have changed, and makes its changes.
+    /// Does `act` on a copy of `keys`, and makes its changes. If the keys have changed meanwhile, does it again.
     pub(super) async fn transact(
         &self,
         turns: OwnTurns<'_>,
@@ -51,7 +51,7 @@ impl Peer {
         transacted.transpose().map(Done::Transacted)
     }
 
-    /// Room for the scripts of a request, until it is answered. Small ones take none.
+    /// Room for the scripts of a request, until it is answered. Small scripts take none.
     pub(super) fn room_for_scripts<'a>(
         &self,
         connection: &Connection,
@@ -72,7 +72,7 @@ impl Peer {
 
 /// What a request does with the keys that it names.
 pub(super) trait Act: Send {
-    /// Does it on a copy of the keys.
+    /// Does this on a copy of the keys.
     fn act(
         &mut self,
         keys: &mut Transaction,
@@ -133,9 +133,9 @@ pub(super) struct OwnTurns<'a> {
     peer: &'a Peer,
     caller: &'a Caller,
     connection: &'a Arc<Connection>,
-    /// The requests that were counted for what the scripts have cost.
+    /// How many further requests were counted so far for what the scripts cost.
     charged: usize,
-    /// What the scripts keep while they wait for a turn.
+    /// The memory that the scripts keep while they wait for a turn.
     memory: Option<Portion>,
 }
 

@@ -7,7 +7,7 @@ use super::words::{Place, Unit, Words, syntax};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
-/// What must be true of the time that the lock has, or has not, before it is changed.
+/// The condition for the change: what time the lock must have had, or that it had none.
 #[derive(Clone, Copy, Debug, Default)]
 struct When {
     none: bool,
@@ -69,7 +69,7 @@ impl When {
         Ok(when)
     }
 
-    /// Whether it is true of a key that is held, if its new time is `ms`.
+    /// Whether a held key whose new time is `ms` meets the condition.
     fn holds(self, transaction: &mut Transaction, key: &Key, ms: i64) -> Result<bool, Refused> {
         let is_endless = transaction.is_endless(key);
         if self.none && !is_endless || self.any && is_endless {

@@ -101,8 +101,8 @@ fn time_left(words: &Words, unit: Unit) -> Result<Verb, Refused> {
     }))
 }
 
-/// The time until the lock ends, or `None` if the key is free. -1: this request has not given it a time yet. If the time is unknown, it is
-/// short, so that the client looks again soon.
+/// The time until the lock ends; `None` if the key is free; -1 if this request has not given the lock a time yet. For an unknown time,
+/// returns a short one, so that the client looks again soon.
 pub(super) fn time_left_ms(transaction: &mut Transaction, key: &Key) -> Result<Option<i64>, Refused> {
     let known = transaction.time_left_ms(key)?;
     if transaction.is_endless(key) {

@@ -48,7 +48,7 @@ pub(super) fn unknown(name: &[u8]) -> Refused {
     Refused::new(Kind::Unknown, format!("ERR unknown command '{quoted}'"))
 }
 
-/// The name of a command that is refused, as metrics have it, and the reason.
+/// The name of a refused command, as in the metrics, and the reason.
 pub(super) fn reason(name: &[u8]) -> Option<(&'static str, &'static str)> {
     REASONS.iter().find_map(|(why, names)| {
         let named = names.split_whitespace().find(|known| known.as_bytes().eq_ignore_ascii_case(name));

@@ -24,7 +24,7 @@ enum When {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Time {
     Is(Ttl),
-    /// As before.
+    /// The time that it had before.
     Kept,
     /// None: a later command of the request must give it one.
     None,
@@ -162,7 +162,7 @@ fn replace(transaction: &mut Transaction, key: &Key, value: &Value, time: Time) 
     Ok(())
 }
 
-/// A time that is left, as the time-to-live of a new lease.
+/// The time that is left of a lease, as the time-to-live of a new one.
 fn rest(ms: u64) -> Ttl {
     let ms = u32::try_from(ms).unwrap_or(MAX_TTL_MS).clamp(MIN_TTL_MS, MAX_TTL_MS);
     Ttl::from_ms(ms).expect("it is between the shortest and the longest")

@@ -162,7 +162,7 @@ fn commands_of_one_request_see_what_those_before_them_left() {
         ("SET free w NX PX 1000; DEL free; EXISTS free", "+OK; :1; :0", ""),
         ("PEXPIRE own 900; PTTL own; DEL own; PTTL own", ":1; :900; :1; :-2", "end own 7"),
         ("SET own w XX PX 1000; SET own w IFEQ w PX 900", "+OK; +OK", "end own 7; acquire own w 900"),
-        // What the transaction leaves has a time.
+        // The lock that the transaction leaves has a time.
         ("SETNX free w; PTTL free; TTL free; PEXPIRE free 900 NX", ":1; :-1; :-1; :1", "acquire free w 900"),
         ("SETNX own w; SETNX taken w", ":0; :0", ""),
         ("SET free w NX; PEXPIRE free 900 GT; PEXPIRE free 900 XX", "+OK; :0; :0", ""),

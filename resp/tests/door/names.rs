@@ -1,4 +1,4 @@
-//! One name is one lock, by whichever protocol, and in one database alone.
+//! One name is one lock, whichever protocol names it. In each database it is another lock.
 
 use ringfence_service::{Acquired, Failure};
 use ringfence_wire::{KeyView, LeaseId};
@@ -21,7 +21,7 @@ impl Node {
     }
 }
 
-/// `50%off` once was the key `50%25off` here, and HTTP granted `50%off`, too.
+/// `50%off` was once the key `50%25off` here, so HTTP granted `50%off`, too.
 #[tokio::test]
 async fn a_name_that_is_a_key_over_http_is_that_key() {
     let node = Node::start().await;
@@ -35,7 +35,7 @@ async fn a_name_that_is_a_key_over_http_is_that_key() {
     }
 }
 
-/// `k` in database 1 once was the key of `db1/k` in database 0, and a hash was that of another key than SET made.
+/// `k` in database 1 was once the same key as `db1/k` in database 0, and a hash was of another key than SET's.
 #[tokio::test]
 async fn databases_have_locks_of_their_own_and_their_hashes_and_scripts_are_of_the_same_keys() {
     let node = Node::start().await;
@@ -69,7 +69,7 @@ async fn databases_have_locks_of_their_own_and_their_hashes_and_scripts_are_of_t
         shown("@db1/"),
         ["@db1/%2F", "@db1/50%25off", "@db1/@db1", "@db1/a%0Ab", "@db1/db1/k", "@db1/k"]
     );
-    // What stands for a database is a mistake as a name, also for those who check tokens.
+    // As a name, a key that stands for a database is a mistake, also for programs that check tokens.
     client.call("SELECT 0").await;
     for line in
         ["SET @db1/k v NX PX 60000", "GET @db0/a%0Ab", "HGET ringfence:{@db1/k} token", "WATCH @db1/k"]
@@ -78,7 +78,7 @@ async fn databases_have_locks_of_their_own_and_their_hashes_and_scripts_are_of_t
     }
 }
 
-/// An older program in the same cluster takes such names for other keys.
+/// For an older program in the same cluster, such names are other keys.
 #[tokio::test]
 async fn names_that_were_other_keys_wait_for_new_rules() {
     let node = Node::start_under(ringfence_lease::NAMES - 1).await;

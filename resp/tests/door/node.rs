@@ -38,7 +38,7 @@ impl Node {
         Self::start_with(None).await
     }
 
-    /// A cluster of one node, whose program supports no newer rules of the table.
+    /// A cluster of one node, whose program supports no rules of the table after `newest`.
     pub(crate) async fn start_under(newest: u8) -> Self {
         Self::start_of(None, RulesRange { newest, ..SUPPORTED }).await
     }

@@ -46,7 +46,7 @@ async fn scripts_acquire_extend_and_release() {
     assert_eq!(client.call("EXISTS a b c signal").await, ":1");
 }
 
-/// They run in turns, and others go on between these.
+/// Long scripts run in turns, and others go on between the turns.
 #[tokio::test]
 async fn of_long_scripts_that_want_a_free_key_one_gets_it() {
     let node = Node::start().await;
@@ -68,7 +68,7 @@ async fn of_long_scripts_that_want_a_free_key_one_gets_it() {
     assert_eq!(clients[0].call("GET a").await, winner.to_string());
 }
 
-/// A text that cannot be compiled is never remembered, and was once counted by its bytes alone.
+/// A text that cannot be compiled is never remembered. Once, only its bytes were counted.
 #[tokio::test]
 async fn compiling_counts_by_the_length_of_the_text() {
     let rules =
@@ -236,7 +236,7 @@ async fn an_error_of_any_length_is_a_reply() {
     }
 }
 
-/// A library's release once was refused only when the holder sent it, and the lock stayed for its time.
+/// A library's release was once refused only when the holder sent it. So the lock stayed until its time was over.
 #[tokio::test]
 async fn a_script_that_calls_what_is_refused_is_refused_when_it_is_loaded() {
     let node = Node::start().await;
@@ -257,7 +257,7 @@ async fn a_script_that_calls_what_is_refused_is_refused_when_it_is_loaded() {
         let reply = eval(&mut client, &script, 1, &["free", "v"]).await;
         assert!(reply.contains(named), "{reply}");
     }
-    // What is made at run time, or is no command, is not known yet.
+    // A name that is made at run time is not known yet, nor is one that no command has.
     for script in [
         "return redis.call('ge' .. 't', KEYS[1])",
         "local f = redis.call return f('get', KEYS[1])",
@@ -290,7 +290,7 @@ async fn a_refusal_of_a_run_names_the_command_the_line_and_the_script() {
     assert!(other.contains("b is not one of them (GET, user_script:1, script "), "{other}");
 }
 
-/// Libraries acquire so: SETNX first, then a time.
+/// This is how libraries acquire: SETNX first, then a time.
 #[tokio::test]
 async fn a_lock_needs_a_time_when_its_transaction_ends_and_not_before() {
     let node = Node::start().await;
@@ -310,7 +310,7 @@ async fn a_lock_needs_a_time_when_its_transaction_ends_and_not_before() {
     }
     let left: i64 = client.call("PTTL b").await[1..].parse().unwrap();
     assert!((1..=60_000).contains(&left), "{left}");
-    // A branch that is not taken is none.
+    // A branch that is not taken does not count.
     let renew = "if ARGV[2] ~= '-1' then return redis.call('expire', KEYS[1], ARGV[2]) else return redis.call('persist', KEYS[1]) end";
     assert_eq!(eval(&mut client, renew, 1, &["b", "v", "60"]).await, ":1");
     assert!(
@@ -318,7 +318,7 @@ async fn a_lock_needs_a_time_when_its_transaction_ends_and_not_before() {
             .await
             .starts_with("-ERR ringfence: a lock needs a time")
     );
-    // Without a time, nothing of it is done.
+    // Without a time, nothing of the transaction is done.
     client.call("MULTI").await;
     client.call("DEL a").await;
     client.call("SETNX d v").await;

@@ -88,7 +88,7 @@ async fn entries(node: &Node, calls: impl Future<Output = ()>) -> u64 {
     last() - before
 }
 
-/// Fencing once cost an entry more for each lock.
+/// Fencing once cost one more entry for each lock.
 #[tokio::test]
 async fn a_token_costs_no_entry_where_the_client_knows_of_the_lock() {
     let node = Node::start().await;
@@ -101,7 +101,7 @@ async fn a_token_costs_no_entry_where_the_client_knows_of_the_lock() {
             assert_eq!(other.call("RINGFENCE.TOKEN a v").await, token);
         }
     });
-    // Time is logged now and then.
+    // Some entries only carry the time.
     assert!(asked.await < 100);
     let in_one_packet = entries(&node, async {
         for lock in 0..100 {

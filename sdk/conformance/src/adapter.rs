@@ -71,13 +71,13 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// Whether it says that the thread of its request was interrupted.
+    /// Whether this says that the thread of the request was interrupted.
     pub fn is_interrupt(&self) -> bool {
         self.kind == "Interrupted" || self.whole["interrupted"] == true
     }
 }
 
-/// Whether it says that its thread was interrupted, by its error or beside its result.
+/// Whether the answer says, by its error or beside its result, that the thread was interrupted.
 pub fn interrupted(answer: &Answer) -> bool {
     match answer {
         Ok(ok) => ok["interrupted"] == true,

@@ -9,7 +9,7 @@ from pathlib import Path
 def authority(folder: Path, name: str) -> Path:
     """A new authority. Its key stands beside it."""
     certificate = folder / f"{name}.pem"
-    # Python 3.13 wants that said.
+    # Python 3.13 requires this.
     usage = ("-addext", "keyUsage=critical,keyCertSign,cRLSign")
     _request("-subj", f"/CN={name}", *usage, "-keyout", folder / f"{name}.key", "-out", certificate)
     return certificate

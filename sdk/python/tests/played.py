@@ -67,7 +67,7 @@ class Asked:
         self.answer(200, {"results": results})
 
     def drop(self) -> None:
-        # The client may have closed it.
+        # The client may already have closed the connection.
         with suppress(OSError):
             self.connection.shutdown(socket.SHUT_RDWR)
 

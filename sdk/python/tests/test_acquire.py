@@ -90,7 +90,7 @@ def test_a_reset_is_unknown_until_a_refusal_resolves_it_and_the_lease_is_deleted
         "expires_in_ms": 1_500,
     }
     node.close()
-    # More than one, if this machine is so busy that the client asks again.
+    # There is more than one PUT if the machine is so busy that the client asks again.
     while (asked := other.receive()).method == "PUT":
         asked.problem(409, "held", {"holders": [holder], "waiters": 2})
     # The PUT that was reset may still arrive, and find the key free.

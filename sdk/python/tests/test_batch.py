@@ -50,7 +50,7 @@ async def acquire(client: aio.Client, count: int) -> list[aio.Lease]:
 def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # A client that waits for long looks at the key.
+    # Without this, a client that waits long would look at the key.
     monkeypatch.setattr("ringfence._engine._TELLS_AFTER", SOON)
 
     async def main() -> None:
@@ -58,7 +58,7 @@ def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
             leases = await acquire(client, 3_000)
             await asyncio.gather(*(lease.release() for lease in leases))
 
-    # Without the loop's debug mode, which takes longer for so many than a call may.
+    # Not in the loop's debug mode: for so many calls, that takes longer than a call may.
     call = background(lambda: asyncio.run(main()))
     for kind in ("acquire", "release"):
         seen = 0
@@ -185,7 +185,7 @@ def test_a_batch_is_given_up_only_once_all_its_calls_are(background: Background,
 
 
 def test_a_call_that_is_given_up_leaves_those_of_all_batches_alone() -> None:
-    """Once, the batches that began together counted as one, and one call ended up to 999 others."""
+    """Once, batches that began together counted as one: giving up one call ended up to 999 others."""
 
     async def main() -> None:
         go_on, sent = asyncio.Event(), list[int]()
@@ -219,7 +219,7 @@ def test_a_call_that_is_given_up_leaves_those_of_all_batches_alone() -> None:
 
 
 def test_calls_that_stand_behind_a_certificate_that_is_not_trusted_are_told_so() -> None:
-    """Once, those that had not been sent were told that nobody was there, and asked for 5 s more."""
+    """Once, calls that had not been sent got the error that no node was there, and went on trying for 5 s."""
 
     async def main() -> None:
         go_on = asyncio.Event()
@@ -312,7 +312,7 @@ def test_a_connection_that_comes_during_a_brief_call_is_not_given_away_unused(
             acquires.append(asyncio.create_task(client.lock("a", ttl=ttl).acquire()))
             for _ in range(2):
                 keep_waiting(await asyncio.to_thread(receive, node, ttl, is_brief=True))
-        # Both have asked for the connection by now.
+        # Both acquires have asked for the connection by now.
         brief = await asyncio.to_thread(receive, node, 50, is_brief=True)
         first.grant()
         await acquires[0]
@@ -340,7 +340,7 @@ def place(lease_id: str) -> dict[str, Any]:
 
 
 def receive(node: Played, ttl: int, *, is_brief: bool) -> Asked:
-    """The next acquire with this ttl. The brief ones of others are answered, and no other may be long."""
+    """The next acquire with this ttl. Brief waits of other acquires are answered; a long wait of another one is an error."""
     while True:
         asked = node.receive()
         acquires = [one["acquire"] for one in asked.body.get("operations", [])] or [asked.body]

@@ -177,7 +177,7 @@ del leases, client
 
 
 def test_a_process_waits_for_all_its_clients_at_once_when_it_ends(cluster: Cluster) -> None:
-    """Once, each client whose cluster hung took two seconds, one after the other."""
+    """Once, clients whose clusters hung took two seconds each, one after the other."""
     process = start(
         cluster,
         """

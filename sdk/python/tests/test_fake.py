@@ -263,7 +263,7 @@ def test_what_is_no_request_is_refused_as_a_node_does(fake: FakeCluster) -> None
 
 
 def test_a_request_that_the_fake_fails_at_has_its_connection_closed(fake: FakeCluster) -> None:
-    """Once, who had sent it waited for ever."""
+    """Once, the sender waited for ever."""
     with socket.create_connection(
         ("127.0.0.1", int(fake.url.rpartition(":")[2])), timeout=SOON
     ) as connection:

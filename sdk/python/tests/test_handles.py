@@ -323,7 +323,7 @@ def test_close_says_what_it_left(background: Background, node: Played) -> None:
 
 
 def test_close_says_what_it_left_if_it_has_no_answer(background: Background, node: Played) -> None:
-    """Once, it said that nothing was left, though its thread did not run."""
+    """Once, `close` said that nothing was left, although the client's thread did not run."""
     client = ringfence.Client(node.url)
     lease = granted(background, client, node, ttl=600)
     go_on = threading.Event()
@@ -357,7 +357,7 @@ def test_who_closes_a_client_once_more_waits_for_the_first(background: Backgroun
 
 
 def test_what_is_left_while_a_client_closes_is_never_nothing(background: Background, node: Played) -> None:
-    """Once, there were turns of the loop in which it was: what was ended no longer counted, and not yet as left."""
+    """Once, it was nothing for a few turns of the loop: ended releases no longer counted, and did not count as left yet."""
 
     async def work(client: aio.Client) -> set[int]:
         leases = [await client.lock("a").acquire(), await client.lock("b", hold_at_least=60).acquire()]

@@ -120,7 +120,7 @@ def test_a_hook_that_fails_or_blocks_stops_nothing(
 def test_hooks_keep_their_thread_and_are_told_though_none_could_begin_at_the_last_event(
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, what came last stayed for ever, and each burst of events had a thread, and connections, of its own."""
+    """Once, the last events were never told, and each burst of events had its own thread and connections."""
     begin, refused = _threads.begin, 3
     told = queue.SimpleQueue[threading.Thread]()
 

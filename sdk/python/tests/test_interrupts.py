@@ -1,4 +1,4 @@
-"""Ctrl-C, wherever it meets the main thread: whoever it interrupts learns of it, and nobody keeps the key."""
+"""Ctrl-C at any step of the main thread: the interrupted code learns of it, and the key does not stay held."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from ringfence.testing import FakeCluster
 
 OPCODES = {code for name, code in dis.opmap.items() if name.startswith("CALL")}
 RETURNS = {code for name, code in dis.opmap.items() if name.startswith("RETURN")}
-# An interrupt that comes with the first step of these is one that comes before: nothing can be done there.
+# An interrupt at the first step of these is as one that comes before the call: nothing can be done about it.
 MUST_BEGIN = {"Lock.__exit__", "Lease.__enter__", "Lease.__exit__", "Lease.release", "Client.close"}
 
 
 def qualified(frame: FrameType) -> str:
-    """The name of its method."""
+    """The name of the method that a frame runs."""
     kind = type(frame.f_locals["self"]).__name__ + "." if "self" in frame.f_locals else ""
     return kind + frame.f_code.co_name
 
 
 class At:
-    """Interrupts this thread at the n-th step at which Python may: where a function begins, and after a call."""
+    """Interrupts this thread at its n-th step. A step is where Python may interrupt: at the start of a function, and after a call."""
 
     def __init__(self, *steps: int) -> None:
         self.steps, self.count, self.where = list(steps), 0, list[str]()
@@ -51,7 +51,7 @@ class At:
         elif event == "opcode":
             is_after, code = self._after_call.get(frame, False), frame.f_code.co_code[frame.f_lasti]
             self._after_call[frame] = code in OPCODES
-            # To return what a call has returned is no step: Python would interrupt the call, within its `try`.
+            # Returning the result of a call is no step: Python would interrupt inside the call, within its `try`.
             if is_after and not is_ours and code not in RETURNS:
                 self._step(frame)
         elif event == "return":
@@ -104,7 +104,7 @@ def by_hand(client: ringfence.Client) -> None:
 def test_an_interrupt_at_any_step_is_told_and_leaves_the_key_free(
     fake: FakeCluster, work: Callable[[ringfence.Client], None], gap: int | None
 ) -> None:
-    """`gap`: how many steps later it is interrupted once more."""
+    """Interrupts `work` at each step in turn and, after `gap` more steps, a second time."""
     with fake.client() as client:
         work(client)
         step = 0
@@ -115,7 +115,7 @@ def test_an_interrupt_at_any_step_is_told_and_leaves_the_key_free(
                 with interrupts:
                     work(client)
             except KeyboardInterrupt as error:
-                # As a program has it that cleans up before it ends: its traceback has all handles.
+                # Kept, as by a program that cleans up before it ends. The traceback has all handles.
                 kept = error
             if len(interrupts.steps) == len(steps):
                 break

@@ -241,7 +241,7 @@ def test_a_lease_outlives_its_block_for_as_long_as_it_was_to_be_held(
 def test_hold_at_least_is_not_cut_short_since_the_clock_of_the_holder_has_ended_the_lease(
     background: Background, node: Played, clock: JumpingClock
 ) -> None:
-    """Once, it was deleted, though the cluster may keep it: a renewal may have been done whose answer was lost."""
+    """Once, the lease was deleted. But a renewal whose answer was lost may have been done, so the cluster may keep the lease."""
     client = ringfence.Client(node.url, clock=clock)
     lease = granted(background, client, node, ttl=60, hold_at_least=600)
     clock.jump(61)
@@ -256,7 +256,7 @@ def test_hold_at_least_is_not_cut_short_since_the_clock_of_the_holder_has_ended_
 def test_hold_at_least_is_not_cut_short_once_renewals_are_in_doubt(
     background: Background, node: Played, clock: JumpingClock
 ) -> None:
-    """Once, the key was given away when the time that is certain had passed. The one renewal may have been done all the same."""
+    """Once, the key was given away after the certain time. But the one renewal may have been done although it failed."""
     client = ringfence.Client(node.url, clock=clock)
     lease = granted(background, client, node, ttl=3, hold_at_least=60)
     left = background(lease.release)

@@ -113,7 +113,7 @@ def test_a_task_of_celery_that_no_worker_runs_is_not_retried(app: Celery, client
 def test_a_task_of_celery_that_another_calls_does_not_retry_the_other(
     app: Celery, worker: Callable[[], Any], client: ringfence.Client
 ) -> None:
-    """Once, the other one was retried, though it had an answer to `Held`."""
+    """Once, the calling task was retried, although it handles `Held` itself."""
 
     runs: list[str] = []
 
@@ -146,7 +146,7 @@ def test_a_task_of_celery_that_another_calls_does_not_retry_the_other(
 def test_a_task_of_celery_is_retried_whatever_stands_around_once(
     app: Celery, worker: Callable[[], Any], client: ringfence.Client
 ) -> None:
-    """Once, what hid the function from `inspect.unwrap` had the task fail for good."""
+    """Once, a wrapper that hid the function from `inspect.unwrap` made the task fail for good."""
 
     def hides(function: Callable[[], str]) -> Callable[[], str]:
         def hidden() -> str:

@@ -395,13 +395,13 @@ def test_every_error_crosses_processes() -> None:
     for error in made.values():
         by_json = type(error)(*json.loads(json.dumps(error.args)))
         if isinstance(by_json, errors.Unknown):
-            # What stores the results of tasks so may be read by others.
+            # Others may read a store that keeps the results of tasks like this.
             assert by_json.lease_id is None
             by_json.lease_id = "id"
         for again in (pickle.loads(pickle.dumps(error)), copy.copy(error), copy.deepcopy(error), by_json):
             assert type(again) is type(error)
             assert (str(again), again.args, vars(again)) == (str(error), error.args, vars(error))
     assert str(made["Held"]) == "a is held with token 7"
-    # Logs have these, and the id is a secret.
+    # Logs contain these, and the id is a secret.
     assert (repr(made["Unknown"]), made["Unknown"].args) == ("Unknown('text')", ("text",))
     assert str(made["Lost"]) == "the lease is lost: an operator revoked it"

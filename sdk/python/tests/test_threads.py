@@ -26,7 +26,7 @@ FIRST = "0b6f3a52-5cc5-4b0e-9c1e-2a6f1d3c7e11"
 
 
 def serve(node: Played, deleted: list[str], status: int = 204) -> threading.Event:
-    """Has the node grant, renew and release. What it returns is set by a renewal."""
+    """Makes the node grant, renew and release. Returns an event that a renewal sets."""
     is_renewed = threading.Event()
 
     def main() -> None:
@@ -242,7 +242,7 @@ def test_a_signal_handler_may_release_whatever_lock_of_the_log_it_has_interrupte
 
 
 def test_what_comes_while_the_thread_of_the_log_ends_is_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, a thread that ended stopped the next one, whose line stayed in the queue."""
+    """Once, a thread that was ending kept the next one from beginning, so a log line stayed in the queue."""
     begin, go_on = _thread.start_new_thread, threading.Event()
     ending: queue.SimpleQueue[threading.Thread] = queue.SimpleQueue()
     told: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -295,7 +295,7 @@ def test_the_log_is_called_in_order_by_one_thread_at_a_time_which_ends() -> None
 def test_a_log_is_finished_though_a_thread_is_refused_at_that_moment(
     background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once, nobody called what was there, and the end of the program waited for it."""
+    """Once, nobody called what was in the queue, and the end of the program waited for it."""
     begins, go_on = threading.Event(), threading.Event()
 
     def refuse(*_: Any) -> bool:
@@ -322,7 +322,7 @@ def refuse_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_log_that_is_slow_does_not_hold_up_the_end(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, only the wait for its thread was bounded, and not what was written instead of it."""
+    """Once, the wait for the thread had a bound, but not the time for writing what the thread had left."""
     refuse_threads(monkeypatch)
     line, told = Line("ringfence-test"), list[int]()
 
@@ -340,7 +340,7 @@ def test_a_log_that_is_slow_does_not_hold_up_the_end(
 
 
 def test_an_interrupt_ends_what_a_program_writes_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, it was swallowed, line by line."""
+    """Once, such an interrupt was swallowed, by each line anew."""
     refuse_threads(monkeypatch)
     line, told = Line("ringfence-test"), list[str]()
     for call in (_thread.interrupt_main, partial(told.append, "next")):
@@ -353,7 +353,7 @@ def test_an_interrupt_ends_what_a_program_writes_at_its_end(monkeypatch: pytest.
 
 
 def test_a_thread_that_cannot_begin_for_any_reason_leaves_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once, its turn was taken for ever by an error that was not expected there."""
+    """Once, an unexpected error kept the turn taken for ever."""
     line, told = Line("ringfence-test"), queue.SimpleQueue[str]()
 
     def fail(*_: Any) -> None:

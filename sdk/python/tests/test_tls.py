@@ -95,7 +95,7 @@ def test_a_node_of_another_authority_gets_nothing_and_the_error_says_why(secure:
 
 @pytest.mark.usefixtures("url")
 def test_a_certificate_for_another_host_is_refused(secure: Secure) -> None:
-    """Once, this test asked at an address where nobody was."""
+    """Once, this test called an address at which nobody listened."""
     relay = Relay(secure.cluster.host, 7401)
     elsewhere = relay.url.replace("http://", "https://")
     with ringfence.Client(elsewhere, ca=secure.ca, credential=secure.credential) as client:

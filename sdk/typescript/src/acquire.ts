@@ -54,7 +54,7 @@ const UNUSED = Symbol("unused");
 export async function acquire(cluster: Cluster, request: LockRequest, told: Told, stop?: Stop): Promise<Confirmation> {
   const lookup = cluster.nodes.resolve();
   if (lookup !== undefined) {
-    // It is not part of the wait.
+    // The lookup is not part of the wait.
     await orStop(lookup, stop);
   }
   const begun = performance.now();

@@ -2,7 +2,7 @@
  * The attempts of a call, at one node after another, until an [outcome](./outcome.ts) is definite.
  *
  * **Doubt is sticky.** If one attempt may have been done, the outcome *not done* of a repeat says nothing about it, nor does a denial; only
- * *done* or *refused* resolves it. A call makes no more attempts once it has had no definite outcome for 5 s, its waits for a turn aside; the cluster
+ * *done* or *refused* resolves it. A call makes no more attempts after 5 s without a definite outcome, not counting waits for a turn: the cluster
  * may forget an id 60 s after its end. A release in the background goes on for 30 s, an acquire that stood in the queue until its wait is over.
  */
 import { isBatched } from "./batch.js";
@@ -267,7 +267,7 @@ export class Attempts {
   async call<T>(request: Request, leaseId: string, retryMs: number, read: Read<T>, isHeld = true): Promise<Done<T>> {
     const lookup = this.#nodes.resolve();
     if (lookup !== undefined) {
-      // Its time is not taken from the attempts.
+      // The time of the lookup does not count for the attempts.
       await orStop(lookup, this.#stop);
     }
     const begun = performance.now();

@@ -1,8 +1,8 @@
 /**
  * What is under way, in the order in which it began. Whatever is added can be taken out again, at no cost.
  *
- * A `Set` or a `Map` will not do where calls come and go: it makes itself a new table every few changes, each table names its successor, and so the
- * first that has become old keeps all later ones, with all that was in them, until the next full collection.
+ * A `Set` or a `Map` will not do where calls come and go. It makes a new table every few changes, and each table refers to the next one. So the first
+ * table that has become old keeps all later ones, with all that was in them, until the next full garbage collection.
  */
 
 /** Where something is in a bag. */
@@ -21,7 +21,7 @@ export class Link<T> {
     this.before = before;
   }
 
-  /** Takes it out, once: a repeat does nothing. */
+  /** Takes the value out of the bag. A repeat does nothing. */
   remove(): void {
     const bag = this.#bag;
     this.#bag = undefined;
@@ -77,7 +77,7 @@ export class Bag<T> {
     } else {
       after.before = before;
     }
-    // One that is gone keeps nothing else.
+    // A link that was taken out must not keep others in memory.
     link.before = undefined;
     link.after = undefined;
     this.#size -= 1;

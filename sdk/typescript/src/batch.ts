@@ -29,12 +29,12 @@ export interface Batched extends Request {
   readonly operation: object;
 }
 
-/** Whether it may. */
+/** Whether the request may be part of a batch. */
 export function isBatched(request: Request): request is Batched {
   return request.operation !== undefined;
 }
 
-/** One that waits, or is under way. A class, as is `Part`: V8 makes the objects of a literal old from the start if those of the first calls were. */
+/** A call that waits or is under way. A class, like `Part`: if the first objects of a literal got old, V8 makes all later ones old from the start. */
 class Call {
   readonly request: Batched;
   readonly text: string;
@@ -43,7 +43,7 @@ class Call {
   readonly #resolve: (response: Response | undefined) => void;
   readonly #reject: (error: unknown) => void;
   isGone = false;
-  /** No longer listens to what stops it. */
+  /** Stops listening for what stops the call. */
   ignore: (() => void) | undefined;
   /** Tells the request that it is in. */
   left: ((reason: unknown) => void) | undefined;
@@ -80,7 +80,7 @@ class Call {
   }
 }
 
-/** What one operation of a batch was answered with. */
+/** The answer to one operation of a batch. */
 class Part implements Response {
   readonly sent: Moment;
   readonly status: number;

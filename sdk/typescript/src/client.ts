@@ -162,7 +162,7 @@ export class Client implements AsyncDisposable {
         // A candidate may wait for as long as others lead.
         lease = await this.#acquire(keys, lock, () => {});
       } catch (error) {
-        // A lease may be revoked, or end, before it is known here.
+        // The lease may have been revoked, or have ended, before the client knew of it.
         if (![UnavailableError, UnknownError, LostError].some((kind) => error instanceof kind)) {
           throw error;
         }

@@ -31,8 +31,8 @@ const COARSE_MS = process.platform === "linux" ? 0 : 1_000;
 const GOOD_MS = 1;
 
 /**
- * The uptime, which costs as much to read as the rest of a call. So it is read again only once a millisecond has passed, by the monotonic clock or
- * by the wall clock: that counts what the machine sleeps, too.
+ * The uptime. To read it costs as much as the rest of a call, so it is read again only after a millisecond, by the monotonic clock or by the wall
+ * clock, which also counts the time that the machine sleeps.
  */
 export function sparingly(read: () => number, monotonic: () => number, wall: () => number): () => number {
   let [readAt, wallAt] = [Number.NEGATIVE_INFINITY, 0];
@@ -51,7 +51,7 @@ function readUptime(): number {
   try {
     return uptime() * 1_000;
   } catch {
-    // A sandbox hides it.
+    // A sandbox hides the uptime.
     return 0;
   }
 }

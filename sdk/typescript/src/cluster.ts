@@ -88,8 +88,8 @@ export class Cluster {
   }
 
   /**
-   * Waits for `work`, which gives back what is held, and until nothing is left in the background, or until `end`. Returns the leases that are not
-   * given back, as far as is known.
+   * Waits for `work`, which gives back what is held, and for all work in the background, but not longer than until `end`. Returns the leases that
+   * were not given back, as far as is known.
    */
   async settled(work: () => Promise<unknown>, end: Promise<void>): Promise<Named[]> {
     let isOver = false;

@@ -49,7 +49,7 @@ export class Places {
     socket.destroy();
   }
 
-  /** A place, within this time, unless who asks is gone before. */
+  /** Waits for a place, for at most this time, and not after the request is `gone`. */
   async take(withinMs: number, gone: Stop): Promise<Turn> {
     const turn = this.#turns.ask();
     if (turn.isReady) {
@@ -96,17 +96,17 @@ export class NoPlace extends Error {
   }
 }
 
-/** What a request wants of its connection, if that is a new one. */
+/** What a request wants of a new connection. */
 export interface Wanted {
   /** How long it waits for a place. */
   readonly withinMs: number;
   /** Stops once nobody waits for its response any more. */
   readonly gone: Stop;
-  /** It has a place, and is being connected. */
+  /** Called when the connection has a place, and connecting begins. */
   readonly begin: () => void;
 }
 
-/** The agent passes on what the request was given. */
+/** The agent passes on the options of the request, `wanted` among them. */
 export type ConnectionArgs = ClientRequestArgs & { readonly wanted: Wanted };
 
 /** Connections to one node. A request gets one only once it is established, and the node's certificate verified. */

@@ -9,7 +9,7 @@ import type { Confirmation, Lifetime, State } from "./lifetime.js";
 import type { Grant } from "./wire.js";
 
 export class Held {
-  /** Where the keeper has it, while it does. */
+  /** Its place with the keeper, as long as it has one. */
   kept: Link<Kept> | undefined;
   readonly lifetime: Lifetime;
   /** Resolves once it is lost. It never rejects. */

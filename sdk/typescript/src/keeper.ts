@@ -6,8 +6,8 @@
  *                                                                   '- ambiguous --' at once at the next node, then with pauses
  *
  * Leases that were acquired at different times are soon renewed together, because each call includes all leases that are at least half as old.
- * An attempt waits for the answer for at most a quarter of the shortest time-to-live in it, so that another node is asked in time; before that, as
- * long for a connection if there is none, and with TLS once more for the handshake. Calls run in parallel: one that hangs delays no other lease.
+ * An attempt waits for the answer for at most a quarter of the shortest time-to-live in it, so that another node is asked in time. Before that, it
+ * may wait as long for a new connection, and with TLS as long again for the handshake. Calls run in parallel: one that hangs delays no other lease.
  *
  * Safety does not depend on it: without it, leases become `unsure` and then `lost` by their clocks alone. It runs on the holder's event loop, so
  * a holder that hangs loses its leases. It keeps the process alive while it has a lease to renew, but for those that are not to.
@@ -28,7 +28,7 @@ const MAX_BATCH = 1_000;
 /** The longest sleep: timers stand still while the machine sleeps. */
 const MAX_SLEEP_MS = 1_000;
 
-/** A lease that is looked after. */
+/** A lease that the keeper looks after. */
 export interface Kept {
   readonly held: Held;
   /** Whether it keeps the process alive. */
@@ -43,9 +43,9 @@ export class Keeper {
   readonly #cluster: Cluster;
   readonly #warn: Warn;
   readonly #kept = new Bag<Kept>();
-  /** How many keep the process alive. */
+  /** How many leases keep the process alive. */
   #awake = 0;
-  /** Why leases were not renewed the last time, if they were not. */
+  /** Why leases were not renewed the last time; `undefined` if they were. */
   #refusal: string | undefined;
   #timer: NodeJS.Timeout | undefined;
   #looksAt = Number.POSITIVE_INFINITY;
@@ -73,7 +73,7 @@ export class Keeper {
     held.kept = undefined;
   }
 
-  /** Leaves this lease to another handle of it. Those who wait for its loss are told at its end by the clock. */
+  /** Leaves this lease to another handle of it. Code that waits for its loss learns of it when the lease ends by the clock. */
   leave(leaseId: string): void {
     for (const { held } of this.#kept.values()) {
       if (held.leaseId === leaseId) {
@@ -82,7 +82,7 @@ export class Keeper {
     }
   }
 
-  /** Leaves this lease to its id, until its end by the clock. */
+  /** Renews this lease no more, as somebody has its id. It stays here until it ends by the clock. */
   detach(held: Held): void {
     held.lifetime.stopRenewing();
     this.unref(held);

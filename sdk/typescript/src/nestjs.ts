@@ -15,7 +15,7 @@
  * ```
  *
  * When the application ends, calls that run are told by their signal, and keep their leases until they have ended, for at most 5 s. Then the client
- * is closed: another may have the key of one that still works, and only the token protects what that writes. Nest tells of a signal, such as
+ * is closed. A call may still work while somebody else gets its key: then only the token protects what it writes. Nest tells of a signal, such as
  * SIGTERM, only after `app.enableShutdownHooks()`.
  */
 import { AsyncLocalStorage } from "node:async_hooks";

@@ -117,7 +117,7 @@ export class Nodes {
     return this.#nodes.some((other) => other !== node && other.isUsable);
   }
 
-  /** Waits until a node can be connected to without a lookup. If none can, the next attempt fails, and says why. `undefined` if one can now. */
+  /** Waits until a node needs no lookup before a connection; `undefined` if one needs none now. If lookups fail, the next attempt says why. */
   resolve(): Promise<void> | undefined {
     return this.best.server.target.isResolved ? undefined : this.#resolve();
   }
@@ -247,7 +247,7 @@ export class Nodes {
 
   #add(url: URL, isConfigured: boolean): Node {
     const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), isConfigured);
-    // A call whose own time is over does not say so.
+    // A call whose own time is over does not report a silent node, so the pulse does.
     node.server.pulse.onSilent = (since) => {
       if (node.isHealthy) {
         this.failed(node, since);

@@ -7,8 +7,8 @@
  *     sent -- 300 ms without a response --> probe -- answered --> 1 s --> probe -- ...
  *                                             '-- not within 1.5 s --> the requests are broken, and repeated elsewhere
  *
- * Requests that are given up sooner, because their callers have no more time, count as one that has waited since the first of them, until the server
- * answers anything.
+ * Callers without more time give requests up sooner. Until the server answers anything, these requests together count as one that has waited since
+ * the first of them.
  *
  * Only the answer to a probe says that all threads of the server run: a response to another request says nothing of the thread that
  * has this one. All requests that wait for a server share its probes.
@@ -36,7 +36,7 @@ interface Waits {
 export class Pulse {
   readonly #probe: () => Promise<unknown>;
   readonly #waits = new Bag<Waits>();
-  /** When the first began of those that were given up since another has ended otherwise. */
+  /** When the first of the given-up requests began. Reset when a request ends otherwise. */
   #givenUp = Number.POSITIVE_INFINITY;
   /** When a probe was answered last. */
   #lived = Number.NEGATIVE_INFINITY;
@@ -47,7 +47,7 @@ export class Pulse {
   #timer: NodeJS.Timeout | undefined;
   #timerDue = Number.POSITIVE_INFINITY;
 
-  /** Is told that the server was found silent, and since when, if no request waits any more that could be told. */
+  /** Called with the time since which the server is silent, if this is found when no request that could be told waits any more. */
   onSilent: (since: number) => void = () => {};
 
   /** `probe` rejects within a bound if the server does not answer that it works. */
@@ -55,7 +55,7 @@ export class Pulse {
     this.#probe = probe;
   }
 
-  /** Calls `silent` each time the server is found silent, until the returned function is told whether the request was given up. */
+  /** Calls `silent` each time the server is found silent. To end this, call the returned function, and say whether the request was given up. */
   watch(silent: () => void): (isGivenUp: boolean) => void {
     const waits = { begun: performance.now(), silent };
     const link = this.#waits.add(waits);
@@ -73,7 +73,7 @@ export class Pulse {
     };
   }
 
-  /** It asks no more. */
+  /** Ends the probes. */
   end(): void {
     this.#stopTimer();
     this.#asked = Number.POSITIVE_INFINITY;
@@ -149,7 +149,7 @@ export class Pulse {
     this.#look();
   }
 
-  /** Tells the requests that have waited since then. Returns whether there are any. */
+  /** Tells all requests that have waited since `asked`. Returns whether there are any. */
   #silence(asked: number): boolean {
     const waited = this.#waits.values().filter(({ begun }) => begun <= asked);
     for (const { silent } of waited) {

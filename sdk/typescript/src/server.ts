@@ -27,7 +27,7 @@ import { limit } from "./timers.js";
 const ANSWERS_WITHIN_MS = 1_500;
 /** A node of which a thread has not run for so long does not live: that thread may have the request that waits. */
 const THREADS_RUN = { "ringfence-within-ms": "1000" };
-/** What a connection is told that nobody waits for any more. Node takes a falsy error, as a user may give, for none. */
+/** The error for a connection that nobody waits for any more. Not the user's reason: Node takes a falsy error for none. */
 const GONE = new Error("nobody waits for it any more");
 /** The longest body that is read: the results of 1,000 renewals take 8 MiB at most. */
 const MAX_BODY = 16 * 2 ** 20;
@@ -168,7 +168,7 @@ export class Server {
       let sent: Moment | undefined;
       const agent = this.#connections(request);
       const gone = new Stop();
-      // A connection that is never made has a limit of its own.
+      // Connecting has a time limit of its own.
       const connectMs = Math.min(timeMs, CONNECT_MS) * (this.#encryption === undefined ? 1 : 2);
       let clear = () => {};
       const begin = () => {

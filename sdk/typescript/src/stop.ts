@@ -26,14 +26,14 @@ export class Stop {
     }
     this.#isStopped = true;
     this.#reason = reason;
-    // One may end another.
+    // A listener may remove another one.
     for (let next = this.#listeners?.first; next !== undefined; next = this.#listeners?.first) {
       next.remove();
       next.value(reason);
     }
   }
 
-  /** How many listen. */
+  /** The number of listeners. */
   get listening(): number {
     return this.#listeners?.size ?? 0;
   }

@@ -147,7 +147,7 @@ describe("holding", { concurrency: 4 }, () => {
     await using it = client(played);
     const lease = await it.acquire("a", { ttl: 3_000 });
     const others = [await it.adopt(lease.leaseId), await it.adopt(lease.leaseId)];
-    // Nobody looks at them any more.
+    // The client no longer looks after these handles.
     const signals = [lease.signal, others[0]?.signal as AbortSignal];
     const renewal = await until("it is renewed", () => played.received.find(isRenewal));
     assert.deepEqual(renewal.body.lease_ids, [lease.leaseId]);

@@ -14,7 +14,7 @@ import { failure, pause, SOON_MS, until } from "./support/until.js";
 
 const GET = { method: "GET", path: "/v1/keys/a" } as const;
 
-/** A client of two servers, of which the first has a request on each of its 64 connections. */
+/** A client of two servers. To the first one, it has a request on each of its 64 connections. */
 async function full() {
   let isHung = true;
   const held: Received[] = [];
@@ -90,7 +90,7 @@ describe("limits", { concurrency: 4 }, () => {
     const turns = await Promise.all(Array.from({ length: 64 }, () => places.take(SOON_MS, new Stop())));
     await failure(server.send(GET, 500), Unasked);
     await failure(server.send(GET, SOON_MS), Unasked);
-    // Connecting has its own time once there is a place.
+    // Once there is a place, connecting has a time of its own.
     const late = server.send(GET, SOON_MS);
     const connect = server.target.connect.bind(server.target);
     server.target.connect = async (ms) => {
@@ -134,7 +134,7 @@ describe("limits", { concurrency: 4 }, () => {
     const stop = new Stop();
     const given = other.send(GET, SOON_MS, stop).catch((reason) => reason);
     assert.ok(places.needRoom);
-    // Whatever the user gave as the reason.
+    // This is so whatever the user gives as the reason.
     stop.stop(null);
     assert.equal(await given, null);
     assert.ok(!places.needRoom);

@@ -48,7 +48,7 @@ async fn only_who_may_read_a_key_learns_who_holds_it() {
     assert_eq!(refused, Failure::Held { holders: None, by_waiters: false, waiters: 0 });
 }
 
-/// Who revokes a lease on one key ends it on all.
+/// Revoking a lease on one key ends it on all its keys.
 #[tokio::test]
 async fn a_key_shows_which_other_keys_its_lease_has_of_those_that_the_caller_may_read() {
     let node = node().await;
@@ -80,7 +80,7 @@ async fn a_key_shows_which_other_keys_its_lease_has_of_those_that_the_caller_may
     assert_eq!((view.holders[0].other_keys.len(), view.holders[0].more_keys), (8, 2));
 }
 
-/// A search that finds nothing has a short answer, and takes as long as one that finds much.
+/// A search that finds nothing has a short answer, but takes as long as one that finds much.
 #[tokio::test]
 async fn what_a_search_passes_over_counts_against_the_limits() {
     let node = node().await;
@@ -106,7 +106,7 @@ async fn what_a_search_passes_over_counts_against_the_limits() {
         node.service.keys(&searcher, prefix, sieve, None, 100, Consistency::Local).await
     };
     assert_eq!(search().await.unwrap().keys, []);
-    // On a busy machine, what was used up may be there again.
+    // On a busy machine, the used part of the limit may be free again.
     for _ in 0..100 {
         if let Err(failure) = search().await {
             assert!(matches!(failure, Failure::RateLimited(_)), "{failure:?}");
@@ -154,7 +154,7 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     assert_eq!(ended.in_time().unwrap().0, Ok(true));
 }
 
-/// A script waits for turns, and was once proposed under rules that were replaced meanwhile.
+/// A script waits for turns. Once, its commands were proposed although the access rules had been replaced meanwhile.
 #[tokio::test]
 async fn what_rules_forbid_while_its_steps_run_is_not_done() {
     let node = node().await;

@@ -255,7 +255,7 @@ async fn the_time_of_a_lock_that_is_due_is_told() {
     }
 }
 
-/// Fencing once cost an entry more for each lock. Nobody takes back what its client knows.
+/// Fencing once cost one more entry for each lock. Nobody takes back a lease that its client knows of.
 #[tokio::test]
 async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() {
     let node = Node::start().await;

@@ -48,13 +48,13 @@ pub(super) async fn tell(client: &Client, keys: &[String], options: &AcquireOpti
         return;
     }
     sleep(SILENT).await;
-    // One of those who wait is this process.
+    // One of the waiters is this process.
     if let Some(obstacle) = first_obstacle(client, keys, 1, Consistency::Local).await {
         stderr.print(format_args!("waiting for {obstacle}"));
     }
 }
 
-/// Which key was not free, and who has it, if that is why an acquire has failed.
+/// If an acquire failed because a key was not free: which key, and who has it.
 pub(crate) async fn conflict(error: &Error, client: &Client, keys: &[String]) -> Option<String> {
     match error {
         Error::Held { .. } => Some(error.to_string()),
@@ -68,7 +68,7 @@ pub(crate) async fn conflict(error: &Error, client: &Client, keys: &[String]) ->
     }
 }
 
-/// Who is in the way at the first of the keys where anybody is, but for so many of this process's own places.
+/// Who is in the way at the first key where anybody is. Leaves out this many places of the process itself.
 async fn first_obstacle(
     client: &Client,
     keys: &[String],

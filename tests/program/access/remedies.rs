@@ -25,7 +25,7 @@ async fn who_lacks_a_credential_or_a_right_learns_what_mends_that() {
         let wrong = said(Some("rfc_wrong"), words);
         assert!(wrong.contains("the credential in RINGFENCE_CREDENTIAL"), "{wrong}");
     }
-    // The variable is not there for the command of a lock.
+    // A command under a lock does not get the variable.
     let nested = ["lock", "accounts/1", "--", PROGRAM, "get", "accounts/1"];
     let nested = said(Some(billing.reveal()), &nested);
     assert!(nested.contains("`ringfence lock` and `hold` take away"), "{nested}");

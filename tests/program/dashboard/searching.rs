@@ -1,4 +1,4 @@
-//! What an operator looks for among many keys, and what stands beside a key.
+//! How an operator finds a key among many, and what the dashboard shows beside a key.
 
 use ringfence_harness::{key, wait_for};
 use ringfence_wire::{Mode, WantedKey};
@@ -15,7 +15,7 @@ async fn lists(browser: &mut Browser, keys: &[&str]) {
     browser.until(SOON, &format!("JSON.stringify({KEYS}) === '{}'", json!(keys))).await.unwrap();
 }
 
-/// Puts a value into an input of the list, as somebody does who types or chooses.
+/// Puts a value into an input of the list, as if somebody typed or chose it.
 async fn set(browser: &mut Browser, input: &str, value: &str) {
     let script = format!(
         "(() => {{ const input = document.querySelector('#{input}'); input.value = '{value}';
@@ -24,7 +24,7 @@ async fn set(browser: &mut Browser, input: &str, value: &str) {
     browser.evaluate(&script).await.unwrap();
 }
 
-/// Waits for a key until it is aborted.
+/// Waits for a key until the task is aborted.
 fn wait(client: &Client, name: &str) -> JoinHandle<()> {
     let (client, wish) = (client.clone(), wait_for(name, 60_000));
     tokio::spawn(async move {
@@ -69,7 +69,7 @@ async fn keys_are_found_by_a_part_of_their_name_by_holder_and_by_who_waits() {
 
     browser.evaluate("document.querySelector('#contended').click()").await.unwrap();
     lists(&mut browser, &["hot/flash-sale", "hot/other"]).await;
-    // Changes show: a key that gets a waiter, with its holder, and one that loses its own, which is not called ended.
+    // The list shows changes: a key that gets a waiter appears, with its holder. One that loses its waiter is not called ended.
     waiting.push(wait(&client, "cold/a"));
     lists(&mut browser, &["hot/flash-sale", "cold/a", "hot/other"]).await;
     browser.until(SOON, "document.querySelector('.spacer').innerText.includes('billing-7')").await.unwrap();
@@ -82,7 +82,7 @@ async fn keys_are_found_by_a_part_of_their_name_by_holder_and_by_who_waits() {
     .await;
     lists(&mut browser, &["hot/flash-sale", "cold/a"]).await;
     assert_eq!(browser.evaluate("told.some((text) => text.includes('ended'))").await.unwrap(), false);
-    // The URL keeps all that.
+    // The URL keeps the search and the order.
     browser.evaluate("location.reload()").await.unwrap();
     browser.until(SOON, "document.querySelector('#sort')?.value === 'waiters'").await.unwrap();
     lists(&mut browser, &["hot/flash-sale", "cold/a"]).await;

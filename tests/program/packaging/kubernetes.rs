@@ -112,7 +112,7 @@ fn patched(environment: &Value, patch: &Value) -> Value {
     Value::Array(all)
 }
 
-/// As kustomize adds it to an overlay.
+/// This test adds the component as kustomize adds it to an overlay.
 #[test]
 fn the_pods_with_the_component_listen_for_redis_lock_libraries() {
     let mut set = yaml::read("kubernetes/base/statefulset.yaml");

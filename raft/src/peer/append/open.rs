@@ -18,7 +18,7 @@ pub(super) struct Open {
     pub(super) owed: usize,
     /// How many of those belong to a dropped stream.
     pub(super) stale: usize,
-    /// When the answer that comes next was owed, or the stream began: the caller may look at other things meanwhile.
+    /// Since when the next answer is owed, or when the stream began. Kept, as the caller may look at other things meanwhile.
     pub(super) since: Instant,
 }
 

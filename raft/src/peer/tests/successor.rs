@@ -1,4 +1,4 @@
-//! Connections that others replace.
+//! Connections that are replaced by others.
 
 use std::fs;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::*;
 use crate::peer::Tls;
 use crate::peer::call::CallLink;
 
-/// In this time a stale connection has been replaced, and the next one too if it is stale.
+/// After this time, a stale connection has been replaced, and the next one, too, if that is stale.
 const LOOKS: Duration = Duration::from_secs(5);
 
 struct Ends {
@@ -21,9 +21,9 @@ struct Ends {
     /// The files of node 1.
     own: Arc<Peer>,
     directory: Arc<Directory>,
-    /// Of node 1, to be kept.
+    /// Node 1's. Kept, as it must not be dropped.
     _own_transport: Arc<dyn Transport>,
-    /// At which node 2 is called.
+    /// Node 1 calls node 2 here.
     transport: Arc<dyn Transport>,
 }
 
@@ -77,7 +77,7 @@ fn write(dir: &Path, id: u64, authority: &CertifiedIssuer<'static, KeyPair>) {
     fs::write(dir.join(format!("{id}.key")), key.serialize_pem()).unwrap();
 }
 
-/// All calls once waited for the answers that were owed on the old connection: a change of the members may take 10 s.
+/// All calls once waited for the answers that the old connection owed. A change of the members may take 10 s.
 #[tokio::test]
 async fn a_call_that_takes_long_holds_up_no_others_when_its_connection_is_replaced() {
     let ends = Ends::new().await;
@@ -99,7 +99,7 @@ async fn a_call_that_takes_long_holds_up_no_others_when_its_connection_is_replac
     assert_eq!(answer_of_new.unwrap(), Answer::NotDone);
     answer(&mut old, Answer::Unknown).await;
     assert_eq!(long.answer_before(std::future::pending()).await.unwrap(), Answer::Unknown);
-    // What it was given before the other was there is answered, and then it ends.
+    // The old connection answers the calls that it got before the new one was there, and then it ends.
     while let Some((_, body)) = timeout(SOON, old.reader.next()).await.unwrap().unwrap() {
         let (number, _) = get_numbered::<Call>(body).unwrap();
         old.writer.put(ANSWER, |out| put_numbered(out, number, &Answer::Unknown));
@@ -107,7 +107,7 @@ async fn a_call_that_takes_long_holds_up_no_others_when_its_connection_is_replac
     }
 }
 
-/// Nothing is known of a node before the cluster is founded, and that was taken for another certificate.
+/// Nothing is known of a node before the cluster is founded. This once counted as another certificate.
 #[tokio::test]
 async fn a_connection_to_a_node_that_is_not_known_yet_is_not_stale() {
     let ends = Ends::new().await;
@@ -117,7 +117,7 @@ async fn a_connection_to_a_node_that_is_not_known_yet_is_not_stale() {
     assert!(timeout(LOOKS, ends.transport.accept()).await.is_err());
 }
 
-/// Calls once went on to whom this node no longer trusts, for as long as it did not speak.
+/// Calls once still went to a node that this node no longer trusts, as long as that node sent nothing.
 #[tokio::test]
 async fn a_connection_to_what_is_no_longer_trusted_ends_though_nothing_happens_on_it() {
     let ends = Ends::new().await;

@@ -30,7 +30,7 @@ impl Waiting {
         self.queue.receive();
     }
 
-    /// Takes as many as there are and cost at most this together, or the first one: who asked for each.
+    /// Takes all requests that cost at most this together, or else the first one. Returns the asker of each.
     fn take(&mut self, most: usize) -> Vec<u64> {
         let mut sum = 0;
         let mut taken = Vec::new();
@@ -49,7 +49,7 @@ impl Waiting {
     }
 }
 
-/// One who sent 64 MiB once had all others wait for all of it.
+/// All askers once waited for the whole 64 MiB that one had sent.
 #[tokio::test]
 async fn one_who_asks_for_little_waits_for_little() {
     let mut waiting = Waiting::new();
@@ -66,7 +66,7 @@ async fn one_who_asks_for_little_waits_for_little() {
     assert_eq!(waiting.take(100), [9]);
 }
 
-/// A large request of each went first once, as it was paid for afterwards.
+/// A large request of each asker once went first, as its cost was counted only afterwards.
 #[tokio::test]
 async fn a_small_request_does_not_wait_for_a_large_one_of_each() {
     let mut waiting = Waiting::new();
@@ -80,7 +80,7 @@ async fn a_small_request_does_not_wait_for_a_large_one_of_each() {
     }
 }
 
-/// Time passed too slowly once while requests of little size came and went: who came after that was served alone for long.
+/// Time once passed too slowly while small requests came and went: an asker that came after that was served alone for long.
 #[tokio::test]
 async fn whoever_comes_late_is_served_beside_who_was_there() {
     let mut waiting = Waiting::new();
@@ -137,7 +137,7 @@ async fn whoever_has_too_much_is_refused_and_nobody_else() {
     assert_eq!(waiting.refused(), 0);
 }
 
-/// Eighteen who asked for as much as they could were once enough to have everybody refused, and this node itself.
+/// When eighteen askers asked for as much as they could, everybody was once refused, even this node itself.
 #[tokio::test]
 async fn whoever_has_little_is_not_refused_for_what_others_have() {
     for (count, bytes) in [(SHARED, 1), (100, 100 * KIB)] {
@@ -154,7 +154,7 @@ async fn whoever_has_little_is_not_refused_for_what_others_have() {
     }
 }
 
-/// Only 128 were once received at a time: the others were first come, first served.
+/// Only 128 messages were once received at a time. The others were first come, first served.
 #[tokio::test]
 async fn all_that_was_sent_is_received_at_once() {
     let mut waiting = Waiting::new();
@@ -188,7 +188,7 @@ async fn abandoned_requests_are_skipped_and_leave_the_queue() {
     assert!(waiting.queue.order.is_empty() && waiting.queue.places.is_empty());
 }
 
-/// Those who have gone once and never come back are not kept.
+/// Askers that have gone and never come back are not kept.
 #[tokio::test]
 async fn many_who_ask_once_leave_nothing() {
     let mut waiting = Waiting::new();

@@ -119,7 +119,7 @@ impl Machine<'_> {
         format!("user_script:{}: ", self.number_of_line(frame))
     }
 
-    /// The line in which the innermost function of the script is.
+    /// The line that the innermost function of the script has reached.
     pub(super) fn line(&self) -> u32 {
         self.frames.last().map_or(1, |frame| self.number_of_line(frame))
     }

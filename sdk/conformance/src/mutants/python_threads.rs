@@ -1,4 +1,4 @@
-//! Faults of the Python client for threads, in what that for asyncio does not offer.
+//! Faults of the Python client for threads, in what the client for asyncio does not offer.
 
 use super::mutants;
 

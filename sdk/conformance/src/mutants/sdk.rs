@@ -22,7 +22,7 @@ const ASYNCIO_LACKS: &[&str] = &["on_lost_block", "interrupt"];
 pub enum Sdk {
     /// `sdk/python`, with asyncio.
     Python,
-    /// The same, with threads: what is offered only there.
+    /// `sdk/python` with threads, for what only threads offer.
     PythonThreads,
     /// `sdk/typescript`, which is compiled for each mutant. Its tools have to be installed: its `test` does that.
     #[value(name = "typescript")]
@@ -68,9 +68,9 @@ impl Sdk {
         })
     }
 
-    /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for callbacks and
-    /// renewals. Ctrl-C cancels a task of asyncio, and ends its loop, as `cancel` and `exit` do; nothing interrupts code in Node.js. A thread
-    /// cannot be cancelled, and goes on to renew while another is blocked.
+    /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for
+    /// callbacks and renewals; nothing interrupts its code. In asyncio, Ctrl-C cancels a task and ends the loop: `cancel` and `exit` play
+    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked.
     fn lacks(self) -> &'static [&'static str] {
         match self {
             Self::Python => ASYNCIO_LACKS,
@@ -84,7 +84,7 @@ impl Sdk {
         SCENARIOS.iter().filter(move |scenario| scenario.needs.iter().any(|need| self.lacks().contains(need)))
     }
 
-    /// Whether one of its mutants has to fail it. Of two clients that share an engine, the second has those for what only it offers.
+    /// Whether a mutant must fail this scenario. The clients for Python share an engine: threads have mutants for what only they offer.
     fn is_to_fail(self, scenario: &Scenario) -> bool {
         self != Self::PythonThreads || scenario.needs.iter().any(|need| ASYNCIO_LACKS.contains(need))
     }

@@ -1,4 +1,4 @@
-//! Interrupts, such as Ctrl-C: whoever is interrupted learns of it, and leaves no key and no place behind.
+//! Interrupts, such as Ctrl-C. The interrupted code learns of it, and leaves no key held and no place in a queue.
 
 use anyhow::ensure;
 use serde_json::{Value, json};
@@ -8,7 +8,7 @@ use crate::front::act::{Act, Gate};
 use crate::front::log::Asked;
 use crate::stage::{SOON, STEADY_MS, Stage, with};
 
-/// Whoever waits leaves the queue. Its thread goes on to work.
+/// An interrupted waiter leaves the queue. Its thread can still work.
 pub(crate) async fn in_the_queue(stage: &mut Stage) -> anyhow::Result<()> {
     let rival = stage.rival().await?;
     stage.open(&[0, 1]).await?;
@@ -17,13 +17,13 @@ pub(crate) async fn in_the_queue(stage: &mut Stage) -> anyhow::Result<()> {
     is_told(stage, acquiring).await?;
     stage.waiters(0).await?;
     stage.rival_leaves(rival).await?;
-    // The interrupt was that of one request.
+    // Only that one request was interrupted.
     stage.acquired(json!({"lease": "next", "interruptible": true})).await?;
     stage.must("release", json!({"lease": "next", "interruptible": true})).await?;
     stage.is_free().await
 }
 
-/// What was granted to somebody who wants it no more is given back.
+/// A grant that nobody wants any more is given back.
 pub(crate) async fn before_the_grant(stage: &mut Stage) -> anyhow::Result<()> {
     let never = Gate::default();
     stage.play(move |asked| match asked.acquires().is_empty() {
@@ -39,14 +39,14 @@ pub(crate) async fn before_the_grant(stage: &mut Stage) -> anyhow::Result<()> {
     stage.is_free().await
 }
 
-/// A block ends with its body.
+/// A block ends with its interrupted body.
 pub(crate) async fn in_a_body(stage: &mut Stage) -> anyhow::Result<()> {
     let using = works(stage).await?;
     is_told(stage, using).await?;
     is_released(stage).await
 }
 
-/// An interrupt that comes while an interrupted body ends ends only the wait.
+/// A second interrupt, while an interrupted body ends, only stops the wait.
 pub(crate) async fn twice(stage: &mut Stage) -> anyhow::Result<()> {
     let using = works(stage).await?;
     let seen = releases_hang(stage);
@@ -57,14 +57,14 @@ pub(crate) async fn twice(stage: &mut Stage) -> anyhow::Result<()> {
     is_released(stage).await
 }
 
-/// A release is done, whoever waits for it.
+/// A release is done even if nobody waits for it any more.
 pub(crate) async fn in_a_release(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     stage.acquired(json!({"ttl_ms": 600_000})).await?;
     ends(stage, "release", json!({"lease": "L"})).await
 }
 
-/// So is what `close` releases.
+/// The same is true of the releases of `close`.
 pub(crate) async fn in_close(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     stage.acquired(json!({"ttl_ms": 600_000})).await?;
@@ -72,7 +72,7 @@ pub(crate) async fn in_close(stage: &mut Stage) -> anyhow::Result<()> {
     ends(stage, "close", json!({"client": "c"})).await
 }
 
-/// Whoever leads ends, and another can lead.
+/// An interrupted leader ends, and another one can lead.
 pub(crate) async fn in_lead(stage: &mut Stage) -> anyhow::Result<()> {
     stage.open(&[0, 1]).await?;
     let election = json!({"client": "c", "lease": "L", "key": stage.key, "ttl_ms": STEADY_MS, "body": "raise_after_loss", "interruptible": true});
@@ -91,7 +91,7 @@ async fn works(stage: &mut Stage) -> anyhow::Result<Call> {
     Ok(using)
 }
 
-/// Interrupts what waits for a release, which nobody answers.
+/// Interrupts a call that waits for a release, which nobody answers.
 async fn ends(stage: &mut Stage, op: &str, fields: Value) -> anyhow::Result<()> {
     let seen = releases_hang(stage);
     let ending = stage.adapter.begin(op, &with(fields, json!({"interruptible": true}))).await?;
@@ -101,13 +101,13 @@ async fn ends(stage: &mut Stage, op: &str, fields: Value) -> anyhow::Result<()> 
     stage.is_free().await
 }
 
-/// The lease does not just end with its ttl.
+/// The lease was released, and did not just end with its ttl.
 async fn is_released(stage: &Stage) -> anyhow::Result<()> {
     stage.sees_release(&stage.only_put_id()?).await?;
     stage.is_free().await
 }
 
-/// Returns how much was seen before.
+/// From now on, no release is answered. Returns how many requests were seen before.
 fn releases_hang(stage: &Stage) -> usize {
     stage.play(|asked| match asked.releases().is_empty() {
         false => Act::hang(),
@@ -116,7 +116,7 @@ fn releases_hang(stage: &Stage) -> usize {
     stage.shared.log.count()
 }
 
-/// Interrupts it. It ends, and no part of the library swallows the interrupt.
+/// Interrupts the call. It must end, and no part of the library may swallow the interrupt.
 async fn is_told(stage: &mut Stage, call: Call) -> anyhow::Result<()> {
     stage.adapter.interrupt(call.id).await?;
     let answer = call.answer_within(SOON).await?;

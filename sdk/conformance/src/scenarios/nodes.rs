@@ -57,7 +57,7 @@ pub(crate) async fn thread_hangs(stage: &mut Stage) -> anyhow::Result<()> {
     is_left(stage, Front::block).await
 }
 
-/// The cluster takes a place away soon after the connection of its wait was closed.
+/// The cluster takes a place away soon after the connection of its wait closes.
 pub(crate) async fn left_for_another(stage: &mut Stage) -> anyhow::Result<()> {
     let (rival, acquiring, put) = waits(stage).await?;
     stage.play(|asked| if asked.is_put() { Act::hang() } else { Act::pass() });
@@ -85,7 +85,7 @@ async fn waits(stage: &mut Stage) -> anyhow::Result<(Rival, Call, Asked)> {
     Ok((rival, acquiring, put))
 }
 
-/// A wait goes on elsewhere when `fall_ill` has come over its node.
+/// A wait goes on at another node after `fall_ill` was done to its own.
 async fn is_left(stage: &mut Stage, fall_ill: impl Fn(&Front, bool)) -> anyhow::Result<()> {
     let (rival, acquiring, put) = waits(stage).await?;
     fall_ill(&stage.fronts[put.front], true);

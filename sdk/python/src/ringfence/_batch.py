@@ -40,7 +40,7 @@ class _Call:
     ) -> None:
         self.request, self.seconds, self.has_another, self.told = request, seconds, has_another, told
         self.text = request.operation or b""
-        # The request that it shares with others, once it is in one.
+        # The request that this call shares with others, once it is in one.
         self.shared: _Shared | None = None
 
     @property

@@ -55,7 +55,7 @@ class Blocks(Generic[L]):
         self._open.append(_Open(place, owner, lease))
 
     def leave(self, place: Place | None, owner: int, left: list[L] | None = None) -> L:
-        """The lease of the block that is left. It is in `left` before it is out of this list: an interrupt may come between."""
+        """The lease of the block that ends. It is put into `left` before it leaves this list, as an interrupt may come between."""
         while opened := list(self._open):
             found = _which(opened, place, owner)
             left = [] if left is None else left
@@ -69,7 +69,7 @@ class Blocks(Generic[L]):
         raise RuntimeError("this lock is not entered")
 
     def forget(self, *leases: L) -> None:
-        """Their blocks are over."""
+        """Forgets these leases, whose blocks are over."""
         for one in [one for one in self._open if one.lease in leases]:
             with suppress(ValueError):
                 self._open.remove(one)

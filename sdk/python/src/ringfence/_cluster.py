@@ -128,7 +128,7 @@ class Cluster:
 
     async def _release(self, lease_id: str, seconds: float) -> None:
         attempts: Attempts[None] = Attempts(self, lease_id)
-        # An id has nothing to escape.
+        # An id needs no escapes in JSON.
         operation = f'{{"release":{{"lease_id":"{lease_id}"}}}}'.encode()
         request = Request("DELETE", f"/v1/leases/{lease_id}", operation=operation)
         await attempts.call(request, no_content, seconds)

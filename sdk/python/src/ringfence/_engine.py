@@ -172,7 +172,7 @@ class Engine:
     async def close(self, within: float) -> int:
         """Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left.
 
-        It goes on if the caller is cancelled, as the body of a lease is that ends here. A repeat waits for the first.
+        It goes on if the caller is cancelled: the caller may be the body of a lease that ends here. A repeat waits for the first.
         """
         bound = None if self._closing is None else within
         closing = self.begin_close(within)
@@ -184,7 +184,7 @@ class Engine:
         return closing.result() if closing.done() and not closing.cancelled() else self.left()
 
     def begin_close(self, within: float) -> asyncio.Task[int]:
-        """Begins to close it, once."""
+        """Begins to close the engine. A repeat begins nothing."""
         if self._closing is None:
             self.cluster.is_closed = True
             for task in self._pending:
@@ -194,7 +194,7 @@ class Engine:
         return self._closing
 
     def left(self) -> int:
-        """How many leases it has and releases, or could not release before it was closed. From any thread."""
+        """The number of leases that it has or releases or, once it is closed, could not release. From any thread."""
         if self._left is not None:
             return self._left
         return len(self.keeper) + len(self.cluster.releases) + self._unsure

@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol):
             status, said = await self._node.answer(method, target, body)
             text = b"" if said is None else json.dumps(said).encode()
         except BaseException:
-            # Whoever asked would wait for it.
+            # Otherwise, the client would wait for the response for ever.
             self.abort()
             raise
         kind = "application/problem+json" if status >= 400 else "application/json"

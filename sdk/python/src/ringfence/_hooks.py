@@ -15,7 +15,7 @@ from .errors import Invalid, LossReason
 
 _MOST = 10_000
 _PAUSE = 1.0
-# Hooks may have connections that belong to their thread.
+# A thread is kept for a while, as hooks may have connections that belong to their thread.
 _LINGERS = 30.0
 _NAMES = ("waited", "granted", "renewed", "failed", "lost", "released")
 _MAY_BE_DROPPED = ("failed", "renewed")
@@ -33,9 +33,9 @@ class Hooks:
     """What a client calls. Override what you need. A function that fails stops nothing, and goes to the log. A lease that was adopted
     was not granted here, and one that is left by its id is not released.
 
-    Client for threads: one after the other, on a thread that renews nothing, so they may block. It ends after half a minute without
-    events, and another begins later. Nobody waits for hooks, nor does `close`. Client for asyncio: on the loop, so they must not
-    block.
+    Client for threads: hooks run one after the other, on a thread that renews nothing, so they may block. The thread ends after half
+    a minute without events, and another one begins later. Nobody waits for hooks, not even `close`. Client for asyncio: hooks run on
+    the loop, so they must not block.
     """
 
     def waited(self, keys: Sequence[str], seconds: float) -> None:
@@ -89,7 +89,7 @@ class Teller:
 
 
 class Thread:
-    """Calls one after the other, on a thread of their own. What a hook that blocks leaves behind has no renewals."""
+    """Calls hooks one after the other, on a thread of their own. Behind a hook that blocks, renewals are left out."""
 
     def __init__(self) -> None:
         self._line = Line("ringfence-hooks", _LINGERS)
@@ -105,11 +105,11 @@ class Thread:
             LOG.warning("%d events wait for a hook that blocks: renewals are not told", _MOST)
 
     def end(self) -> None:
-        """The loop has ended."""
+        """Ends, as the loop has ended."""
         self._line.end()
 
     def _go_on_later(self) -> None:
-        """There is no room for a thread, and this event may be the last."""
+        """Tries again later: there is no room for a thread, and no later event may come that would try."""
         self._retry = asyncio.get_running_loop().call_later(_PAUSE, self._go_on)
 
     def _go_on(self) -> None:

@@ -33,7 +33,7 @@ class Request:
     """JSON."""
     headers: Mapping[str, str] = field(default_factory=dict)
     operation: bytes | None = None
-    """The same in a batch, as JSON."""
+    """The request as an operation of a batch, as JSON."""
     wait_ms: int = 0
     """How long it waits in the cluster's queue."""
     apart: Literal["renewal", "wait"] | None = None

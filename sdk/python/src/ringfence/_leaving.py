@@ -134,7 +134,7 @@ class _Hold:
             self.end()
             self._cluster.releases.begin(self.held.lease_id)
         elif not self.is_sure and self.held.loss() is not None:
-            # The renewal may have been done all the same.
+            # The renewal may have been done although its answer was lost.
             self.end()
         elif self.is_sure:
             self._wait()

@@ -44,7 +44,7 @@ class Releases:
         return told
 
     def __len__(self) -> int:
-        """How many are under way, or were when they were ended."""
+        """How many are under way or, after they were cut off, how many that was."""
         return len(self._open) if self._left is None else self._left
 
     async def settled(self) -> None:
@@ -113,5 +113,5 @@ def _tell(told: asyncio.Future[None], error: Exception | None) -> None:
         told.set_result(None)
     else:
         told.set_exception(error)
-        # Nobody has to look at it.
+        # Marks the error as seen: nobody has to look at it.
         told.exception()

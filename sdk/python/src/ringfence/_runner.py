@@ -84,7 +84,7 @@ class Runner:
             self._results.discard(call.result)
             return call.result.get()
         except BaseException:
-            # Twice, as the first may be interrupted. A helper would not do: it could be interrupted before its first step.
+            # Twice, as the first may be interrupted. Not in a function of its own: that could be interrupted before its first step.
             try:
                 self.call_soon(self._leave, call)
             finally:
@@ -152,21 +152,21 @@ class Runner:
                 _LOG.warning("the client was closed while the program ended: its leases end with their ttl")
             return engine.left()
         with suppress(RuntimeError):
-            # A signal handler may have interrupted the first before this step.
+            # Also in a repeat: a signal handler may have interrupted the first close before this step.
             engine.loop.call_soon_threadsafe(_begin_close, engine, within)
         if not is_a_loop():
             self._is_over.wait(within + _LATER)
         return engine.left()
 
     def close_soon(self, within: float) -> None:
-        """Closes it in the background."""
+        """Closes the client in the background."""
         self._is_stopped = True
         engine = self.engine()
         if engine is not None:
             self.call_soon(_begin_close, engine, within)
 
     def begin_settling(self, within: float) -> Flag:
-        """Ends what waits, and goes on with releases. What it returns tells that it is done."""
+        """Ends whatever waits, and goes on with releases. The returned flag is set once they are done."""
         result: Result[None] = Result()
         engine = self.engine()
         if engine is None or self._is_over.is_set():
@@ -175,7 +175,7 @@ class Runner:
             engine.loop.call_soon_threadsafe(_begin_settling, engine, within, result)
         except RuntimeError:
             return self._is_over
-        # The thread ends by itself if the client was dropped. It releases until then.
+        # If the client was dropped, the thread ends by itself, and releases until then.
         return self._is_over if self._is_stopped else result.done
 
     def abandon(self) -> None:
@@ -266,7 +266,7 @@ class _Call(Generic[T]):
         self._task.add_done_callback(self._end)
 
     def cancel(self) -> None:
-        """Nobody waits for it any more, nor has its result. On the loop. A repeat does nothing."""
+        """To be called on the loop if nobody waits for the call any more, or has its result. A repeat does nothing."""
         if self._is_left:
             return
         self._is_left = True
@@ -291,7 +291,7 @@ class _Call(Generic[T]):
             self.result.fail(error)
 
 
-# Other threads add to it while it is read at the end: no step of a plain set is between two others.
+# Other threads may add to it while it is read at the end. A plain set is safe: each step on it is atomic.
 _RUNNERS: set[weakref.ref[Runner]] = set()
 
 

@@ -68,7 +68,7 @@ class Result(Generic[T]):
         self.done.set()
 
     def get(self) -> T:
-        """Once it is done. An error only once."""
+        """The value, once it is there. Raises an error only the first time."""
         if self._error is not None:
             try:
                 raise self._error

@@ -441,7 +441,7 @@ class Lease(BaseLease):
 def _lead(
     lock: Lock, stop: Stop | None, got: list[Lease], outcome: Outcome, work: Callable[[Lease], T]
 ) -> T | None:
-    """One term."""
+    """Leads for one term."""
     got.append(lock._acquire(lock._options.spec, None, stop))
     with outcome.until_lost(), got[0], outcome.of_work():
         return work(got[0])
@@ -449,7 +449,7 @@ def _lead(
 
 
 def _surely(leases: list[Lease], work: Callable[[], T]) -> T:
-    """Works under leases that it acquires. Whatever a signal handler raises meanwhile, none of them is kept."""
+    """Works under leases that it acquires. Keeps none of them, whatever a signal handler raises meanwhile."""
     try:
         return work()
     except BaseException:
@@ -461,9 +461,9 @@ def _surely(leases: list[Lease], work: Callable[[], T]) -> T:
 
 
 def _let_go(leases: list[Lease]) -> None:
-    """Releases in the background what somebody was interrupted under, who may keep the traceback, and so the handle.
+    """Releases the leases of interrupted code in the background: somebody may keep the traceback, and with it the handles.
 
-    It is called twice, within `finally`, as it may be interrupted, too: at its first step, if two signals came at once.
+    It is called twice, once in a `finally`: if two signals come at once, it may be interrupted at its first step, too.
     """
     for lease in leases:
         if lease._dropped.alive:

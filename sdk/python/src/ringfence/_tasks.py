@@ -25,9 +25,9 @@ async def bounded(work: Coroutine[Any, Any, T], seconds: float) -> T:
 
 
 async def ended(work: asyncio.Future[Any], seconds: float | None = None) -> bool:
-    """Waits until it has ended, for so long at most. Returns whether it has. A cancellation leaves it alone.
+    """Waits until `work` has ended, but not longer than this. Returns whether it has. A cancellation does not cancel `work`.
 
-    It is what `asyncio.wait` does for a set, without the set: a call waits for others several times.
+    `asyncio.wait` does this for a set. A call waits several times, and saves the cost of the sets.
     """
     if work.done():
         return True
@@ -56,7 +56,7 @@ def quiet(task: asyncio.Task[T]) -> asyncio.Task[T]:
 
 
 def look(task: asyncio.Task[Any]) -> None:
-    """Looks at its failure, which nobody else may do."""
+    """Looks at a task's failure, as perhaps nobody else does."""
     if not task.cancelled():
         task.exception()
 

@@ -46,19 +46,19 @@ def begin(main: Callable[[], object], name: str) -> bool:
 
 
 class Line:
-    """Calls one after the other, on a thread that ends if there is nothing to call for `lingers` seconds; another begins later."""
+    """Calls functions in turn, on a thread that ends after `lingers` seconds with nothing to call. Another one begins later."""
 
     def __init__(self, name: str, lingers: float = 0.0) -> None:
         self._name, self._lingers = name, lingers
         self._calls: queue.SimpleQueue[Callable[[], object]] = queue.SimpleQueue()
-        # Whoever has it calls what is in the queue. Nobody waits for it.
+        # Whoever holds this lock calls what is in the queue. Only `finish` waits for it.
         self._turn = _thread.allocate_lock()
 
     def __len__(self) -> int:
         return self._calls.qsize()
 
     def __call__(self, call: Callable[[], object]) -> bool:
-        """Calls it there. It raises nothing, and waits for nothing. Returns false if nobody will: there is no room for a thread."""
+        """Has `call` called there. Raises nothing, and waits for nothing. Returns false if there is no room for a thread."""
         self._calls.put(call)
         return self.go_on()
 
@@ -72,15 +72,15 @@ class Line:
         return is_begun
 
     def end(self) -> None:
-        """Nothing more will come: its thread lingers no longer."""
+        """Ends the thread once the queue is empty: nothing more will come."""
         self._lingers = 0.0
         if self._turn.locked():
-            # This wakes it.
+            # Wakes the thread.
             self._calls.put(lambda: None)
 
     def finish(self, within: float) -> int:
-        """Waits until all is called, and calls what no thread does: while a program ends, some Pythons begin none. It begins no call
-        after this time, and returns how many it has dropped.
+        """Waits until all is called. Calls what is left by itself: while a program ends, some Pythons begin no thread. Begins no call
+        after this time, and returns how many calls it has dropped.
         """
         until = time.monotonic() + within
         dropped = 0
@@ -101,7 +101,7 @@ class Line:
                 if time.monotonic() >= until:
                     dropped += 1
                     continue
-                # Ctrl-C ends this: it is the program's thread.
+                # Ctrl-C may end this loop, as it runs on a thread of the program.
                 with suppress(Exception):
                     call()
         return dropped
@@ -120,7 +120,7 @@ class Line:
             call = self._calls.get(timeout=self._lingers)
         except queue.Empty:
             return False
-        # Nothing that a call raises ends those that follow.
+        # Whatever a call raises, the next ones follow.
         with suppress(BaseException):
             call()
         return True
@@ -159,7 +159,7 @@ _WRITERS = [Line("ringfence-log")]
 
 
 def written(within: float) -> None:
-    """Waits until all is written, for so long."""
+    """Waits until all is written, but not longer than this."""
     dropped = _WRITERS[0].finish(within)
     if dropped:
         LOG.warning(

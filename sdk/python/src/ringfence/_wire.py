@@ -52,15 +52,15 @@ class Spec:
     hold_at_least_ms: int
     renews: bool
     text: str
-    """What each of its acquires is about, as the inside of a JSON object."""
+    """What all its acquires have in common, as the inside of a JSON object."""
 
     def acquire(self, wait_ms: int) -> str:
-        """The same for one that waits this long: a node that is cut off lets go those whose place is kept."""
+        """The fields of an acquire that waits this long. Only with a kept place may a node that is cut off end the wait."""
         return f'{self.text},"keep_place":{"true" if wait_ms > 0 else "false"}'
 
 
 def text(body: object) -> bytes:
-    """It as JSON."""
+    """`body` as JSON."""
     return _JSON(body).encode()
 
 

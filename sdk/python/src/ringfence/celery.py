@@ -30,7 +30,7 @@ from .errors import Error, Held, TimedOut
 __all__ = ["once", "one_beat"]
 
 _LOG = logging.getLogger("ringfence")
-# Wrappers that `functools.wraps` makes have it, too.
+# Wrappers made by `functools.wraps` have this attribute, too.
 _MARK = "_ringfence_once"
 _BEAT_TIMEOUT = 2.0
 _BEAT_PAUSE = 5.0
@@ -48,11 +48,11 @@ def once(
 
     `key` is one for all runs, or a function of the task's arguments. While another run has it, the task waits for `wait` seconds,
     which takes a place of the worker. Then a worker retries it after `countdown` seconds, as often as its `max_retries` says.
-    Without `countdown`, and also where no worker runs it (called directly or eagerly, or its `run` by another task with `once`), it
-    fails with `Held`, or with `TimedOut` if it has waited. A task without `once` that calls it inside, as a subclass does by
-    `super().run()`, is retried. A task that is delivered again after its worker was killed (`acks_late`) finds its own lease, which
-    lives on for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`, which an
-    outage raises, in the task's `autoretry_for`.
+    Without `countdown`, it fails with `Held`, or with `TimedOut` if it has waited. It fails so, too, if no worker runs it: if it is
+    called directly or eagerly, or if another task with `once` calls its `run`. If a task without `once` calls it, as a subclass does
+    by `super().run()`, that task is retried. A task that is delivered again after its worker was killed (`acks_late`) finds its own
+    lease, which lives on for the `ttl`, so it needs a `countdown`. `countdown` is for nothing else: name `Unavailable` and `Unknown`,
+    which an outage raises, in the task's `autoretry_for`.
 
     A run learns of a loss by `lease.check()`, or at its end: the task then fails with `Lost`, so `autoretry_for` may name it.
     """
@@ -123,15 +123,15 @@ def one_beat(
 
 
 def _is_of_worker(run: Callable[..., Any]) -> bool:
-    """Whether a worker runs it, as its current task. Another task may call it, too."""
+    """Whether a worker runs `run` as its current task: another task may call it, too."""
     # A retry of an eager task is made at once, without end.
     if not current_task or current_task.request.called_directly or current_task.request.is_eager:
         return False
 
     marks: list[Any] = []
-    # Celery wraps it for `autoretry_for`, and a task may have several.
+    # Celery wraps `run` for `autoretry_for`, and a task may have several wrappers.
     inspect.unwrap(current_task.run, stop=lambda function: marks.append(getattr(function, _MARK, None)))
-    # What has no mark may call it: a subclass by `super().run()`, a wrapper without `functools.wraps`.
+    # Without any mark, the task may still call `run`: a subclass by `super().run()`, or a wrapper without `functools.wraps`.
     return run in marks or not any(marks)
 
 

@@ -117,7 +117,7 @@ class Unknown(Error):
     """
 
     def __init__(self, message: str, lease_id: str | None = None) -> None:
-        # Logs and stores of results have the `args`, and the id is a secret.
+        # `args` get into logs and stores of results, and the id is a secret.
         super().__init__(message)
         self.lease_id = lease_id
 

@@ -23,8 +23,8 @@ use tokio::time::timeout;
 
 use crate::words::{described, word};
 
-/// All but three. `interrupt`: nothing interrupts a thread, and what is awaited is dropped. `fork`: no runtime survives one, of threads or
-/// not, so no child of it can look at a lease. `leaked`: to drop a lease is to release it, by the rule of the language, and no fault.
+/// All but three. `interrupt`: nothing interrupts a thread; a future that is awaited is dropped instead. `fork`: no runtime survives one,
+/// so no child can look at a lease. `leaked`: in Rust, dropping a lease is the way to release it, and no fault.
 ///
 /// Some of it is the language's. What bounds a call is a `timeout` around it, which drops the future (`deadline`). A lease is left by
 /// whoever it was moved to (`leave`). A callback is a task that awaits the loss (`on_lost`), or a thread, if it blocks (`on_lost_block`).
