@@ -52,19 +52,19 @@ impl StateMachine {
         log_id: LogId,
         is_own: bool,
     ) -> io::Result<Vec<Outcome>> {
-        let mut state = self.applied.lock();
-        let outcomes = match payload {
-            EntryPayload::Blank => Vec::new(),
-            EntryPayload::Membership(membership) => {
-                state.membership = StoredMembership::new(Some(log_id), membership);
-                Vec::new()
-            }
+        let (batch, membership) = match payload {
+            EntryPayload::Blank => (None, None),
+            EntryPayload::Membership(membership) => (None, Some(membership)),
             EntryPayload::Normal(batch) => {
-                let batch = Batch::decode(&batch, self.supported)
-                    .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-                state.apply(batch, is_own)
+                let batch = Batch::decode(&batch, self.supported);
+                (Some(batch.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?), None)
             }
         };
+        let mut state = self.applied.lock();
+        if let Some(membership) = membership {
+            state.membership = StoredMembership::new(Some(log_id), membership);
+        }
+        let outcomes = batch.map_or_else(Vec::new, |batch| state.apply(batch, is_own));
         state.witness.end_entry(log_id);
         state.last_applied = Some(log_id);
         Ok(outcomes)

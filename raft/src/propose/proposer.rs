@@ -38,20 +38,16 @@ use crate::reply::Reply;
 use crate::storage::log_store::LogStore;
 use crate::time::leading::{Leading, Stamp};
 
-/// The maximum number of commands in an entry, unless a single request has more.
-const MAX_COMMANDS: usize = 1_000;
-/// The maximum number of keys that an entry touches, unless a single request touches more: every node applies an entry in
-/// one step.
-const MAX_KEYS: usize = 4_096;
-/// The maximum size of an entry in bytes, unless a single request is larger. Also its maximum cost, which is counted in bytes.
-const MAX_BYTES: usize = 1 << 20;
+/// The most that an entry costs, in bytes, unless a single request costs more. Every node applies an entry in one step, and what is
+/// packed next waits for it.
+const MAX_COST: usize = 256 << 10;
 /// What a key and a command cost besides their bytes, for the time that each node takes to apply them.
-const PER_KEY: usize = MAX_BYTES / MAX_KEYS;
-const PER_COMMAND: usize = MAX_BYTES / MAX_COMMANDS / 2;
+const PER_KEY: usize = 256;
+const PER_COMMAND: usize = 512;
 /// The maximum number of entries in flight.
 const MAX_IN_FLIGHT: usize = 8;
 /// What the entries in flight may cost together, in units, unless a single request costs more.
-const MAX_UNITS: usize = 2 * MAX_BYTES / UNIT;
+const MAX_UNITS: usize = 2 * MAX_COST / UNIT;
 const UNIT: usize = 16 << 10;
 /// While entries are in flight for long, the queue is received this often.
 const RECEIVE_EVERY: Duration = Duration::from_millis(20);
@@ -267,9 +263,9 @@ impl Packer {
     /// rules gets an entry of its own.
     fn pack(&mut self, most: usize) -> Packed {
         let state = self.applied.lock();
-        let (mut raise, mut cost, mut count) = (None, 0, 0);
+        let (mut raise, mut cost) = (None, 0);
         let (mut requests, mut callers) = (Vec::new(), Vec::<Caller>::new());
-        let most = most.min(MAX_BYTES);
+        let most = most.min(MAX_COST);
         let cost_of = |proposal: &Proposal| {
             let Request { by, commands } = &proposal.request;
             let by = by.as_ref().map(|owner| &owner.name);
@@ -278,11 +274,9 @@ impl Packer {
         };
         while raise.is_none()
             && let Some(proposal) = self.queue.next_if(cost_of, |next, more| {
-                let commands = next.request.commands.len();
-                let fits = cost + more <= most && count + commands <= MAX_COMMANDS;
-                let may_join = callers.is_empty() || fits && next.raise.is_none();
+                let may_join = callers.is_empty() || cost + more <= most && next.raise.is_none();
                 if may_join {
-                    (cost, count) = (cost + more, count + commands);
+                    cost += more;
                 }
                 may_join
             })
