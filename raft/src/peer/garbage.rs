@@ -84,7 +84,7 @@ fn messages() -> Vec<Vec<u8>> {
 }
 
 /// A log entry with commands.
-fn entry(rules: u8) -> Vec<u8> {
+fn entry(rules: u8) -> Batch {
     let id = |id| LeaseId::from_u128(id).expect("it is not nil");
     let key = |key| Key::new(key).expect("a key");
     let acquire = Acquire {
@@ -97,15 +97,7 @@ fn entry(rules: u8) -> Vec<u8> {
         metadata: Metadata::default(),
         attachment: Attachment(1),
     };
-    let set = KeyChange::Acquire {
-        key: key("c"),
-        lease_id: id(9),
-        ttl: Ttl::default(),
-        value: Value::new(b"value").expect("it is short"),
-        holder: None,
-        attachment: Attachment(2),
-    };
-    let changes = vec![set, KeyChange::End { key: key("c"), token: Token(7) }];
+    let changes = vec![set(id(9), b"value"), KeyChange::End { key: key("c"), token: Token(7) }];
     let conditional = Conditional::new(vec![(key("c"), Condition::Free)], changes).expect("they are few");
     let commands = vec![
         Command::Acquire(Box::new(acquire)),
@@ -118,7 +110,28 @@ fn entry(rules: u8) -> Vec<u8> {
     let commands: Vec<_> = commands.into_iter().filter(|command| command.since() <= rules).collect();
     let owner = Owner { name: PrincipalName::new("ann").expect("a name"), quota: Quota::default() };
     let requests = vec![Request { by: Some(owner), commands: commands.clone() }, commands.into()];
-    Batch { rules, at_ms: 300, max_bytes: 1 << 20, floor: Revision(9), requests }.encode().0.to_vec()
+    Batch { rules, at_ms: 300, max_bytes: 1 << 20, floor: Revision(9), requests }
+}
+
+/// One for each version of the rules, and one whose commands are large.
+fn entries() -> Vec<Vec<u8>> {
+    let all = (SUPPORTED.oldest..=SUPPORTED.newest).map(entry);
+    let large = LeaseId::from_u128(3).map(|lease_id| set(lease_id, &[7; Value::MAX_BYTES]));
+    let conditional = Conditional::new(Vec::new(), large.into_iter().collect()).expect("it is one");
+    let requests = vec![vec![Command::Conditional(Box::new(conditional))].into()];
+    let all = all.chain([Batch { requests, ..entry(SUPPORTED.newest) }]);
+    all.map(|batch| batch.encode().0.to_vec()).collect()
+}
+
+fn set(lease_id: LeaseId, value: &[u8]) -> KeyChange {
+    KeyChange::Acquire {
+        key: Key::new("c").expect("a key"),
+        lease_id,
+        ttl: Ttl::default(),
+        value: Value::new(value).expect("it is short"),
+        holder: None,
+        attachment: Attachment(2),
+    }
 }
 
 /// Random bytes, or changed ones of `whole`.
@@ -243,7 +256,7 @@ proptest! {
 
     #[test]
     fn an_entry_is_refused_or_can_be_applied(
-        bytes in garbage((SUPPORTED.oldest..=SUPPORTED.newest).map(entry).collect())
+        bytes in garbage(entries())
     ) {
         if let Ok(batch) = Batch::decode(&EncodedBatch(bytes), SUPPORTED) {
             // Requests of one owner that follow each other become one.

@@ -3,7 +3,11 @@
 //! The first byte is the version of the rules. An entry raises the rules of the table to its own, so the
 //! format of an entry always matches the rules in use. Builds from before the rules had
 //! versions wrote 1 here, as a format, and stop at any other number.
+//!
+//! A command of the Redis protocol may have the same value in each of its changes. So since rules 5, large commands are compressed: the
+//! highest bit of the first byte says so, and the size that they had follows it.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
@@ -40,6 +44,14 @@ struct Contents<C, R> {
 const FIRST: u8 = 1;
 /// The first rules whose entries have a floor, before the [`Contents`].
 const FLOOR: u8 = 3;
+/// The first rules whose entries may be compressed.
+const COMPRESSED: u8 = 5;
+/// Of the first byte: the rest is compressed with LZ4.
+const IS_COMPRESSED: u8 = 0x80;
+/// The average size of a command beyond which an entry is compressed. Smaller ones are mostly random ids, which stay as large.
+const LARGE: usize = 512;
+/// LZ4 makes nothing smaller than by this factor, so an entry that claims more is malformed.
+const MOST_COMPRESSED: usize = 255;
 
 /// Why a log entry cannot be decoded.
 #[derive(Debug, thiserror::Error)]
@@ -48,6 +60,8 @@ pub(crate) enum DecodeError {
     Rules(#[from] UnsupportedRules),
     #[error("a log entry is malformed: {0}")]
     Malformed(#[from] postcard::Error),
+    #[error("a log entry cannot be decompressed")]
+    Compressed,
     #[error("a log entry names an owner that it does not have")]
     NoOwner,
     #[error("a log entry is empty")]
@@ -84,13 +98,24 @@ impl Batch {
                 false => postcard::to_extend(&(floor, contents), start),
             }
         };
-        EncodedBatch(Bytes::from(bytes.expect("commands contain nothing that postcard cannot encode")))
+        let bytes = bytes.expect("commands contain nothing that postcard cannot encode");
+        let commands = self.requests.iter().map(|request| request.commands.len()).sum::<usize>();
+        let is_large = bytes.len() > LARGE * commands.max(1);
+        EncodedBatch(Bytes::from(if is_large && self.rules >= COMPRESSED { compress(&bytes) } else { bytes }))
+    }
+
+    /// The rules of an entry.
+    pub(crate) fn rules_of(encoded: &EncodedBatch) -> Option<u8> {
+        encoded.0.first().map(|first| rules_of(*first))
     }
 
     /// Reads an entry whose rules are `supported`. Requests with the same owner that follow each other are one by now.
     pub(crate) fn decode(encoded: &EncodedBatch, supported: RulesRange) -> Result<Self, DecodeError> {
-        let (&rules, rest) = encoded.0.split_first().ok_or(DecodeError::Empty)?;
+        let (&first, rest) = encoded.0.split_first().ok_or(DecodeError::Empty)?;
+        let rules = rules_of(first);
         UnsupportedRules::check(rules, supported)?;
+        let rest = if rules == first { Cow::Borrowed(rest) } else { Cow::Owned(decompress(rest)?) };
+        let rest = rest.as_ref();
         if rules == FIRST {
             let (at_ms, commands): (u64, Vec<Command>) = postcard::from_bytes(rest)?;
             let (max_bytes, floor) = (u64::MAX, Revision(0));
@@ -122,6 +147,26 @@ impl Batch {
     }
 }
 
+/// What the first byte of an entry says. Before rules 5, all of it is the rules.
+fn rules_of(first: u8) -> u8 {
+    let rules = first & !IS_COMPRESSED;
+    if rules >= COMPRESSED { rules } else { first }
+}
+
+fn compress(bytes: &[u8]) -> Vec<u8> {
+    let (&rules, rest) = bytes.split_first().expect("an entry begins with its rules");
+    [&[rules | IS_COMPRESSED][..], &lz4_flex::compress_prepend_size(rest)].concat()
+}
+
+fn decompress(rest: &[u8]) -> Result<Vec<u8>, DecodeError> {
+    let (size, compressed) = lz4_flex::block::uncompressed_size(rest).map_err(|_| DecodeError::Compressed)?;
+    if size > compressed.len().saturating_mul(MOST_COMPRESSED) {
+        return Err(DecodeError::Compressed);
+    }
+    let bytes = lz4_flex::decompress(compressed, size).map_err(|_| DecodeError::Compressed)?;
+    if bytes.len() == size { Ok(bytes) } else { Err(DecodeError::Compressed) }
+}
+
 #[cfg(test)]
 mod tests {
     use ringfence_lease::{Attachment, Condition, Conditional, KeyChange, Quota, Value};
@@ -149,7 +194,7 @@ mod tests {
         assert!(matches!(empty, DecodeError::Empty), "{empty}");
     }
 
-    const NEW: RulesRange = RulesRange { oldest: 1, newest: 4 };
+    const NEW: RulesRange = RulesRange { oldest: 1, newest: 5 };
 
     fn of(name: &str, leases: Option<u32>, commands: Vec<Command>) -> Request {
         let quota = Quota { leases, ..Quota::default() };
@@ -252,5 +297,68 @@ mod tests {
     fn an_entry_that_names_an_owner_that_it_does_not_have_is_refused() {
         let encoded = EncodedBatch(Bytes::from_static(&[2, 1, 1, 0, 1, 1, 0]));
         assert!(matches!(Batch::decode(&encoded, NEW), Err(DecodeError::NoOwner)));
+    }
+
+    fn with_value(value: &[u8]) -> Batch {
+        let acquire = KeyChange::Acquire {
+            key: Key::new("a").unwrap(),
+            lease_id: LeaseId::from_u128(7).unwrap(),
+            ttl: Ttl::from_ms(300).unwrap(),
+            value: Value::new(value).unwrap(),
+            holder: None,
+            attachment: Attachment(8),
+        };
+        let conditional = Conditional::new(Vec::new(), vec![acquire]).unwrap();
+        let requests = vec![vec![Command::Conditional(Box::new(conditional))].into()];
+        Batch { rules: 5, at_ms: 1, max_bytes: 2, floor: Revision(3), requests }
+    }
+
+    #[test]
+    fn the_bytes_of_a_compressed_entry_are_fixed() {
+        let batch = with_value(&[b'v'; 600]);
+        let golden = [
+            // The size before: 600 bytes of the value, 36 of the rest.
+            &[5 | IS_COMPRESSED, 124, 2, 0, 0][..],
+            &[
+                0x80, 3, 1, 2, 0, 1, 0, 1, 6, 5, 0, b':', b'a', 16, 0, 1, 0, b'o', 7, 0xac, 2, 0xd8, 4, b'v',
+                1, 0,
+            ],
+            &[0xff, 0xff, b'B', b'`', b'v', b'v', b'v', b'v', 0, 8],
+        ];
+        assert_eq!(Batch::decode(&EncodedBatch(Bytes::from(golden.concat())), NEW).unwrap(), batch);
+        assert_eq!(Batch::decode(&batch.encode(), NEW).unwrap(), batch);
+    }
+
+    #[test]
+    fn only_large_commands_are_compressed() {
+        let small = with_value(&[b'v'; 400]);
+        assert_eq!(small.encode().0[0], 5);
+        let older = Batch { rules: 4, ..with_value(&[b'v'; 600]) };
+        assert_eq!(older.encode().0[0], 4);
+        assert_eq!(Batch::decode(&older.encode(), NEW).unwrap(), older);
+    }
+
+    /// Otherwise a few bytes could ask for gigabytes.
+    #[test]
+    fn a_compressed_entry_has_the_size_that_it_claims() {
+        let encoded = with_value(&[b'v'; 600]).encode().0;
+        for size in [0_u32, 635, 637, 1 << 20, u32::MAX] {
+            let mut bytes = encoded.to_vec();
+            bytes[1..5].copy_from_slice(&size.to_le_bytes());
+            let decoded = Batch::decode(&EncodedBatch(Bytes::from(bytes)), NEW);
+            assert!(matches!(decoded, Err(DecodeError::Compressed)), "{size}: {decoded:?}");
+        }
+        for end in 1..encoded.len() {
+            let decoded = Batch::decode(&EncodedBatch(encoded.slice(..end)), NEW);
+            assert!(matches!(decoded, Err(DecodeError::Compressed)), "{end}: {decoded:?}");
+        }
+    }
+
+    /// What an older program finds in the first byte.
+    #[test]
+    fn rules_without_compression_have_no_bit_for_it() {
+        let encoded = EncodedBatch(Bytes::from_static(&[4 | IS_COMPRESSED, 0, 0, 0, 0]));
+        let refused = Batch::decode(&encoded, NEW).unwrap_err();
+        assert!(matches!(refused, DecodeError::Rules(UnsupportedRules { found: 132, .. })), "{refused}");
     }
 }

@@ -26,6 +26,7 @@ use tokio::sync::{oneshot, watch};
 use tokio::time::Instant;
 
 use crate::consensus::{Consensus, Entry, LogId, Vote};
+use crate::propose::batch::Batch;
 use crate::storage::identity::DataDir;
 use crate::storage::log_contents::{LogContents, LogError};
 use crate::storage::record::{
@@ -151,9 +152,9 @@ impl LogStore {
         let Some(committed) = inner.contents.committed.map(|id| id.index()) else { return Ok(()) };
         for (_, entry) in inner.contents.range(first..committed.saturating_add(1)) {
             if let EntryPayload::Normal(batch) = &entry.payload
-                && let Some(rules) = batch.0.first()
+                && let Some(rules) = Batch::rules_of(batch)
             {
-                UnsupportedRules::check(*rules, supported)?;
+                UnsupportedRules::check(rules, supported)?;
             }
         }
         Ok(())
