@@ -4,8 +4,10 @@ use serde::{Deserialize, Serialize};
 use crate::rules::{FIRST, VALUES};
 
 mod conditional;
+mod subject;
 
 pub use conditional::{Condition, Conditional, KeyChange};
+pub use subject::{CommandRight, NamedKeys, Subject};
 
 /// A request to change the table. Apart from the time, it has everything that the decision depends on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

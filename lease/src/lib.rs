@@ -68,7 +68,9 @@ mod store;
 mod table;
 mod value;
 
-pub use command::{Acquire, Attachment, Command, Condition, Conditional, KeyChange};
+pub use command::{
+    Acquire, Attachment, Command, CommandRight, Condition, Conditional, KeyChange, NamedKeys, Subject,
+};
 pub use event::{Change, Event};
 pub use outcome::{Blocking, Outcome, Refusal};
 pub use owner::{Owner, Quota, Request};

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome};
+use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome, Subject};
 use ringfence_raft::{Stuck, Unanswered};
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
 use tokio::time::{Instant, timeout};
@@ -20,7 +20,6 @@ use crate::done::Done;
 use crate::failure::Failure;
 use crate::measure;
 use crate::mirror::tokens;
-use crate::rights::Allowed;
 use crate::service::Service;
 
 /// The maximum number of keys of a part with more than one operation.
@@ -41,6 +40,7 @@ pub trait Results {
 enum Kind {
     Acquire {
         lease_id: LeaseId,
+        attachment: Attachment,
         /// Whether a refusal may name those who hold the keys.
         sees_holders: bool,
     },
@@ -72,16 +72,17 @@ impl Service {
         let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
-        for (number, commands) in parts.into_iter().enumerate() {
+        for (number, part) in parts.into_iter().enumerate() {
+            let (mut kinds, commands): (Vec<_>, Vec<_>) = part.into_iter().unzip();
             failure = failure.or_else(|| results.are_full().then_some(Failure::NoRoom));
             failure = failure.or_else(|| now.renew().err());
-            let kinds: Vec<_> = commands.iter().map(|command| Kind::of(command, &now)).collect();
             if let Some(failure) = &failure {
                 kinds.into_iter().for_each(|kind| results.put(Err(failure.clone()), kind.acquires()));
                 continue;
             }
+            kinds.iter_mut().zip(&commands).for_each(|(kind, command)| kind.look(command, &now));
             let guard = |acquires| guards.push(AbandonGuard::new(self, caller, acquires));
-            match self.propose_part(&now, commands, guard).await {
+            match self.propose_part(&now, &kinds, commands, guard).await {
                 Ok(outcomes) => {
                     let mirrored = match &mut mirror_timeout {
                         Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
@@ -111,38 +112,46 @@ impl Service {
         Ok(())
     }
 
-    fn command(&self, operation: Operation) -> Command {
+    fn command(&self, operation: Operation) -> (Kind, Command) {
         match operation {
-            Operation::Acquire(acquire) => Command::Acquire(Box::new(Acquire {
-                lease_id: acquire.lease_id,
-                claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
-                ttl: acquire.ttl_ms,
-                wait: Wait::default(),
-                keep_place: acquire.keep_place,
-                holder: acquire.holder,
-                metadata: acquire.metadata,
-                attachment: self.attachment(),
-            })),
-            Operation::Renew(BatchRenew { lease_id, ttl_ms }) => Command::Renew { lease_id, ttl: ttl_ms },
-            Operation::Release(release) => Command::Release { lease_id: release.lease_id },
+            Operation::Acquire(acquire) => {
+                let (lease_id, attachment) = (acquire.lease_id, self.attachment());
+                let command = Command::Acquire(Box::new(Acquire {
+                    lease_id,
+                    claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
+                    ttl: acquire.ttl_ms,
+                    wait: Wait::default(),
+                    keep_place: acquire.keep_place,
+                    holder: acquire.holder,
+                    metadata: acquire.metadata,
+                    attachment,
+                }));
+                (Kind::Acquire { lease_id, attachment, sees_holders: false }, command)
+            }
+            Operation::Renew(BatchRenew { lease_id, ttl_ms }) => {
+                (Kind::Renew, Command::Renew { lease_id, ttl: ttl_ms })
+            }
+            Operation::Release(release) => (Kind::Release, Command::Release { lease_id: release.lease_id }),
         }
     }
 
     /// How many keys each of `commands` of `caller` touches.
-    fn keys_of(&self, caller: &Caller, commands: &[Command]) -> Result<Vec<usize>, Stuck> {
+    fn keys_of(&self, caller: &Caller, commands: &[(Kind, Command)]) -> Result<Vec<usize>, Stuck> {
         let keys = |table: &LeaseTable, command| table.keys_of(caller.owner_name(), command);
-        self.handle.try_view(|table| commands.iter().map(|command| keys(table, command)).collect())
+        self.handle.try_view(|table| commands.iter().map(|(_, command)| keys(table, command)).collect())
     }
 
     /// The outcomes of the commands that are allowed, and why the others are not. Gives `guard` the acquires before they are proposed.
     async fn propose_part(
         &self,
         caller: &Caller,
+        kinds: &[Kind],
         commands: Vec<Command>,
         guard: impl FnOnce(Vec<(LeaseId, Attachment)>),
     ) -> Result<Vec<Result<Outcome, Failure>>, Unanswered> {
         let commands = caller.allow_commands(&self.handle, commands).await?;
-        guard(commands.iter().flatten().filter_map(Allowed::attachment).collect());
+        let allowed = kinds.iter().zip(&commands).filter(|(_, command)| command.is_ok());
+        guard(allowed.filter_map(|(kind, _)| kind.acquire()).collect());
         let mut allowed = Vec::with_capacity(commands.len());
         let denied: Vec<_> =
             commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
@@ -210,20 +219,24 @@ impl Service {
 }
 
 impl Kind {
-    fn of(command: &Command, caller: &Caller) -> Self {
-        match command {
-            Command::Acquire(acquire) => {
-                let sees_holders = caller.sees_holders(acquire.claims.iter().map(|(key, _)| key));
-                Self::Acquire { lease_id: acquire.lease_id, sees_holders }
-            }
-            Command::Renew { .. } => Self::Renew,
-            _ => Self::Release,
+    /// Notes what `caller` may see of those who hold the keys of an acquire.
+    fn look(&mut self, command: &Command, caller: &Caller) {
+        if let (Self::Acquire { sees_holders, .. }, Subject::Keys(named)) = (self, command.subject()) {
+            *sees_holders = caller.sees_holders(named.iter());
+        }
+    }
+
+    /// The lease and the attachment of an acquire.
+    fn acquire(&self) -> Option<(LeaseId, Attachment)> {
+        match self {
+            Self::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
+            Self::Renew | Self::Release => None,
         }
     }
 
     /// The lease, if it is an acquire.
     fn acquires(&self) -> Option<LeaseId> {
-        if let Self::Acquire { lease_id, .. } = self { Some(*lease_id) } else { None }
+        self.acquire().map(|(lease_id, _)| lease_id)
     }
 
     /// Counts an operation that failed with its whole part.

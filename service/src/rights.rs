@@ -8,7 +8,7 @@
 //! may lag, so it catches up first.
 
 use ringfence_access::{ClusterRight, KeyRight};
-use ringfence_lease::{Attachment, Command, LeaseTable, Refusal};
+use ringfence_lease::{Command, CommandRight, LeaseTable, Refusal, Subject};
 use ringfence_raft::{Handle, Unanswered};
 use ringfence_wire::{Key, LeaseId};
 
@@ -39,16 +39,6 @@ impl<T> Allowed<T> {
 
     pub(crate) fn into_inner(self) -> T {
         self.0
-    }
-}
-
-impl Allowed<Command> {
-    /// The lease and the attachment of an acquire.
-    pub(crate) fn attachment(&self) -> Option<(LeaseId, Attachment)> {
-        match &self.0 {
-            Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
-            _ => None,
-        }
     }
 }
 
@@ -137,73 +127,106 @@ impl Caller {
 
     /// Whether the caller may do this whichever keys the lease has that `command` names.
     fn may_whatever_is_held(&self, command: &Command) -> bool {
-        match command {
-            Command::Acquire(acquire) => {
-                acquire.claims.iter().all(|(key, _)| self.principal().may(KeyRight::Acquire, key))
-            }
-            Command::Renew { .. } | Command::Release { .. } => {
-                self.principal().may_under(KeyRight::Acquire, "")
-            }
-            Command::Conditional(conditional) => {
-                conditional.keys().all(|key| self.principal().may(KeyRight::Acquire, key))
-            }
-            Command::Revoke { .. }
-            | Command::Start { .. }
-            | Command::Detach { .. }
-            | Command::TakeBack { .. } => false,
+        let Some(right) = command.right().map(on_keys) else { return false };
+        match command.subject() {
+            Subject::Keys(named) => named.iter().all(|key| self.principal().may(right, key)),
+            Subject::Lease { .. } => self.principal().may_under(right, ""),
+            Subject::Nothing | Subject::Holder { .. } => false,
         }
     }
 
     fn allow_command(&self, table: &LeaseTable, command: Command) -> Result<Allowed<Command>, Failure> {
-        match &command {
-            Command::Acquire(acquire) => {
-                self.allow(KeyRight::Acquire, acquire.claims.iter().map(|(key, _)| key))?;
-            }
-            // Whose leases it ends or extends, the table decides.
-            Command::Conditional(conditional) => self.allow(KeyRight::Acquire, conditional.keys())?,
-            Command::Renew { lease_id, .. } => self.allow_lease(table, *lease_id)?,
-            // The release of a lease that is not there yet keeps a late acquire out.
-            Command::Release { lease_id } if table.keys_of_lease(self.owner_name(), *lease_id).is_none() => {}
-            Command::Release { lease_id } => self.allow_lease(table, *lease_id)?,
-            Command::Revoke { key, token } => {
-                self.allow(KeyRight::Revoke, std::iter::once(key))?;
-                // A lease that is granted later may have keys that the caller has no right on.
-                let mut keys = table.keys_of_holder(key, *token).ok_or(Refusal::NotLive)?;
-                if !keys.all(|key| self.principal().may(KeyRight::Revoke, key)) {
-                    return Err(self.denied_on_keys(KeyRight::Revoke, "all keys of the lease"));
+        self.allow_subject(table, command.right(), command.subject())?;
+        Ok(Allowed(command))
+    }
+
+    fn allow_subject(
+        &self,
+        table: &LeaseTable,
+        right: Option<CommandRight>,
+        subject: Subject<'_>,
+    ) -> Result<(), Failure> {
+        match (right.map(on_keys), subject) {
+            (None, _) | (_, Subject::Nothing) => Err(self.denied("no request may do this")),
+            // Whose leases a conditional ends or extends, the table decides.
+            (Some(right), Subject::Keys(named)) => self.allow(right, named.iter()),
+            (Some(right), Subject::Lease { id, is_remembered }) => {
+                match table.keys_of_lease(self.owner_name(), id) {
+                    None if is_remembered => Ok(()),
+                    // It has ended, or was never acquired.
+                    None => {
+                        let lease = table.lease(self.owner_name(), id, None);
+                        Err(lease.err().unwrap_or(Refusal::Unknown).into())
+                    }
+                    Some(keys) => self.allow_all(right, keys),
                 }
             }
-            Command::Start { .. } | Command::Detach { .. } | Command::TakeBack { .. } => {
-                return Err(self.denied("no request may do this"));
+            (Some(right), Subject::Holder { key, token }) => {
+                self.allow(right, std::iter::once(key))?;
+                // A lease that is granted later may have keys that the caller has no right on.
+                self.allow_all(right, table.keys_of_holder(key, token).ok_or(Refusal::NotLive)?)
             }
         }
-        Ok(Allowed(command))
+    }
+
+    /// Checks a right on all `keys` of a lease, which the caller may not know.
+    fn allow_all<'a>(&self, right: KeyRight, mut keys: impl Iterator<Item = &'a Key>) -> Result<(), Failure> {
+        match keys.all(|key| self.principal().may(right, key)) {
+            true => Ok(()),
+            false => Err(self.denied_on_keys(right, "all keys of the lease")),
+        }
     }
 
     /// Whether the caller may see and change the lease. Who lost a right must not keep its leases by renewing them.
     pub(crate) fn allow_lease(&self, table: &LeaseTable, id: LeaseId) -> Result<(), Failure> {
-        let Some(mut keys) = table.keys_of_lease(self.owner_name(), id) else {
-            // It has ended, or was never acquired.
-            return Err(table.lease(self.owner_name(), id, None).err().unwrap_or(Refusal::Unknown).into());
-        };
-        match keys.all(|key| self.principal().may(KeyRight::Acquire, key)) {
-            true => Ok(()),
-            false => Err(self.denied_on_keys(KeyRight::Acquire, "all keys of the lease")),
-        }
+        self.allow_subject(table, Some(CommandRight::Acquire), Subject::Lease { id, is_remembered: false })
     }
 
     /// Whether the table has what `command` is about.
     fn knows(&self, table: &LeaseTable, command: &Command) -> bool {
-        match command {
-            Command::Renew { lease_id, .. } | Command::Release { lease_id } => {
-                table.keys_of_lease(self.owner_name(), *lease_id).is_some()
-            }
-            Command::Revoke { key, token } => table.keys_of_holder(key, *token).is_some(),
-            Command::Start { .. }
-            | Command::Acquire(_)
-            | Command::Detach { .. }
-            | Command::TakeBack { .. }
-            | Command::Conditional(_) => true,
+        match command.subject() {
+            Subject::Nothing | Subject::Keys(_) => true,
+            Subject::Lease { id, .. } => table.keys_of_lease(self.owner_name(), id).is_some(),
+            Subject::Holder { key, token } => table.keys_of_holder(key, token).is_some(),
+        }
+    }
+}
+
+fn on_keys(right: CommandRight) -> KeyRight {
+    match right {
+        CommandRight::Acquire => KeyRight::Acquire,
+        CommandRight::Revoke => KeyRight::Revoke,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_access::Proof;
+    use ringfence_lease::Attachment;
+    use ringfence_wire::{Revision, Token};
+
+    use super::*;
+    use crate::caller::Access;
+
+    /// Where there are no rules, everybody has every right.
+    #[test]
+    fn what_no_client_may_give_is_denied_to_everybody() {
+        let caller = Access::default().identify(Proof::default()).unwrap();
+        let (lease_id, attachment) = (LeaseId::random(), Attachment(1));
+        for command in [
+            Command::Start { revision: Revision(1) },
+            Command::Detach { lease_id, attachment },
+            Command::TakeBack { lease_id, attachment },
+        ] {
+            assert!(!caller.may_whatever_is_held(&command), "{command:?}");
+            let denied = caller.allow_command(&LeaseTable::new(), command).err();
+            assert!(matches!(denied, Some(Failure::Unauthenticated(_))), "{denied:?}");
+        }
+        // No command combines these yet.
+        let key = Key::new("a").unwrap();
+        let holder = Subject::Holder { key: &key, token: Token(1) };
+        for (right, subject) in [(Some(CommandRight::Revoke), Subject::Nothing), (None, holder)] {
+            assert!(caller.allow_subject(&LeaseTable::new(), right, subject).is_err());
         }
     }
 }

@@ -97,7 +97,7 @@ impl Conditional {
     }
 
     /// The keys of the conditions and of the changes.
-    pub fn keys(&self) -> impl Iterator<Item = &Key> {
+    fn keys(&self) -> impl Iterator<Item = &Key> {
         self.conditions.iter().map(|(key, _)| key).chain(self.changes.iter().map(KeyChange::key))
     }
 

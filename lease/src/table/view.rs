@@ -8,7 +8,7 @@ use crate::lease::Lease;
 use crate::limits::{MAX_AHEAD, MAX_SHOWN};
 use crate::steps::step;
 use crate::store::{Lock, Slot};
-use crate::{Command, Refusal};
+use crate::{Command, Refusal, Subject};
 
 /// A lease that has not ended, as its owner sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,17 +68,11 @@ impl LeaseTable {
     /// How many keys `command` of `by` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
     pub fn keys_of(&self, by: Option<&PrincipalName>, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());
-        match command {
-            Command::Start { .. } => 0,
-            Command::Acquire(acquire) => acquire.claims.len(),
-            Command::Renew { lease_id, .. }
-            | Command::Release { lease_id }
-            | Command::Detach { lease_id, .. }
-            | Command::TakeBack { lease_id, .. } => {
-                keys(self.store.active(by, *lease_id).map(|(slot, _)| slot))
-            }
-            Command::Revoke { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(*token))),
-            Command::Conditional(conditional) => conditional.keys().count(),
+        match command.subject() {
+            Subject::Nothing => 0,
+            Subject::Keys(named) => named.iter().count(),
+            Subject::Lease { id, .. } => keys(self.store.active(by, id).map(|(slot, _)| slot)),
+            Subject::Holder { key, token } => keys(self.store.lock(key).and_then(|lock| lock.holder(token))),
         }
     }
 
