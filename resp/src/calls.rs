@@ -1,13 +1,13 @@
 //! Commands that scripts call.
 
 use bytes::Bytes;
+use ringfence_script::{Budget, Halt, Host};
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
 use crate::key_name::Naming;
 use crate::refused::{Call, Kind, Refused};
 use crate::reply::Reply;
-use crate::script::{Budget, Halt, Host};
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
@@ -24,13 +24,20 @@ pub(crate) struct Calls<'a> {
 }
 
 impl Host for Calls<'_> {
-    fn call(&mut self, arguments: Vec<Bytes>, line: u32, budget: &mut Budget) -> Result<Reply, Halt> {
+    type Refusal = Refused;
+
+    fn call(
+        &mut self,
+        arguments: Vec<Bytes>,
+        line: u32,
+        budget: &mut Budget,
+    ) -> Result<Reply, Halt<Refused>> {
         // Each argument may be a key, and is compared with those of the script.
         let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
         budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
         match self.answer(&arguments) {
             Err(refused) if refused.is_of_redis() => Ok(Reply::error(refused.text())),
-            Err(refused) => Err(Halt::Refused(Box::new(self.place(refused, &arguments[0], line)))),
+            Err(refused) => Err(Halt::refused(self.place(refused, &arguments[0], line))),
             Ok(reply) => Ok(reply),
         }
     }

@@ -31,7 +31,6 @@ mod refused_calls;
 mod reply;
 mod request_log;
 mod response;
-mod script;
 mod scripts;
 mod serve;
 mod session;

@@ -1,26 +1,6 @@
 //! Replies, and their encoding in both versions of the protocol.
 
-use bytes::Bytes;
-
-/// How deep a reply may be nested.
-pub(crate) const MAX_NESTING: usize = 32;
-
-/// A reply to a command.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Reply {
-    Status(Bytes),
-    /// The text of an error, which begins with its code.
-    Error(Bytes),
-    Integer(i64),
-    Bulk(Bytes),
-    Null,
-    /// A null array. Only the old protocol encodes it differently from a null string.
-    NullArray,
-    Bool(bool),
-    Array(Vec<Reply>),
-    /// Pairs of keys and values. In the old protocol, an array in which they alternate.
-    Map(Vec<(Reply, Reply)>),
-}
+pub(crate) use ringfence_script::Reply;
 
 /// A version of the protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,22 +13,12 @@ pub(crate) enum Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
-impl Reply {
-    pub(crate) const OK: Self = Self::Status(Bytes::from_static(b"OK"));
-
-    pub(crate) fn error(text: impl Into<String>) -> Self {
-        Self::Error(Bytes::from(text.into()))
-    }
-
-    pub(crate) fn bulk(bytes: impl Into<Bytes>) -> Self {
-        Self::Bulk(bytes.into())
-    }
-
-    /// Appends its bytes to `out`, which may become `limit` bytes long. Otherwise `out` stays as it was.
-    pub(crate) fn encode(&self, protocol: Protocol, out: &mut Vec<u8>, limit: usize) -> Result<(), TooLong> {
+impl Protocol {
+    /// Appends the bytes of a reply to `out`, which may become `limit` bytes long. Otherwise `out` stays as it was.
+    pub(crate) fn encode(self, reply: &Reply, out: &mut Vec<u8>, limit: usize) -> Result<(), TooLong> {
         let before = out.len();
-        let mut encoder = Encoder { protocol, out, limit };
-        let encoded = encoder.reply(self);
+        let mut encoder = Encoder { protocol: self, out, limit };
+        let encoded = encoder.reply(reply);
         if encoded.is_err() {
             out.truncate(before);
         }
@@ -121,5 +91,38 @@ impl Encoder<'_> {
         }
         self.out.extend_from_slice(bytes);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn replies_are_encoded_within_a_limit() {
+        let reply = Reply::Array(vec![
+            Reply::OK,
+            Reply::error("ERR a\r\nb"),
+            Reply::Integer(-5),
+            Reply::bulk("a\r\n"),
+            Reply::Null,
+            Reply::NullArray,
+            Reply::Bool(true),
+            Reply::Map(vec![(Reply::bulk("k"), Reply::Bool(false))]),
+        ]);
+        let encoded = |protocol: Protocol, limit| {
+            let mut out = b"before".to_vec();
+            let result = protocol.encode(&reply, &mut out, limit);
+            (String::from_utf8(out).unwrap(), result)
+        };
+        let old = "before*8\r\n+OK\r\n-ERR a  b\r\n:-5\r\n$3\r\na\r\n\r\n$-1\r\n*-1\r\n:1\r\n*2\r\n$1\r\nk\r\n:0\r\n";
+        let new =
+            "before*8\r\n+OK\r\n-ERR a  b\r\n:-5\r\n$3\r\na\r\n\r\n_\r\n_\r\n#t\r\n%1\r\n$1\r\nk\r\n#f\r\n";
+        for (protocol, bytes) in [(Protocol::Resp2, old), (Protocol::Resp3, new)] {
+            assert_eq!(encoded(protocol, bytes.len()), (bytes.to_owned(), Ok(())));
+            for limit in 0..bytes.len() {
+                assert_eq!(encoded(protocol, limit), ("before".to_owned(), Err(TooLong)));
+            }
+        }
     }
 }

@@ -29,7 +29,7 @@ impl Encoded {
         connection: &Arc<Connection>,
     ) -> Result<Self, Refused> {
         let mut bytes = Vec::new();
-        reply.encode(protocol, &mut bytes, MAX_REPLY).map_err(|_| too_long())?;
+        protocol.encode(reply, &mut bytes, MAX_REPLY).map_err(|_| too_long())?;
         let kept = connection.keep_response(bytes.len());
         Ok(Self { bytes: bytes.into(), kept })
     }
@@ -75,7 +75,7 @@ fn respond(result: Result<(Encoded, Option<Unsent>), Refused>, open: OpenRequest
 fn error(refused: &Refused) -> Bytes {
     let mut bytes = Vec::new();
     // Both versions of the protocol encode errors alike.
-    let encoded = Reply::error(refused.text()).encode(Protocol::Resp2, &mut bytes, MAX_REPLY);
+    let encoded = Protocol::Resp2.encode(&Reply::error(refused.text()), &mut bytes, MAX_REPLY);
     encoded.expect("the text of a refusal is short");
     bytes.into()
 }

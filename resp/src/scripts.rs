@@ -6,10 +6,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use ringfence_script::Script;
 use ringfence_wire::PrincipalName;
 use sha1_smol::Sha1;
-
-use crate::script::Script;
 
 /// How much memory all scripts may take.
 const MAX_BYTES: usize = 4 << 20;

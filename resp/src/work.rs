@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bytes::Bytes;
+use ringfence_script::{Budget, Halt, RunError, Script, Turns};
 use ringfence_service::{BYTES_OF_A_REQUEST, Caller, CannotDo, Keys, Seen, Transaction};
 use ringfence_wire::{Key, Token};
 
@@ -14,7 +15,6 @@ use crate::measure;
 use crate::node::Node;
 use crate::refused::{Call, Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
-use crate::script::{self, Budget, Halt, RunError, Script, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
@@ -99,7 +99,7 @@ impl Work {
         &self,
         transaction: &mut Transaction,
         budget: &mut Budget,
-        turns: &mut impl Turns,
+        turns: &mut impl Turns<Refused>,
     ) -> Answer {
         match self {
             Self::Verb(verb) => verb.run(transaction),
@@ -160,26 +160,27 @@ impl Run {
         &self,
         transaction: &mut Transaction,
         budget: &mut Budget,
-        turns: &mut impl Turns,
+        turns: &mut impl Turns<Refused>,
     ) -> Answer {
         let Self { script, digest, names, keys, arguments, naming, is_read_only } = self;
         let (naming, is_read_only) = (*naming, *is_read_only);
         let (signals, script_digest) = (Signals::default(), *digest);
         let mut calls = Calls { transaction, keys, naming, is_read_only, signals, script: script_digest };
-        let failed = match script::run(script, names, arguments, &mut calls, budget, turns).await {
+        let refused = match ringfence_script::run(script, names, arguments, &mut calls, budget, turns).await {
             // A script that returns an error has changed nothing, as one that fails.
             Ok(Reply::Error(text)) | Err(RunError::Failed(text)) => {
-                String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]).into_owned()
+                let text = String::from_utf8_lossy(&text[..text.len().min(MAX_TEXT)]);
+                Refused::new(Kind::Script, text.into_owned())
             }
             Ok(reply) => return Ok(reply),
-            Err(RunError::Halted(Halt::Refused(refused))) => {
-                measure::script_failed();
-                return Err(*refused);
+            Err(RunError::Halted(Halt::Exhausted(why))) => {
+                Refused::new(Kind::Script, format!("ERR ringfence: {why}"))
             }
-            Err(RunError::Halted(halt)) => format!("ERR ringfence: {halt}"),
+            Err(RunError::Halted(Halt::Unsupported(what))) => Refused::unsupported(&what),
+            Err(RunError::Halted(Halt::Refused(refused))) => *refused,
         };
         measure::script_failed();
-        Err(Refused::new(Kind::Script, failed))
+        Err(refused)
     }
 }
 
@@ -195,7 +196,7 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
         text.len().div_ceil(COMPILED_LIKE_A_REQUEST),
         text.len() / BYTES_OF_A_REQUEST,
     )?;
-    let script = Script::parse(text, verbs::check).map_err(|error| {
+    let script = Script::parse(text, may_call).map_err(|error| {
         measure::script_refused();
         let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
         let refused = Refused::new(Kind::Script, text);
@@ -210,6 +211,11 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
     let script = Arc::new(script);
     scripts.add(caller.name(), digest, Arc::clone(&script));
     Ok((digest, script))
+}
+
+/// Why no script can call the command with this name.
+fn may_call(name: &[u8]) -> Result<(), String> {
+    verbs::check(name).map_err(|refused| refused.text().trim_start_matches("ERR ").to_owned())
 }
 
 impl Watched {

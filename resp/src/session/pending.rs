@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use bytes::Bytes;
 use ringfence_http::Portion;
+use ringfence_script::Budget;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
@@ -13,7 +14,6 @@ use crate::command::Command;
 use crate::frame::Request;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
-use crate::script::Budget;
 use crate::verbs::{Answer, Place};
 use crate::work::{self, Watched, Work};
 

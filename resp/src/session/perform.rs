@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 use ringfence_http::{Connection, Portion};
+use ringfence_script::{Budget, Turns};
 use ringfence_service::{Caller, Keys, Steps, Transaction};
 
 use super::{Done, Peer, Session};
@@ -12,7 +13,6 @@ use crate::measure;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::response::Encoded;
-use crate::script::{Budget, Halt, Turns};
 use crate::scripts::Digest;
 use crate::verbs::{Answer, Place};
 use crate::work::{self, Work};
@@ -148,13 +148,13 @@ impl OwnTurns<'_> {
     }
 }
 
-impl Turns for OwnTurns<'_> {
-    async fn next(&mut self, budget: &Budget) -> Result<(), Halt> {
+impl Turns<Refused> for OwnTurns<'_> {
+    async fn next(&mut self, budget: &Budget) -> Result<(), Refused> {
         self.charge(budget);
         self.memory = None;
         self.memory = self.connection.portion(&self.peer.node.room, budget.taken_bytes());
         if self.memory.is_none() {
-            return Err(Halt::Refused(Box::new(no_room())));
+            return Err(no_room());
         }
         self.connection.next_turn().await;
         Ok(())
