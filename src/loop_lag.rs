@@ -4,7 +4,7 @@
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
 
-use ringfence_http::Beat;
+use ringfence_aside::Beat;
 
 use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 

@@ -6,15 +6,15 @@ use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ringfence_http::{Remote, RequestBody};
 use ringfence_raft::Handle;
-use ringfence_service::{RequestLog, Service};
+use ringfence_service::{RequestLog, Service, Watchers};
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
 use crate::Options;
+use crate::frame::Frames;
 use crate::problems::Failed;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
-use crate::watch::Watchers;
 
 const NO_STORE: HeaderValue = HeaderValue::from_static("no-store");
 const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
@@ -32,7 +32,7 @@ pub(crate) struct Door {
     pub(crate) service: Arc<Service>,
     pub(crate) options: Options,
     pub(crate) log: RequestLog,
-    pub(crate) watchers: Arc<Watchers>,
+    pub(crate) watchers: Arc<Watchers<Frames>>,
     requests: AtomicU64,
     /// The cluster's id, once there is one.
     cluster: OnceLock<HeaderValue>,
@@ -42,7 +42,7 @@ impl Door {
     pub(crate) fn new(service: Arc<Service>, options: Options) -> Self {
         let (requests, _) = Uuid::new_v4().as_u64_pair();
         let log = RequestLog::new(options.slow_request);
-        let watchers = Watchers::new(service.handle().clone(), service.draining().clone());
+        let watchers = Watchers::new(Arc::clone(&service));
         let requests = AtomicU64::new(requests);
         Self { service, options, log, watchers, requests, cluster: OnceLock::new() }
     }

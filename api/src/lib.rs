@@ -15,7 +15,7 @@
 //! - An acquire whose connection closes before the response is abandoned. After any response, including a 504, it is not.
 //! - When a connection closes, hyper drops the handler and its retries, so a command is either sent before that, or never.
 //!   Handlers spawn no tasks, but for two: all watches share one, and the service takes an abandoned acquire back.
-//! - A watch gets every change once and in order, or an event that says that it was cut off (`watch`).
+//! - A watch gets every change once and in order, or an event that says that it was cut off ([`Watchers`](ringfence_service::Watchers)).
 //! - No value that a client chose (key, lease id, path) becomes a metric label.
 //! - A lease id is its owner's secret: no log line contains one.
 //!
@@ -23,13 +23,13 @@
 //! `dashboard`, whose scripts use only these routes.
 
 mod door;
+mod frame;
 mod measure;
 mod problems;
 mod request;
 mod request_log;
 mod response;
 mod routes;
-mod watch;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -9,7 +9,6 @@ use axum::http::{Method, StatusCode};
 use metrics::{counter, histogram};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 use ringfence_metric::{Counter, Gauge, Histogram, metrics};
-use ringfence_wire::CutOffReason;
 
 /// Bucket bounds of all metrics in seconds: from a batch in memory to the longest wait.
 const SECONDS: &[f64] = &[
@@ -26,14 +25,6 @@ pub fn metrics_builder() -> PrometheusBuilder {
 
 metrics! {
     pub METRICS;
-    WATCHES_CUT_OFF: Counter = Counter::new(
-        "ringfence_watches_cut_off_total",
-        "Watches that this node ended because it did not have the changes that they needed, by reason.",
-    ).by("reason", &[
-        cut_off_reason(CutOffReason::TooSlow),
-        cut_off_reason(CutOffReason::StateReplaced),
-        cut_off_reason(CutOffReason::NoContact),
-    ]);
     REQUESTS: Counter = Counter::new(
         "ringfence_http_requests_total",
         "Requests to this node, by method, route and status; closed if the connection closed before the response.",
@@ -106,19 +97,6 @@ metrics! {
         "ringfence_raft_log_flush_pending_seconds",
         "Age of the flush in progress on this node's disk; 0 if none.",
     );
-}
-
-/// Counts a watch that this node cut off.
-pub(crate) fn watch_cut_off(reason: CutOffReason) {
-    WATCHES_CUT_OFF.of(cut_off_reason(reason)).increment(1);
-}
-
-const fn cut_off_reason(reason: CutOffReason) -> &'static str {
-    match reason {
-        CutOffReason::TooSlow => "too-slow",
-        CutOffReason::StateReplaced => "state-replaced",
-        CutOffReason::NoContact => "no-contact",
-    }
 }
 
 /// Metrics by label. Looking one up in the recorder costs more than measuring.

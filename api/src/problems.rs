@@ -30,12 +30,6 @@ impl Failed {
         self
     }
 
-    /// Adds what a watch of this node can begin after at the earliest.
-    pub(crate) fn with_oldest(mut self, oldest: Revision) -> Self {
-        self.0.oldest = Some(oldest);
-        self
-    }
-
     /// The name of the problem, without `urn:ringfence:problem:`.
     pub(crate) fn name(&self) -> &'static str {
         self.0.kind.name()
@@ -110,8 +104,12 @@ impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
         let mut failed = Self::new(failure.kind(), detail(&failure));
         failed.0.reason = failure.end_reason();
-        if let Failure::Held { holders, waiters, .. } = failure {
-            (failed.0.holders, failed.0.waiters) = (holders, Some(waiters));
+        match failure {
+            Failure::Held { holders, waiters, .. } => {
+                (failed.0.holders, failed.0.waiters) = (holders, Some(waiters));
+            }
+            Failure::HistoryGone { oldest, .. } => failed.0.oldest = Some(oldest),
+            _ => {}
         }
         failed
     }
@@ -131,6 +129,7 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         }
         Failure::NotYet { rules, since } => return not_yet(*rules, *since).into(),
         Failure::OfDatabase(key) => return of_database(key).into(),
+        Failure::HistoryGone { after, oldest, last } => return history_gone(*after, *oldest, *last).into(),
         Failure::Held { by_waiters: true, .. } => {
             "an earlier waiter is first in the queue of a key: set wait_ms to wait"
         }
@@ -178,6 +177,18 @@ fn not_yet(rules: u8, since: u8) -> String {
     format!(
         "this cluster uses rules {rules}, and this needs rules {since}: it was not done. Once all nodes run a version that \
          supports them, `ringfence cluster upgrade` raises the rules"
+    )
+}
+
+fn history_gone(after: Revision, oldest: Revision, last: Revision) -> String {
+    if after > last {
+        return format!(
+            "the cluster is at revision {last} and has not reached {after}: list the keys, then watch from there"
+        );
+    }
+    format!(
+        "this node has the changes after revision {oldest}, and {after} is before that or was skipped: list the keys, then watch \
+         from there"
     )
 }
 

@@ -4,11 +4,17 @@
 //! tokio's `spawn_blocking` panic then, and a panic ends for good what was to run for ever. So `clippy.toml` has all crates use
 //! this one. A runtime also waits for its blocking threads when it ends; for these it does not: a disk or a name server
 //! may hang for ever.
+//!
+//! A thread that must not block shows by its [`Beat`] that it does not.
+
+mod beat;
 
 use std::io;
 use std::thread;
 
 use tokio::sync::oneshot;
+
+pub use beat::Beat;
 
 /// Starts a thread that does `work`.
 ///

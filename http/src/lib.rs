@@ -2,8 +2,8 @@
 //! ([`Dialog`]). The server knows nothing about leases.
 //!
 //! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
-//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`) and of requests
-//! that are being handled (`handled`), and time by turns, which owners take one after the other, too (`turns`).
+//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`), of requests
+//! that are being handled (`handled`) and of what waits beside them (`room`), and time by turns, which owners take one after the other, too (`turns`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use tokio::sync::watch;
 use tokio::task::coop::unconstrained;
 use tokio::time::{sleep, timeout};
 
-mod beat;
 mod bodies;
 mod budget;
 mod connections;
@@ -34,7 +33,6 @@ mod socket;
 mod threads;
 mod turns;
 
-pub use beat::Beat;
 pub use bodies::{RequestBody, Shed, without_share};
 pub use budget::Share;
 pub use connections::{Connection, Connections};

@@ -8,11 +8,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use ringfence_aside::Beat;
 use tokio::runtime::{Builder, Handle};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use crate::beat::Beat;
 use crate::turns::Turns;
 
 /// Polls of tasks until a thread looks for what is ready. A request takes two to four, and those between two looks share an entry

@@ -24,7 +24,7 @@ pub(crate) struct Request {
 
 /// The most requests that are told apart: far more than a client sends during one wait, or a proxy that retries for it.
 const MOST: usize = 32;
-/// How long after its wait a request may still be answered, in milliseconds. The HTTP server gives up after 10 s of real
+/// How long after its wait a request may still be answered, in milliseconds. The service gives up after 10 s of real
 /// time, and cluster time never runs faster.
 const ANSWERED_MS: u64 = 20_000;
 

@@ -1,5 +1,5 @@
-//! Every lease, and every way to find one. No other module knows the collections behind [`Store`], so each can be replaced
-//! without touching a rule.
+//! Every lease, and every way to find one. No rule knows the collections behind [`Store`], so each can be replaced without touching one.
+//! Only the frozen table, which is written to snapshots, shares two of them.
 //!
 //! ```text
 //!   spaces           owner, id ----------------.

@@ -1,6 +1,6 @@
 use ringfence_lease::{Blocking, Refusal};
 use ringfence_raft::{Stuck, Unanswered};
-use ringfence_wire::{Blocker, EndReason, Key, ProblemKind};
+use ringfence_wire::{Blocker, EndReason, Key, ProblemKind, Revision};
 
 /// Why a request was not done, or may not have been. Each door has its own words for it; texts in here hold for all of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -11,8 +11,17 @@ pub enum Failure {
     Forbidden(String),
     /// More requests or reads than the limits of the principal allow.
     RateLimited(String),
-    /// As many watches as the limits of the principal allow.
+    /// As many watches as the limits of the principal, or of the node, allow.
     TooManyWatches(String),
+    /// A watch cannot begin there: this node does not have all changes since then, or the cluster has not reached it.
+    HistoryGone {
+        /// After which revision it was to begin.
+        after: Revision,
+        /// After which it can begin at the earliest.
+        oldest: Revision,
+        /// The last one.
+        last: Revision,
+    },
     /// The acquire tried once, and a key was not free.
     Held {
         /// Some of the live leases that block it; `None` if the caller may not see them.
@@ -86,6 +95,7 @@ impl Failure {
             Self::Unauthenticated(_) => ProblemKind::Unauthenticated,
             Self::Forbidden(_) => ProblemKind::Forbidden,
             Self::RateLimited(_) => ProblemKind::RateLimited,
+            Self::HistoryGone { .. } => ProblemKind::HistoryGone,
             Self::Held { .. } => ProblemKind::Held,
             Self::WaitTimeout => ProblemKind::WaitTimeout,
             Self::Mismatch => ProblemKind::LeaseMismatch,

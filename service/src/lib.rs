@@ -36,6 +36,7 @@ mod transact;
 mod transaction;
 mod usage;
 mod wait;
+mod watch;
 
 pub use acquire::Attempt;
 pub use caller::Caller;
@@ -53,4 +54,5 @@ pub use service::{Options, Service};
 pub use take_back::Unsent;
 pub use transact::{Steps, Transacted};
 pub use transaction::{CannotDo, Keys, Seen, Transaction};
-pub use usage::{BYTES_OF_A_REQUEST, Counted};
+pub use usage::BYTES_OF_A_REQUEST;
+pub use watch::{Encoder, Stream, Watchers};

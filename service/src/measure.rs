@@ -4,7 +4,7 @@ use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use ringfence_metric::{Counter, Histogram, metrics};
-use ringfence_wire::ProblemKind;
+use ringfence_wire::{CutOffReason, ProblemKind};
 
 use crate::done::Acquired;
 use crate::failure::Failure;
@@ -48,6 +48,14 @@ metrics! {
         "ringfence_release_total",
         "Releases that this node answered, repeats included.",
     );
+    WATCHES_CUT_OFF: Counter = Counter::new(
+        "ringfence_watches_cut_off_total",
+        "Watches that this node ended because it did not have the changes that they needed, by reason.",
+    ).by("reason", &[
+        cut_off_reason(CutOffReason::TooSlow),
+        cut_off_reason(CutOffReason::StateReplaced),
+        cut_off_reason(CutOffReason::NoContact),
+    ]);
     WAITS: Histogram = Histogram::new(
         "ringfence_acquire_wait_seconds",
         "Time in the queue of acquires that were granted from it, as seen by the node that answered.",
@@ -116,4 +124,17 @@ pub(crate) fn renewed(failure: Option<&Failure>) {
 /// A release came to an end.
 pub(crate) fn released() {
     RELEASED.increment(1);
+}
+
+/// Counts a watch that this node cut off.
+pub(crate) fn watch_cut_off(reason: CutOffReason) {
+    WATCHES_CUT_OFF.of(cut_off_reason(reason)).increment(1);
+}
+
+const fn cut_off_reason(reason: CutOffReason) -> &'static str {
+    match reason {
+        CutOffReason::TooSlow => "too-slow",
+        CutOffReason::StateReplaced => "state-replaced",
+        CutOffReason::NoContact => "no-contact",
+    }
 }

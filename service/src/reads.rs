@@ -115,10 +115,7 @@ impl Service {
     }
 
     /// Waits until this node's table is as new as the cluster's.
-    ///
-    /// # Errors
-    /// No leader answers.
-    pub async fn catch_up(&self) -> Result<(), Failure> {
+    pub(crate) async fn catch_up(&self) -> Result<(), Failure> {
         self.now_ms(Consistency::Linearizable).await?;
         Ok(())
     }

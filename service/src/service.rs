@@ -125,10 +125,7 @@ impl Service {
     }
 
     /// A place for a watch of `caller`.
-    ///
-    /// # Errors
-    /// It has as many as its limits allow.
-    pub fn watch_place(&self, caller: &Caller) -> Result<Counted, Failure> {
+    pub(crate) fn watch_place(&self, caller: &Caller) -> Result<Counted, Failure> {
         self.usages.watch_place(caller.principal())
     }
 

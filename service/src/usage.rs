@@ -49,7 +49,7 @@ struct Allowance {
 }
 
 /// Something that is counted. Dropping it ends that.
-pub struct Counted {
+pub(crate) struct Counted {
     usages: Arc<Usages>,
     name: Option<PrincipalName>,
     count: fn(&mut Usage) -> &mut u32,

@@ -1,7 +1,10 @@
+use std::convert::Infallible;
+
 use axum::body::Body;
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
+use futures_util::StreamExt;
 use ringfence_service::Caller;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 
@@ -9,7 +12,6 @@ use crate::door::{Answer, Door, Request};
 use crate::problems::Failed;
 use crate::request::number;
 use crate::request::query::Query;
-use crate::watch::Moment;
 
 /// What a browser sends when it reconnects: the last `id` that it received.
 const LAST_EVENT_ID: &str = "last-event-id";
@@ -32,14 +34,10 @@ pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answe
     if door.is_draining() {
         return Err(Failed::new(ProblemKind::Unavailable, "this node is stopping"));
     }
-    let place = door.service.watch_place(caller)?;
-    request.body().connection().lasts();
-    // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
-    let asked = Moment::now();
-    door.service.catch_up().await?;
-    let stream = door.watchers.open(allowed, caller, place, after, asked)?;
+    let lasts = || request.body().connection().lasts();
+    let stream = door.watchers.open(caller, allowed, after, lasts).await?;
     let headers = [(CONTENT_TYPE, HeaderValue::from_static("text/event-stream")), UNBUFFERED];
-    Ok((headers, Body::new(stream)).into_response())
+    Ok((headers, Body::from_stream(stream.map(Ok::<_, Infallible>))).into_response())
 }
 
 fn revision(text: &str, field: &str) -> Result<Revision, FieldError> {

@@ -40,13 +40,11 @@ const ALARMS: &[&str] = &[
     "DATA RACE",
 ];
 
-/// How to start one: a program and its arguments, and more variables of its environment.
+/// How to start one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recipe {
     /// The program and its arguments.
     pub words: Vec<String>,
-    /// More variables of its environment.
-    pub variables: Vec<(String, String)>,
 }
 
 impl Recipe {
@@ -54,7 +52,7 @@ impl Recipe {
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
         anyhow::ensure!(!words.is_empty(), "--adapter: a command is expected");
-        Ok(Self { words, variables: Vec::new() })
+        Ok(Self { words })
     }
 }
 
@@ -147,7 +145,6 @@ impl Adapter {
         let [program, arguments @ ..] = &recipe.words[..] else { bail!("no program is named") };
         let mut child = Command::new(program)
             .args(arguments)
-            .envs(recipe.variables.iter().cloned())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -94,7 +94,7 @@ async fn what_fails_while_the_machine_is_slow_is_played_again_and_fails_in_the_e
     // It ends without an answer, once the runner has stood still.
     let script = format!("touch {0}; while [ -e {0} ]; do sleep 0.05; done", file.display());
     let words = ["sh", "-c", &script].map(str::to_owned).to_vec();
-    let recipe = Recipe { words, variables: Vec::new() };
+    let recipe = Recipe { words };
     let stand_still = async {
         loop {
             if file.exists() {

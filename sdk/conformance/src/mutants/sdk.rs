@@ -104,23 +104,18 @@ impl Sdk {
         match self {
             Self::Python | Self::PythonThreads => {
                 self.copy_source(mutant, &copy.path().join("ringfence"))?;
-                let adapter = self.folder().join("conformance_adapter.py");
-                let variables = vec![
-                    ("PYTHONPATH".to_owned(), copy.path().display().to_string()),
-                    ("PYTHONDONTWRITEBYTECODE".to_owned(), "1".to_owned()),
-                ];
-                let mut words = vec!["python3".to_owned(), adapter.display().to_string()];
-                words.extend((self == Self::PythonThreads).then(|| "--threads".to_owned()));
-                Ok((Recipe { words, variables }, copy))
             }
             Self::TypeScript => {
                 self.copy_source(mutant, &copy.path().join("src"))?;
                 self.compile(copy.path()).await?;
-                let adapter = copy.path().join("dist/conformance-adapter.js");
-                let words = vec!["node".to_owned(), adapter.display().to_string()];
-                Ok((Recipe { words, variables: Vec::new() }, copy))
             }
         }
+        let output = Command::new(self.folder().join("adapters")).arg(copy.path()).output().await?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        ensure!(output.status.success(), "there is no adapter of {self}: {said}");
+        let number = usize::from(self == Self::PythonThreads);
+        let command = said.lines().nth(number).with_context(|| format!("there is no adapter of {self}"))?;
+        Ok((Recipe::parse(command)?, copy))
     }
 
     fn copy_source(self, mutant: Option<&Mutant>, copy: &Path) -> anyhow::Result<()> {

@@ -21,10 +21,10 @@ const LOST: Duration = Duration::from_secs(20);
 
 /// An instant by `CLOCK_BOOTTIME`, which goes on while the machine sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Moment(Duration);
+pub(super) struct Moment(Duration);
 
 impl Moment {
-    pub(crate) fn now() -> Self {
+    pub(super) fn now() -> Self {
         let now = clock_gettime(ClockId::Boottime);
         // Since the machine started, so neither is negative.
         Self(Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec as u32))

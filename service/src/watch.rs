@@ -1,7 +1,7 @@
-//! Watches: the changes of the table as server-sent events.
+//! Watches: the changes of the table as a stream, in the words of a door ([`Encoder`]).
 //!
 //! ```text
-//!  apply ─▶ History ─▶ round ─▶ Group of each prefix: recent changes as text ─▶ Stream of each watch ─▶ hyper
+//!  apply ─▶ History ─▶ round ─▶ Group of each prefix: recent changes as text ─▶ Stream of each watch ─▶ door
 //!              │       (20 ms)  encoded once                                         ▲
 //!              └──────────────────────────── a watch that lags reads by itself ──────┘
 //! ```
@@ -15,25 +15,52 @@
 //! because waking a watch costs more than everything else. Lagging watches take turns to read the history, within a budget.
 //! One task serves all watches, and runs only while there are any.
 //!
-//! A client whose prefix is quiet still needs a number that the history has not dropped. So quiet connections are kept alive
-//! by an `id` without data, not by a comment: it sets the `Last-Event-ID` and is no event
-//! ([HTML, 9.2.6](https://html.spec.whatwg.org/multipage/server-sent-events.html)). A stream begins with one, too. A node sends
-//! them only while it has [contact] with a leader, because its clients take them for news.
+//! A client whose prefix is quiet still needs a number that the history has not dropped. So it is sent *bookmarks*: numbers without an
+//! event. A node sends them only while it has [contact] with a leader, because its clients take them for news.
 
 mod contact;
+mod encoder;
 mod fanout;
-mod frame;
 mod group;
 mod state;
 mod watchers;
 
-pub(crate) use contact::Moment;
-pub(crate) use watchers::Watchers;
+pub use encoder::Encoder;
+pub use watchers::{Stream, Watchers};
 
 #[cfg(test)]
 mod tests {
+    use bytes::{BufMut, Bytes, BytesMut};
     use ringfence_lease::{Change, Event};
-    use ringfence_wire::{Key, LeaseId, Mode, Revision, Token};
+    use ringfence_wire::{CutOff, Key, LeaseId, Mode, Revision, Token};
+
+    use super::Encoder;
+
+    /// Revisions, and keys of events.
+    #[derive(Clone, Copy, Default)]
+    pub(super) struct Plain;
+
+    impl Encoder for Plain {
+        fn head(self, after: Revision) -> Bytes {
+            self.bookmark(after)
+        }
+
+        fn bookmark(self, revision: Revision) -> Bytes {
+            format!("id: {revision}\n\n").into()
+        }
+
+        fn cut_off(self, CutOff { revision, reason }: CutOff) -> Bytes {
+            format!("end: {revision} {reason:?}\n\n").into()
+        }
+
+        fn put_event(self, text: &mut BytesMut, event: &Event, prefix: &str) {
+            let keys = event.keys.iter().map(|(key, ..)| key.as_str()).filter(|key| key.starts_with(prefix));
+            let keys = keys.collect::<Vec<_>>().join(" ");
+            if !keys.is_empty() {
+                text.put_slice(format!("id: {}\ndata: {keys}\n\n", event.revision).as_bytes());
+            }
+        }
+    }
 
     pub(super) fn event(revision: u64, keys: &[&str]) -> Event {
         Event {

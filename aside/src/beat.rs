@@ -29,7 +29,7 @@ impl Beat {
     }
 
     /// Beats for as long as it is polled, on the thread that it is of.
-    pub(crate) async fn go_on(&self) {
+    pub async fn go_on(&self) {
         loop {
             self.beat();
             sleep(EVERY).await;

@@ -7,12 +7,12 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use ringfence_lease::Event;
 use ringfence_raft::History;
-use ringfence_service::Caller;
 use ringfence_wire::{CutOff, CutOffReason, Revision};
 use tokio::time::Instant;
 
-use super::frame;
+use super::encoder::Encoder;
 use super::group::{Available, Group};
+use crate::caller::Caller;
 use crate::measure;
 
 /// Limits of one step: changes read, and bytes of text encoded.
@@ -34,7 +34,8 @@ const LEAST_FAR: usize = 64;
 
 /// All watches, by number.
 #[derive(Default)]
-pub(super) struct Fanout {
+pub(super) struct Fanout<E> {
+    encoder: E,
     /// The last change that was fanned out.
     position: Revision,
     /// The position within the next change.
@@ -99,7 +100,7 @@ pub(super) enum Next {
     End,
 }
 
-impl Fanout {
+impl<E: Encoder> Fanout<E> {
     pub(super) fn count(&self) -> usize {
         self.watches.len()
     }
@@ -126,9 +127,10 @@ impl Fanout {
             if group.is_fresh() {
                 self.fresh.push(prefix.into());
             }
-            group.add(event, prefix, position);
+            group.add(self.encoder, event, prefix, position);
         }
-        self.watches.insert(number, Watch::new(caller, prefix.into(), after));
+        let head = self.encoder.head(after);
+        self.watches.insert(number, Watch::new(caller, prefix.into(), after, head));
         number
     }
 
@@ -199,7 +201,7 @@ impl Fanout {
                 if group.is_fresh() {
                     self.fresh.push(prefix.into());
                 }
-                if let Some(bytes) = group.add(event, prefix, before) {
+                if let Some(bytes) = group.add(self.encoder, event, prefix, before) {
                     work.bytes += bytes;
                     work.looks += event.keys.len();
                 }
@@ -300,7 +302,7 @@ impl Fanout {
                         return Next::Nothing;
                     };
                     self.reads -= 1;
-                    if let Some(text) = watch.read(upto, history) {
+                    if let Some(text) = watch.read(upto, history, self.encoder) {
                         return Next::Text(text);
                     }
                 }
@@ -310,7 +312,7 @@ impl Fanout {
                     // Not before text that waits to be sent.
                     if owes_bookmark && has_contact && watch.at == self.position {
                         watch.mark_sent(watch.at);
-                        return Next::Text(frame::bookmark(watch.at));
+                        return Next::Text(self.encoder.bookmark(watch.at));
                     }
                     watch.waker = Some(cx.waker().clone());
                     return Next::Nothing;
@@ -364,7 +366,7 @@ impl Fanout {
                     }
                 }
                 Some(Available::InHistory(_)) if history.after(watch.at, &watch.prefix).is_none() => {
-                    watch.cut_off(history);
+                    watch.cut_off(history, self.encoder);
                     self.to_wake.push(*number);
                 }
                 _ => {}
@@ -388,13 +390,13 @@ impl Fanout {
 
     /// One without watches, which gives no number twice.
     pub(super) fn anew(self) -> Self {
-        Self { next: self.next, ..Self::default() }
+        Self { next: self.next, encoder: self.encoder, ..Self::default() }
     }
 
     /// Ends all watches with an event: this node does not know what has changed lately.
     pub(super) fn end_without_contact(&mut self) {
         for (number, watch) in self.watches.iter_mut().filter(|(_, watch)| !watch.is_ended) {
-            watch.end(CutOffReason::NoContact);
+            watch.end(CutOffReason::NoContact, self.encoder);
             self.to_wake.push(*number);
         }
     }
@@ -422,15 +424,14 @@ impl Work {
 }
 
 impl Watch {
-    fn new(caller: Caller, prefix: Box<str>, after: Revision) -> Self {
-        let head = Some(frame::head(after));
+    fn new(caller: Caller, prefix: Box<str>, after: Revision, head: Bytes) -> Self {
         Self {
             caller,
             prefix,
             at: after,
             sent: after,
             sent_at: Instant::now(),
-            own: head,
+            own: Some(head),
             owes_bookmark: false,
             is_ended: false,
             is_blocked: false,
@@ -445,14 +446,14 @@ impl Watch {
     }
 
     /// Reads one step of the history, up to `upto`.
-    fn read(&mut self, upto: Revision, history: &History) -> Option<Bytes> {
+    fn read(&mut self, upto: Revision, history: &History, encoder: impl Encoder) -> Option<Bytes> {
         let Some(events) = history.after(self.at, &self.prefix) else {
-            self.cut_off(history);
+            self.cut_off(history, encoder);
             return None;
         };
         let mut text = BytesMut::new();
         for event in events.take_while(|event| event.revision <= upto).take(STEP) {
-            frame::put_event(&mut text, event, &self.prefix);
+            encoder.put_event(&mut text, event, &self.prefix);
             self.at = event.revision;
             if text.len() >= STEP_BYTES {
                 break;
@@ -469,18 +470,18 @@ impl Watch {
     }
 
     /// Ends the watch with an event that says why.
-    fn cut_off(&mut self, history: &History) {
+    fn cut_off(&mut self, history: &History, encoder: impl Encoder) {
         let reason = match self.at < history.began_after() {
             true => CutOffReason::StateReplaced,
             false => CutOffReason::TooSlow,
         };
-        self.end(reason);
+        self.end(reason, encoder);
     }
 
-    fn end(&mut self, reason: CutOffReason) {
+    fn end(&mut self, reason: CutOffReason, encoder: impl Encoder) {
         measure::watch_cut_off(reason);
         self.is_ended = true;
-        self.own = Some(frame::cut_off(CutOff { revision: self.sent, reason }));
+        self.own = Some(encoder.cut_off(CutOff { revision: self.sent, reason }));
     }
 
     fn wake(&mut self) {

@@ -44,7 +44,7 @@ fn without_contact_a_watch_gets_no_bookmark_and_ends_with_the_reason() {
     assert_eq!(sent(&mut fanout, number, &history), ("id: 1000\n\n".to_owned(), false));
     fanout.end_without_contact();
     fanout.end_without_contact();
-    let end = "event: cut-off\ndata: {\"revision\":1000,\"reason\":\"no-contact\"}\n\n";
+    let end = "end: 1000 NoContact\n\n";
     assert_eq!(sent(&mut fanout, number, &history), (end.to_owned(), true));
 }
 

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use ringfence_lease::Event;
 use ringfence_wire::Revision;
 
-use super::frame;
+use super::encoder::Encoder;
 
 /// Bytes of text kept for watches that read slowly.
 pub(super) const MOST_BYTES: usize = 256 << 10;
@@ -74,7 +74,13 @@ impl Group {
     }
 
     /// Adds `event` in a step that covers what follows `before`. Returns the bytes added; `None` if it was added already.
-    pub(super) fn add(&mut self, event: &Event, prefix: &str, before: Revision) -> Option<usize> {
+    pub(super) fn add(
+        &mut self,
+        encoder: impl Encoder,
+        event: &Event,
+        prefix: &str,
+        before: Revision,
+    ) -> Option<usize> {
         if self.latest == event.revision {
             return None;
         }
@@ -83,7 +89,7 @@ impl Group {
             self.begun = before;
         }
         let before = self.text.len();
-        frame::put_event(&mut self.text, event, prefix);
+        encoder.put_event(&mut self.text, event, prefix);
         Some(self.text.len() - before)
     }
 
@@ -138,7 +144,7 @@ impl Group {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::event;
+    use super::super::tests::{Plain, event};
     use super::*;
 
     /// A group with pieces of the steps from 4 to 6 and from 8 to 9.
@@ -146,7 +152,7 @@ mod tests {
         let mut group = Group::new(Revision(2));
         for (before, found, upto) in [(2, &[][..], 4), (4, &[5, 6], 6), (6, &[], 8), (8, &[9], 9)] {
             for revision in found {
-                assert!(group.add(&event(*revision, &["a"]), "", Revision(before)) > Some(0));
+                assert!(group.add(Plain, &event(*revision, &["a"]), "", Revision(before)) > Some(0));
             }
             assert_eq!(group.end_step(Revision(upto), true), !found.is_empty());
         }
@@ -192,7 +198,7 @@ mod tests {
         let mut revision = 0;
         while group.since == Revision(0) {
             revision += 1;
-            group.add(&event(revision, &[&long]), "", Revision(revision - 1));
+            group.add(Plain, &event(revision, &[&long]), "", Revision(revision - 1));
             group.end_step(Revision(revision), true);
         }
         assert_eq!(upto(group.after(Revision(0), Revision(10))), Some((false, 1)));
@@ -205,7 +211,7 @@ mod tests {
     fn a_round_is_one_piece_unless_it_is_large() {
         let mut group = Group::new(Revision(0));
         let add = |group: &mut Group, revision: u64, keys: &[&str]| {
-            group.add(&event(revision, keys), "", Revision(revision - 1));
+            group.add(Plain, &event(revision, keys), "", Revision(revision - 1));
         };
         add(&mut group, 1, &["a"]);
         assert!(!group.end_step(Revision(1), false));

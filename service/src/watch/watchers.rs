@@ -9,21 +9,24 @@ use std::thread;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http_body::{Body as HttpBody, Frame};
 use parking_lot::{Mutex, MutexGuard};
-use ringfence_http::Beat;
-use ringfence_raft::{Handle, History, Progress, Stuck};
-use ringfence_service::{Allowed, Caller, Counted};
-use ringfence_wire::{ProblemKind, Revision};
+use ringfence_aside::Beat;
+use ringfence_raft::{History, Progress, Stuck};
+use ringfence_wire::Revision;
 use tokio::runtime;
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, mpsc};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, sleep_until, timeout};
 
 use super::contact::{ASK_EVERY, ASK_WITHIN, Contact, Moment};
+use super::encoder::Encoder;
 use super::fanout::{Fanout, Next};
 use super::state::State;
-use crate::problems::Failed;
+use crate::caller::Caller;
+use crate::failure::Failure;
+use crate::rights::Allowed;
+use crate::service::Service;
+use crate::usage::Counted;
 
 /// The pause after a round, so that changes gather, and the addition for each watch that the round woke: waking one costs a
 /// system call here and work at its client. So a few watches are served at once, and a thousand busy ones once a second,
@@ -40,11 +43,10 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// After so long without a step, the thread of the task hangs.
 const HANGS: Duration = Duration::from_secs(3);
 
-/// The watches of this node.
-pub(crate) struct Watchers {
-    handle: Handle,
-    draining: watch::Receiver<bool>,
-    state: Mutex<State>,
+/// The watches of a door of this node.
+pub struct Watchers<E> {
+    service: Arc<Service>,
+    state: Mutex<State<E>>,
     /// Whether a thread waited for the state in vain, and none has had it since: then the others do not wait.
     stuck: AtomicBool,
     /// Whether the thread of the task was late at the last look.
@@ -57,46 +59,42 @@ pub(crate) struct Watchers {
     blocked_reader: Notify,
 }
 
-/// The body of the answer to one watch. Dropping it ends the watch.
-pub(crate) struct Stream {
-    watchers: Arc<Watchers>,
+/// What one watch sends. Dropping it ends the watch.
+pub struct Stream<E: Encoder> {
+    watchers: Arc<Watchers<E>>,
     number: u64,
     /// Counts the watch.
     _place: Counted,
 }
 
-impl HttpBody for Stream {
-    type Data = Bytes;
-    type Error = Infallible;
+impl<E: Encoder> futures_util::Stream for Stream<E> {
+    type Item = Bytes;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Bytes>> {
         match self.watchers.next(self.number, cx) {
-            Next::Text(text) => Poll::Ready(Some(Ok(Frame::data(text)))),
+            Next::Text(text) => Poll::Ready(Some(text)),
             Next::End => Poll::Ready(None),
             Next::Nothing => Poll::Pending,
         }
     }
 }
 
-impl Drop for Stream {
+impl<E: Encoder> Drop for Stream<E> {
     fn drop(&mut self) {
         // The task may have ended with the node.
         let _ = self.watchers.left.send(self.number);
     }
 }
 
-impl Watchers {
-    pub(crate) fn new(handle: Handle, draining: watch::Receiver<bool>) -> Arc<Self> {
+impl<E: Encoder> Watchers<E> {
+    /// No watches of what `service` offers.
+    pub fn new(service: Arc<Service>) -> Arc<Self> {
         let (left, leaving) = mpsc::unbounded_channel();
         let (fanout, contact) = (Fanout::default(), Contact::new(Moment::now()));
         let state = State { runs: false, task: 0, fanout, contact, left: leaving };
         let (state, stuck) = (Mutex::new(state), AtomicBool::new(false));
         Arc::new(Self {
-            handle,
-            draining,
+            service,
             state,
             stuck,
             was_late: AtomicBool::new(false),
@@ -107,14 +105,14 @@ impl Watchers {
     }
 
     /// The number of watches, unless a thread that hangs has them.
-    pub(crate) fn count(&self) -> Option<usize> {
+    pub fn count(&self) -> Option<usize> {
         let mut state = self.state()?;
         state.forget_left();
         Some(state.fanout.count())
     }
 
     /// Replaces the task by one on `runtime` if its thread hangs: else no watch would be sent anything, on whichever thread it is.
-    pub(crate) fn look_after(self: &Arc<Self>, runtime: &runtime::Handle) {
+    pub fn look_after(self: &Arc<Self>, runtime: &runtime::Handle) {
         // Two looks must agree: the whole process may have been frozen.
         let is_late = self.beat.age() >= HANGS;
         if self.was_late.swap(is_late, Ordering::Relaxed)
@@ -127,30 +125,37 @@ impl Watchers {
         }
     }
 
-    fn start(self: &Arc<Self>, state: &mut State, runtime: &runtime::Handle) {
+    fn start(self: &Arc<Self>, state: &mut State<E>, runtime: &runtime::Handle) {
         state.runs = true;
         state.task += 1;
         self.beat.beat();
         runtime.spawn(Arc::clone(self).run(state.task));
     }
 
-    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`, who has asked at
-    /// `caught_up` for all that was committed, and got it.
-    pub(crate) fn open(
+    /// Opens a watch of the changes after `after`, or from now on, of keys that start with `prefix`, for `caller`. Calls `lasts` before
+    /// it waits.
+    ///
+    /// # Errors
+    /// There are as many as there may be, the history does not have these changes, or no leader answers.
+    pub async fn open(
         self: &Arc<Self>,
-        prefix: Allowed<&str>,
         caller: &Caller,
-        place: Counted,
+        prefix: Allowed<&str>,
         after: Option<Revision>,
-        caught_up: Moment,
-    ) -> Result<Stream, Failed> {
+        lasts: impl FnOnce(),
+    ) -> Result<Stream<E>, Failure> {
+        let place = self.service.watch_place(caller)?;
+        lasts();
+        // Without it this node could not tell a revision beyond the cluster's from one that it has not applied yet.
+        let asked = Moment::now();
+        self.service.catch_up().await?;
         let mut state = self.state().ok_or(Stuck)?;
         state.forget_left();
         if state.fanout.count() >= MOST {
-            let detail = "this node has the maximum of 4,096 watches: use another node";
-            return Err(Failed::new(ProblemKind::Overloaded, detail));
+            let why = format!("this node has the maximum of {MOST} watches: use another node");
+            return Err(Failure::TooManyWatches(why));
         }
-        let number = self.handle.try_history(|history| {
+        let number = self.service.handle.try_history(|history| {
             let after = after.unwrap_or(history.last());
             let under = prefix.get();
             match history.after(after, under).is_some() {
@@ -159,7 +164,7 @@ impl Watchers {
             }
         })??;
         if !state.runs {
-            state.contact = Contact::new(caught_up);
+            state.contact = Contact::new(asked);
             self.start(&mut state, &runtime::Handle::current());
         }
         Ok(Stream { watchers: Arc::clone(self), number, _place: place })
@@ -168,7 +173,7 @@ impl Watchers {
     /// What watch `number` sends next. It ends if a thread that hangs has the state: its client resumes at another node.
     fn next(&self, number: u64, cx: &Context<'_>) -> Next {
         let Some(mut state) = self.state() else { return Next::End };
-        let found = self.handle.try_history(|history| {
+        let found = self.service.handle.try_history(|history| {
             let has_contact = state.has_contact();
             state.fanout.next(number, cx, has_contact, Some(history))
         });
@@ -182,8 +187,8 @@ impl Watchers {
     /// Runs until there are no watches left, or another `task` has replaced this one.
     async fn run(self: Arc<Self>, task: u64) {
         let _runs = Runs(Arc::clone(&self));
-        let mut progress = self.handle.progress();
-        let mut draining = self.draining.clone();
+        let mut progress = self.service.handle.progress();
+        let mut draining = self.service.draining.clone();
         let mut bookmarks = interval(BOOKMARKS);
         bookmarks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let (mut next_round, mut next_reads) = (Instant::now(), Instant::now());
@@ -235,7 +240,7 @@ impl Watchers {
         loop {
             let (asked, next) = (Moment::now(), Instant::now() + ASK_EVERY);
             // The Raft thread may hang.
-            match timeout(ASK_WITHIN, self.handle.linearize()).await {
+            match timeout(ASK_WITHIN, self.service.handle.linearize()).await {
                 Ok(Ok(_)) => {
                     self.with_history(|state, history| state.contact.read(asked, history.last())).await;
                     while !self.with(State::note_position).await {
@@ -243,7 +248,7 @@ impl Watchers {
                     }
                 }
                 Ok(Err(_)) | Err(_) => {
-                    let end = |state: &mut State| {
+                    let end = |state: &mut State<E>| {
                         if state.contact.is_lost(asked) {
                             state.fanout.end_without_contact();
                         }
@@ -298,7 +303,7 @@ impl Watchers {
     }
 
     /// A step of the task, once it has the state.
-    async fn with<T>(&self, mut step: impl FnMut(&mut State) -> T) -> T {
+    async fn with<T>(&self, mut step: impl FnMut(&mut State<E>) -> T) -> T {
         loop {
             self.beat.beat();
             if let Some(mut state) = self.state() {
@@ -309,9 +314,10 @@ impl Watchers {
     }
 
     /// A step of the task, once it has the state and the history. Lock order: the watches, then the history.
-    async fn with_history<T>(&self, mut step: impl FnMut(&mut State, &History) -> T) -> T {
+    async fn with_history<T>(&self, mut step: impl FnMut(&mut State<E>, &History) -> T) -> T {
         loop {
-            let found = self.with(|state| self.handle.try_history(|history| step(state, history))).await;
+            let found =
+                self.with(|state| self.service.handle.try_history(|history| step(state, history))).await;
             match found {
                 Ok(found) => return found,
                 Err(Stuck) => sleep(GATHER).await,
@@ -320,7 +326,7 @@ impl Watchers {
     }
 
     /// The state, unless a thread that hangs has it.
-    fn state(&self) -> Option<MutexGuard<'_, State>> {
+    fn state(&self) -> Option<MutexGuard<'_, State<E>>> {
         let patience = if self.stuck.load(Ordering::Relaxed) { Duration::ZERO } else { PATIENCE };
         let state = self.state.try_lock_for(patience);
         // Who did not wait knows nothing new.
@@ -333,9 +339,9 @@ impl Watchers {
 
 /// While the task runs. Should it panic, its watches end: their clients resume at another node, and the next watch here starts
 /// another task.
-struct Runs(Arc<Watchers>);
+struct Runs<E: Encoder>(Arc<Watchers<E>>);
 
-impl Drop for Runs {
+impl<E: Encoder> Drop for Runs<E> {
     fn drop(&mut self) {
         if thread::panicking()
             && let Some(mut state) = self.0.state()
@@ -345,17 +351,6 @@ impl Drop for Runs {
     }
 }
 
-fn gone(after: Revision, prefix: &str, history: &History) -> Failed {
-    let (before, last) = (history.oldest(prefix), history.last());
-    let detail = if after > last {
-        format!(
-            "the cluster is at revision {last} and has not reached {after}: list the keys, then watch from there"
-        )
-    } else {
-        format!(
-            "this node has the changes after revision {before}, and {after} is before that or was skipped: list the keys, then \
-             watch from there"
-        )
-    };
-    Failed::new(ProblemKind::HistoryGone, detail).with_oldest(before)
+fn gone(after: Revision, prefix: &str, history: &History) -> Failure {
+    Failure::HistoryGone { after, oldest: history.oldest(prefix), last: history.last() }
 }

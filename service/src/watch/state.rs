@@ -8,22 +8,23 @@ use tokio::sync::mpsc;
 use tokio::task::unconstrained;
 
 use super::contact::{Contact, Moment};
+use super::encoder::Encoder;
 use super::fanout::Fanout;
 
 /// The most watches that are forgotten in one step.
 const LEAVE_AT_ONCE: usize = 256;
 
-pub(super) struct State {
+pub(super) struct State<E> {
     /// Whether the task runs.
     pub(super) runs: bool,
     /// Which task that is: one whose thread hangs is replaced, and ends when it runs again.
     pub(super) task: u64,
-    pub(super) fanout: Fanout,
+    pub(super) fanout: Fanout<E>,
     pub(super) contact: Contact,
     pub(super) left: mpsc::UnboundedReceiver<u64>,
 }
 
-impl State {
+impl<E: Encoder> State<E> {
     /// Whether this `task` goes on: there are watches left, and no other has replaced it.
     pub(super) fn goes_on(&mut self, task: u64) -> bool {
         if self.task != task {
@@ -69,16 +70,17 @@ impl State {
 #[cfg(test)]
 mod tests {
     use ringfence_raft::History;
-    use ringfence_service::Caller;
     use ringfence_wire::Revision;
 
+    use super::super::tests::Plain;
     use super::*;
+    use crate::caller::Caller;
 
     /// After a hang it took all that had ended, while other threads waited for the state.
     #[test]
     fn watches_that_have_ended_are_forgotten_some_at_a_time() {
         let (leave, left) = mpsc::unbounded_channel();
-        let (fanout, contact) = (Fanout::default(), Contact::new(Moment::now()));
+        let (fanout, contact) = (Fanout::<Plain>::default(), Contact::new(Moment::now()));
         let mut state = State { runs: true, task: 0, fanout, contact, left };
         for _ in 0..=LEAVE_AT_ONCE {
             let number = state.fanout.enter(Caller::anybody(), "", Revision(0), &History::default());
