@@ -51,7 +51,7 @@ def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without this, a client that waits long would look at the key.
-    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", SOON)
+    monkeypatch.setattr("ringfence._acquire._TELLS_AFTER", SOON)
 
     async def main() -> None:
         async with aio.Client(node.url) as client:

@@ -451,7 +451,7 @@ def test_whoever_waits_for_long_is_told_for_whom(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", 0.1)
+    monkeypatch.setattr("ringfence._acquire._TELLS_AFTER", 0.1)
     lock = client.lock("handles/nested", holder="me", wait=SOON)
     with ringfence.Client(cluster.urls) as other, ThreadPoolExecutor(2) as pool, lock as lease:
         told = f"waits for 'handles/nested', which is held by me with token {lease.token}"
