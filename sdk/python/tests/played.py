@@ -177,6 +177,12 @@ def released(asked: Asked, lease_id: str) -> None:
     asked.answer(204)
 
 
+def renewal(lease: Any) -> Callable[[], bool]:
+    """Whether the lease was renewed since now."""
+    before = lease._held.read().until
+    return lambda: lease._held.read().until != before
+
+
 def granted(background: Background, client: ringfence.Client, node: Played, **options: Any) -> Any:
     call = background(client.lock("a", **options).acquire)
     while (asked := node.receive()).method != "PUT":

@@ -223,7 +223,7 @@ def test_a_node_that_hangs_is_left_for_another_and_the_place_is_kept(
     background: Background, node: Played, other: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # It takes as long until the client asks whom it waits for.
-    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", SOON)
+    monkeypatch.setattr("ringfence._acquire._TELLS_AFTER", SOON)
     call = acquire(background, node, other)
     asked = node.receive("PUT")
     asked.answer(202, {"lease_id": asked.lease_id, "state": "waiting", "ahead": 1})

@@ -7,7 +7,6 @@ import contextlib
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
@@ -51,7 +50,7 @@ def test_calls_of_one_turn_share_a_request_and_three_thousand_releases_are_few(
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Without this, a client that waits long would look at the key.
-    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", SOON)
+    monkeypatch.setattr("ringfence._acquire._TELLS_AFTER", SOON)
 
     async def main() -> None:
         async with aio.Client(node.url) as client:
@@ -270,15 +269,13 @@ def test_a_place_without_a_connection_is_asked_for_within_its_ttl_and_connection
     background: Background, node: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringfence._cluster._MOST_WAITS", 1)
-    monkeypatch.setattr("ringfence._acquire._POLL", 60)
+    monkeypatch.setattr("ringfence._acquire._POLL", 10 * SOON)
 
     async def work(client: aio.Client) -> None:
         acquires = [asyncio.create_task(client.lock("a", ttl=60).acquire())]
         waits = [await asyncio.to_thread(receive, 60_000, False)]
         acquires.append(asyncio.create_task(client.lock("a", ttl=8).acquire()))
-        placed = time.monotonic()
         await asyncio.to_thread(receive, 8_000, True)
-        assert time.monotonic() - placed < 8, "a grant would have ended"
         keep_waiting(waits[0])
         assert (await asyncio.to_thread(receive, 8_000, False)).body["wait_ms"] <= 2_000
         for one in acquires:
@@ -372,19 +369,15 @@ def test_calls_in_an_outage_that_drops_packets_end_in_time(monkeypatch: pytest.M
                 full.connect_ex(hole.getsockname())
             urls.append(f"http://127.0.0.1:{hole.getsockname()[1]}")
 
-        async def work(client: aio.Client) -> list[float]:
-            begun = time.monotonic()
-
-            async def one(number: int) -> float:
+        async def work(client: aio.Client) -> None:
+            async def one(number: int) -> None:
                 with pytest.raises(ringfence.Unavailable):
                     await client.lock(f"k/{number}", wait=0).acquire()
-                return time.monotonic() - begun
 
-            return list(await asyncio.gather(*map(one, range(30))))
+            # One after the other, each would take a second.
+            await asyncio.wait_for(asyncio.gather(*map(one, range(100))), SOON)
 
-        times = run(work, urls)
-    # One after the other they would take half a minute.
-    assert max(times) - min(times) < 5
+        run(work, urls)
 
 
 def serve(asked: Asked) -> None:

@@ -183,7 +183,7 @@ def test_a_process_waits_for_all_its_clients_at_once_when_it_ends(cluster: Clust
         """
 from ringfence.testing import FakeCluster
 fake = FakeCluster()
-leases = [fake.client().lock(f"ends/{number}").acquire() for number in range(15)]
+leases = [fake.client().lock(f"ends/{number}").acquire() for number in range(40)]
 fake._loop.call_soon_threadsafe(time.sleep, 600)
 for lease in leases:
     try: lease.release(timeout=0.01)
@@ -192,10 +192,9 @@ print("ends")
 """,
     )
     assert line(process) == "ends"
-    begun = time.monotonic()
+    # One after the other they would take longer than that waits.
     output = rest(process)
-    assert output.count("could not be released before the program ended") == 15, output
-    assert time.monotonic() - begun < 15
+    assert output.count("could not be released before the program ended") == 40, output
 
 
 def test_a_process_may_end_while_another_thread_begins_clients(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from cluster import SOON, Cluster, until
-from played import Background, Played, granted, released
+from played import Background, Played, granted, released, renewal
 
 import ringfence
 from ringfence import State, aio
@@ -244,9 +244,9 @@ def test_a_callback_that_fails_or_blocks_stops_neither_the_body_nor_others(clust
 
     with ringfence.Client(cluster.urls) as client:
         lease = client.lock("handles/blocks", max_hold=0.3, on_lost=blocks).acquire()
-        other = client.lock("handles/other", ttl=1).acquire()
+        other = client.lock("handles/other", ttl=6).acquire()
         assert blocked.wait(SOON)
-        assert other.wait_lost(1.5) is None
+        until(renewal(other), "others are renewed")
         with pytest.raises(ringfence.Lost):
             lease.release()
         other.release()
@@ -377,7 +377,7 @@ def test_what_is_left_while_a_client_closes_is_never_nothing(background: Backgro
 
 def test_close_and_a_dropped_handle_keep_hold_at_least(cluster: Cluster) -> None:
     """Once, both gave the key away at once: a job ran twice."""
-    hold = 4.0
+    hold = 6.0
 
     def held_for(begun: float, key: str) -> None:
         assert cluster.holders(key) or time.monotonic() - begun >= hold, f"{key} is free too soon"
@@ -386,11 +386,11 @@ def test_close_and_a_dropped_handle_keep_hold_at_least(cluster: Cluster) -> None
 
     begun = time.monotonic()
     with ringfence.Client(cluster.urls) as client:
-        client.lock("handles/hold-closed", ttl=1, hold_at_least=hold).acquire()
+        client.lock("handles/hold-closed", ttl=3, hold_at_least=hold).acquire()
     held_for(begun, "handles/hold-closed")
     with ringfence.Client(cluster.urls) as client:
         begun = time.monotonic()
-        lease = client.lock("handles/hold-dropped", ttl=1, hold_at_least=hold).acquire()
+        lease = client.lock("handles/hold-dropped", ttl=3, hold_at_least=hold).acquire()
         del lease
         held_for(begun, "handles/hold-dropped")
 
@@ -412,16 +412,14 @@ def test_a_finalizer_on_the_thread_of_a_client_waits_for_nothing(cluster: Cluste
 
     ended = threading.Event()
     with ringfence.Client(cluster.urls) as busy:
-        lease = busy.lock("handles/busy", ttl=4).acquire()
+        lease = busy.lock("handles/busy", ttl=6).acquire()
         gc.collect()
         Owner("handles/finalizer")
-        begun = time.monotonic()
         busy._runner().call_soon(gc.collect)
-        assert ended.wait(SOON)
-        assert time.monotonic() - begun < 4, "it has waited"
+        assert ended.wait(SOON), "it waits"
         is_free(cluster, "handles/finalizer/closed")
         is_free(cluster, "handles/finalizer/released")
-        assert lease.wait_lost(4.5) is None
+        until(renewal(lease), "it is renewed")
 
 
 def test_a_grant_that_comes_with_an_interrupt_is_given_back_whoever_keeps_the_traceback(
@@ -451,7 +449,7 @@ def test_whoever_waits_for_long_is_told_for_whom(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("ringfence._engine._TELLS_AFTER", 0.1)
+    monkeypatch.setattr("ringfence._acquire._TELLS_AFTER", 0.1)
     lock = client.lock("handles/nested", holder="me", wait=SOON)
     with ringfence.Client(cluster.urls) as other, ThreadPoolExecutor(2) as pool, lock as lease:
         told = f"waits for 'handles/nested', which is held by me with token {lease.token}"

@@ -107,9 +107,9 @@ def test_a_hook_that_fails_or_blocks_stops_nothing(
 
     monkeypatch.setattr("ringfence._hooks._MOST", 2)
     client = ringfence.Client(node.url, hooks=Bad())
-    lease = granted(background, client, node, ttl=1)
-    for _ in range(6):
-        node.receive("POST", "/v1/renew").renew_all(ttl_ms=1_000)
+    lease = granted(background, client, node, ttl=3)
+    for _ in range(5):
+        node.receive("POST", "/v1/renew").renew_all(ttl_ms=3_000)
     assert lease.state is ringfence.State.HELD
     until(lambda: "the hook `granted` has failed" in caplog.text, "it is told")
     until(lambda: "2 events wait for a hook that blocks" in caplog.text, "some are not told")

@@ -207,7 +207,7 @@ def test_a_task_of_celery_that_loses_its_lease_fails_with_lost(
 
     # Whatever the application, a name is registered once.
     @app.task(name=f"lost-with-{serializer}")
-    @celery_plug.once(client, "celery/lost", ttl=2)
+    @celery_plug.once(client, "celery/lost", ttl=6)
     def task(*, lease: ringfence.Lease) -> None:
         lease.wait_lost(SOON)
 

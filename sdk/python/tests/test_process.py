@@ -78,7 +78,7 @@ def test_a_forked_child_has_lost_the_lease_deletes_nothing_and_can_acquire_its_o
     holder = start(
         cluster,
         """
-with client.lock("process/forked", ttl=2) as lease:
+with client.lock("process/forked", ttl=6) as lease:
     child = os.fork()
     if child == 0:
         print(lease.state.value, lease.lost_reason, lease.remaining)
@@ -90,7 +90,8 @@ with client.lock("process/forked", ttl=2) as lease:
         try: sys.exit(0)
         finally: client.close()
     os.waitpid(child, 0)
-    time.sleep(3)
+    until = lease._held.read().until
+    while lease._held.read().until == until: time.sleep(0.01)
     print(lease.state.value, lease.token)
 """,
     )

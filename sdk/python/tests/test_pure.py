@@ -56,7 +56,7 @@ def test_a_lease_is_held_then_unsure_then_lost_for_good() -> None:
     lease, clock = held()
     clock.now = at(7_000)
     assert lease.remaining() == (SURE_MS - 7_000) * MS
-    assert lease.read().renew_at() == at(SURE_MS - 6_000)
+    assert lease.read().due_in(at(0)) == (SURE_MS - 6_000) * MS
     for ms, state in [
         (0, State.HELD),
         (SURE_MS - 3_001, State.HELD),
@@ -91,7 +91,7 @@ def test_an_older_answer_that_comes_late_changes_nothing_and_one_past_the_end_re
 def test_what_is_held_for_its_maximum_is_lost_while_it_lives_and_is_not_renewed_beyond() -> None:
     lease, clock = held()
     lease.give_up_at(at(5_000))
-    assert lease.read().renew_at() is None
+    assert lease.read().due_in(clock.now) is None
     clock.now = at(4_999)
     assert lease.state() is State.HELD
     clock.now = at(5_000)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from cluster import SOON, Cluster
-from played import Background, Played
+from played import Background, Played, renewal
 from test_handles import is_free, run
 from test_process import rest, start
 
@@ -28,10 +28,12 @@ def test_a_program_that_cancels_all_other_tasks_goes_on_with_its_leases(cluster:
     """Once, that ended what renews them and what ends them, for good: the body went on under a lease that another had."""
 
     async def work(client: aio.Client) -> None:
-        async with client.lock("tasks/all", ttl=2) as lease:
+        async with client.lock("tasks/all", ttl=6) as lease:
             for _ in range(3):
+                renewed = renewal(lease)
                 cancel_all()
-                await asyncio.sleep(1)
+                while not renewed():
+                    await asyncio.sleep(0.01)
             assert lease.state is State.HELD
             dropped = await client.lock("tasks/dropped", ttl=600).acquire()
             release = asyncio.create_task((await client.lock("tasks/released", ttl=600).acquire()).release())

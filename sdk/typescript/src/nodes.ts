@@ -249,7 +249,7 @@ export class Nodes {
     const node = new Node(new Server(url, this.#encryption, this.#clock, this.#places), isConfigured);
     // A call whose own time is over does not report a silent node, so the pulse does.
     node.server.pulse.onSilent = (since) => {
-      if (node.isHealthy) {
+      if (node.isHealthy && this.hasUsableBesides(node)) {
         this.failed(node, since);
       }
     };

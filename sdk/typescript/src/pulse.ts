@@ -8,7 +8,7 @@
  *                                             '-- not within 1.5 s --> the requests are broken, and repeated elsewhere
  *
  * Callers without more time give requests up sooner. Until the server answers anything, these requests together count as one that has waited since
- * the first of them.
+ * the first of them. If the probe fails when none waits any more, the server is silent only if it has answered nothing meanwhile, nor a second probe.
  *
  * Only the answer to a probe says that all threads of the server run: a response to another request says nothing of the thread that
  * has this one. All requests that wait for a server share its probes.
@@ -17,7 +17,7 @@
  * those who can wait pause for a random time, and look once more.
  */
 import { Bag } from "./bag.js";
-import { sleep } from "./timers.js";
+import { limit, sleep } from "./timers.js";
 
 /** How long a request waits before the server is asked. Most responses take less. */
 const PROBE_AFTER_MS = 300;
@@ -89,18 +89,24 @@ export class Pulse {
     this.#another ??= this.#answers().finally(() => {
       this.#another = undefined;
     });
-    return !(await Promise.race([this.#another, sleep(LOOK_WITHIN_MS, undefined, false).then(() => false)]));
+    const another = this.#another;
+    return await new Promise((resolve) => {
+      const clear = limit(LOOK_WITHIN_MS, () => resolve(true));
+      void another.then((answers) => {
+        clear();
+        resolve(!answers);
+      });
+    });
   }
 
   async #answers(): Promise<boolean> {
     try {
       await this.#probe();
       this.#lived = performance.now();
+      this.#givenUp = Number.POSITIVE_INFINITY;
       return true;
     } catch {
       return false;
-    } finally {
-      this.#givenUp = Number.POSITIVE_INFINITY;
     }
   }
 
@@ -143,10 +149,19 @@ export class Pulse {
     this.#asked = asked;
     this.#isProbing = true;
     if (!(await this.#answers()) && !this.#silence(asked)) {
-      this.onSilent(asked);
+      await this.#judge(asked);
     }
     this.#isProbing = false;
     this.#look();
+  }
+
+  /** Nobody waits any more who could look once more at a server that was silent since `asked`. */
+  async #judge(asked: number): Promise<void> {
+    const isUnanswered = () => this.#givenUp <= asked;
+    if (isUnanswered() && (await this.staysSilent()) && isUnanswered()) {
+      this.#givenUp = Number.POSITIVE_INFINITY;
+      this.onSilent(asked);
+    }
   }
 
   /** Tells all requests that have waited since `asked`. Returns whether there are any. */

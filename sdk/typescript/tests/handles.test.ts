@@ -5,15 +5,7 @@ import { getEventListeners, once } from "node:events";
 import { describe, test } from "node:test";
 import { setFlagsFromString } from "node:v8";
 import { runInNewContext } from "node:vm";
-import {
-  type Client,
-  ClosedError,
-  type Lease,
-  LostError,
-  StaleError,
-  TimedOutError,
-  UnavailableError,
-} from "../src/index.js";
+import { ClosedError, LostError, StaleError, TimedOutError, UnavailableError } from "../src/index.js";
 import {
   client,
   isRenewal,
@@ -330,59 +322,6 @@ describe("handles", { concurrency: 4 }, () => {
     await until("it is told again", () => warnings.length === 2);
     await released(lease);
     await it.close();
-  });
-
-  type Call = (it: Client, lease: Lease) => Promise<unknown>;
-  const brief: [string, Call][] = [
-    ["600 ms", (it) => it.locked("a", { timeout: 600 })],
-    ["200 ms", (it) => it.locked("a", { timeout: 200 })],
-    ["200 ms in a batch", (_, lease) => lease.renew(undefined, { timeout: 200 })],
-  ];
-  for (const [time, call] of brief) {
-    test(`a node that falls silent is left, although no call has the time to wait for that: ${time}`, async () => {
-      let isSilent = false;
-      await using first = await Played.start(() => (isSilent ? () => {} : undefined));
-      await using second = await Played.start(() => undefined);
-      await using it = client(first, second);
-      const lease = await it.acquire("a", { ttl: 600_000 });
-      isSilent = true;
-      await until("another is asked", async () => {
-        const seen = await call(it, lease).catch(({ kind }) => kind);
-        assert.ok(!seen || seen === "TimedOut");
-        return second.received.some(({ path }) => path !== "/livez");
-      });
-      await released(lease);
-    });
-  }
-
-  test("a node that does not answer its probe is left, although it answers others", async () => {
-    await using first = await Played.start((request) => {
-      if (request.path === "/livez") {
-        return () => {};
-      }
-      if (request.method !== "PUT" || request.body.keys[0].key !== "hung") {
-        return undefined;
-      }
-      return request.body.wait_ms > 100 ? () => {} : waiting(request);
-    });
-    await using second = await Played.start(() => undefined);
-    await using it = client(first, second);
-    const warm = await it.acquire("warm");
-    const hung = it.acquire("hung");
-    // The thread that has the other request runs.
-    let isDone = false;
-    const answered = (async () => {
-      while (!isDone) {
-        await it.acquire(`other/${Math.random()}`).then((lease) => lease.release());
-      }
-    })();
-    const begun = performance.now();
-    const lease = await hung;
-    assert.ok(performance.now() - begun < 20_000, "and not after the 30 s of its wait");
-    isDone = true;
-    await answered;
-    assert.equal(second.of("PUT")[0]?.leaseId, lease.leaseId);
-    await released(warm, lease);
   });
 });
 

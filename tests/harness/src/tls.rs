@@ -29,6 +29,9 @@ impl Certificates {
         };
         let mut authority_request = request();
         authority_request.args(["-subj", "/CN=ringfence test authority"]);
+        authority_request.args(["-addext", "basicConstraints=critical,CA:TRUE"]);
+        // Python 3.13 trusts no authority that does not say so.
+        authority_request.args(["-addext", "keyUsage=critical,keyCertSign,cRLSign"]);
         authority_request.arg("-keyout").arg(&authority_key).arg("-out").arg(&authority);
         let mut server_request = request();
         server_request.args([

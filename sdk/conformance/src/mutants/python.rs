@@ -48,7 +48,7 @@ mutants! {
         => "raise _UnusedError(0.0)"
         fails ["429-waits"];
     "stale-grant-is-handed-out" "_acquire.py"
-        "if Lifetime.of(confirmation).is_fresh(self._cluster.clock()):"
+        "if confirmation.is_fresh(self._cluster.clock()):"
         => "if True:"
         fails ["doubtful-grant-renewed-first" "waited-grant-renewed-first"];
     "keeps-no-place" "_wire.py"
@@ -148,7 +148,7 @@ mutants! {
         => "        if lost is not None:\n            raise Lost(lost)\n        told = self.leaving.begin(held, lost)"
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "_engine.py"
-        "        if held.state() is State.RELEASED:\n            return\n        told"
+        "        if held.is_released:\n            return\n        told"
         => "        self._check(held)\n        told"
         fails ["double-release-harmless"];
     "unknown-release-is-dropped" "_releases.py"
@@ -208,8 +208,8 @@ mutants! {
         => "        parts = _split(response, len(calls))\n        refused = [one for one in parts if one is not None and one.status >= 400]\n        for call, part in zip(calls, refused * len(calls) if refused else parts):"
         fails ["many-calls-half-refused"];
     "few-may-wait" "_engine.py"
-        "            confirmation = await acquire.run()"
-        => "            async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n                confirmation = await acquire.run()"
+        "        confirmation = await acquire.run()"
+        => "        async with self.__dict__.setdefault(\"turn\", asyncio.Semaphore(8)):\n            confirmation = await acquire.run()"
         fails ["many-calls-half-wait"];
     "block-of-its-task" "_blocks.py"
         "    for found in (here, opened):"

@@ -12,8 +12,8 @@ mutants! {
         => "        except asyncio.CancelledError:\n            self._is_armed = False\n            if self._is_armed:"
         fails ["interrupted-acquire-gives-back-its-grant"];
     "interrupted-body-keeps-its-lease" "_sync.py"
-        "            if self.state is not State.RELEASED:\n                self._release(None)"
-        => "            if self.state is not State.RELEASED and not isinstance(error, KeyboardInterrupt):\n                self._release(None)"
+        "            if not self._held.is_released:\n                self._release(None)"
+        => "            if not self._held.is_released and not isinstance(error, KeyboardInterrupt):\n                self._release(None)"
         fails ["interrupted-body-is-released"];
     "interrupt-stops-the-race" "_sync.py"
         "            except Stopped:\n                break"

@@ -31,11 +31,13 @@ from . import _wire
 from ._cluster import ATTEMPT_TIMEOUT, RETRY_FOR, Attempts, Backoff, Cluster
 from ._hooks import Teller
 from ._http import Request, Response
-from ._lifetime import Confirmation, Lifetime
+from ._keeper import Keeper
+from ._lifetime import Confirmation
 from ._outcome import Ambiguous, Done, NotDone, Refused
 from ._releases import LAST_CHANCE
 from ._tasks import ended
 from ._turns import Turn
+from ._waiting import tell_of_wait
 from .errors import Held, Lost, TimedOut
 
 # Proxies often close connections that are silent for a minute.
@@ -45,6 +47,7 @@ _PROBE_MS = 100
 _TURN_MS = 2_000
 # A place is kept for 5 s.
 _POLL = 1.0
+_TELLS_AFTER = 5.0
 
 
 class _UnusedError(Exception):
@@ -57,15 +60,23 @@ class _UnusedError(Exception):
 class Acquire:
     """An acquire, under one id after the other."""
 
-    def __init__(self, cluster: Cluster, spec: _wire.Spec, tell: Teller) -> None:
-        self._cluster, self._spec, self._tell = cluster, spec, tell
+    def __init__(self, cluster: Cluster, keeper: Keeper, spec: _wire.Spec, tell: Teller) -> None:
+        self._cluster, self._keeper, self._spec, self._tell = cluster, keeper, spec, tell
         self._begun = time.monotonic()
         self._has_waited = False
         self._is_try = spec.wait_ms == 0
         self._attempt: _Attempt | None = None
+        self._telling: asyncio.TimerHandle | None = None
 
     async def run(self) -> Confirmation:
         """Acquires. Raises an `Error`."""
+        try:
+            return await self._run()
+        finally:
+            if self._telling is not None:
+                self._telling.cancel()
+
+    async def _run(self) -> Confirmation:
         # A lookup is not part of the wait.
         await self._cluster.resolve()
         self._begun = time.monotonic()
@@ -90,10 +101,18 @@ class Acquire:
         """Whether it does not wait."""
         return self._is_try
 
-    @property
-    def is_in_doubt(self) -> bool:
-        """Whether nodes give it no definite outcome: then it is not the queue that it waits for."""
-        return self._attempt is None or self._attempt._unanswered_since is not None
+    def waits(self) -> None:
+        """It is in the queue, perhaps for so long that somebody wants to know for whom."""
+        self._has_waited = True
+        if self._telling is None:
+            loop = asyncio.get_running_loop()
+            self._telling = loop.call_later(_TELLS_AFTER, self._tell_of_wait)
+
+    def _tell_of_wait(self) -> None:
+        # If nodes give no definite outcome, it is not the queue that it waits for.
+        if self._attempt is not None and self._attempt._unanswered_since is None:
+            own = {held.token for held in self._keeper.leases()}
+            self._cluster.spawn(tell_of_wait(self._cluster, self._spec, own))
 
     def left_ms(self) -> int | None:
         """How much longer it may wait; `None` for ever."""
@@ -178,7 +197,8 @@ class _Attempt:
             # How a long wait ended says nothing of how long the cluster has been silent.
             self._unanswered(max(put_at, time.monotonic() - ATTEMPT_TIMEOUT))
         elif outcome.value is None:
-            self._unanswered_since, self._has_place, self._acquire._has_waited = None, True, True
+            self._unanswered_since, self._has_place = None, True
+            self._acquire.waits()
             if self._acquire.is_over():
                 await self._leave()
                 raise self._acquire.timed_out()
@@ -264,7 +284,7 @@ class _Attempt:
 
     async def _freshen(self, confirmation: Confirmation) -> Confirmation:
         """Renews a lease that is not fresh enough to begin work."""
-        if Lifetime.of(confirmation).is_fresh(self._cluster.clock()):
+        if confirmation.is_fresh(self._cluster.clock()):
             return confirmation
         try:
             return await self._cluster.renew(self._lease_id)

@@ -77,9 +77,11 @@ class Cluster:
 
     def server(self, node: Entry) -> Server:
         """The connections to a node."""
-        if node.url not in self._servers:
-            self._servers[node.url] = Server(node.url, self._names, self._tls, self._credential, self.clock)
-        return self._servers[node.url]
+        server = self._servers.get(node.url)
+        if server is None:
+            server = Server(node.url, self._names, self._tls, self._credential, self.clock)
+            self._servers[node.url] = server
+        return server
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Runs `work` in the background, until the client is closed."""
@@ -189,7 +191,8 @@ class Attempts(Generic[T]):
 
     async def attempt(self, request: Request, seconds: float, read: Callable[[Response], T]) -> Outcome[T]:
         """One attempt."""
-        await self._pause()
+        if self._failed > 0:
+            await self._pause()
         node = self._nodes.best(time.monotonic())
         asked = time.monotonic()
         silent_since: float | None = None
@@ -282,7 +285,7 @@ class Attempts(Generic[T]):
 
     async def _pause(self) -> None:
         pause = 0.0
-        if self._failed > 0 and self._failed % self._nodes.configured == 0:
+        if self._failed % self._nodes.configured == 0:
             pause = min(self._backoff.next(), self.longest_pause)
         if self._ask_after is not None:
             pause = max(pause, min(self._ask_after, RETRY_FOR, self.longest_pause))

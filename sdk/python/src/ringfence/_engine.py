@@ -20,17 +20,16 @@ from ._held import Held
 from ._hooks import Deliver, Hooks, Teller, check, on_the_loop
 from ._keeper import Keeper
 from ._leaving import Leaving
-from ._lifetime import MS, Confirmation, State
+from ._lifetime import MS, Confirmation
 from ._nodes import Nodes
 from ._releases import LAST_CHANCE
 from ._tasks import bounded, ended, look, quiet
 from ._threads import LOG
 from ._tls import Tls
-from ._waiting import read_holders, tell_of_wait
+from ._waiting import read_holders
 from .errors import Blocker, Closed, Invalid, LossReason, Lost, TimedOut
 
 T = TypeVar("T")
-_TELLS_AFTER = 5.0
 _HURRIES_AFTER = 0.3
 
 
@@ -144,7 +143,7 @@ class Engine:
 
         It is done also if the caller is cancelled, or `timeout` is over: both leave only the answer.
         """
-        if held.state() is State.RELEASED:
+        if held.is_released:
             return
         told, lost = self.begin_release(held)
         try:
@@ -161,7 +160,7 @@ class Engine:
 
     def drop(self, held: Held) -> None:
         """Releases a lease whose handle is gone, in the background."""
-        if held.state() is not State.RELEASED:
+        if not held.is_released:
             self.begin_release(held)
 
     def give_up(self, held: Held) -> None:
@@ -304,13 +303,9 @@ class Engine:
             self.drop(task.result())
 
     async def _acquire(self, spec: _wire.Spec) -> Held:
-        acquire = Acquire(self.cluster, spec, self.tell)
+        acquire = Acquire(self.cluster, self.keeper, spec, self.tell)
         asked = time.monotonic()
-        telling = self.loop.call_later(_TELLS_AFTER, self._tell_of_wait, acquire, spec)
-        try:
-            confirmation = await acquire.run()
-        finally:
-            telling.cancel()
+        confirmation = await acquire.run()
         least = spec.hold_at_least_ms * MS
         held = self._hold(confirmation, self.cluster.clock().after(least) if least > 0 else None)
         if spec.max_hold_ms is not None:
@@ -330,11 +325,6 @@ class Engine:
             return await (reading if timeout is None else bounded(reading, timeout))
         except asyncio.TimeoutError:
             raise TimedOut(timeout or 0.0, "timeout") from None
-
-    def _tell_of_wait(self, acquire: Acquire, spec: _wire.Spec) -> None:
-        if acquire.is_in_doubt:
-            return
-        self.cluster.spawn(tell_of_wait(self.cluster, spec, {held.token for held in self.keeper.leases()}))
 
     async def _adopt(self, lease_id: str) -> Held:
         held = self._hold(await self.cluster.renew(lease_id))

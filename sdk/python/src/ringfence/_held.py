@@ -27,7 +27,7 @@ from ._threads import LOG
 from .errors import LossReason
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _Seen:
     """What is known of a lease."""
 
@@ -36,7 +36,7 @@ class _Seen:
     """As last confirmed."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class _End:
     reason: LossReason
     released_by: Literal["holder", "client"] | None = None
@@ -81,14 +81,18 @@ class Held:
         end = self._ends.get("end")
         return end is not None and end.released_by == "client"
 
+    @property
+    def is_released(self) -> bool:
+        """Whether its holder, or the client, released it."""
+        end = self._ends.get("end")
+        return end is not None and end.released_by is not None and not self.is_forked
+
     def state(self) -> State:
         """How it stands now: it reads the clock, whatever timers did."""
         # A snapshot that is newer than the time says nothing wrong, and an older one could.
         now = self._clock()
         if self.loss() is not None:
-            end = self._ends.get("end")
-            is_released = end is not None and end.released_by is not None and not self.is_forked
-            return State.RELEASED if is_released else State.LOST
+            return State.RELEASED if self.is_released else State.LOST
         state = self._seen.lifetime.state(now)
         return State.UNSURE if state is State.LOST else state
 

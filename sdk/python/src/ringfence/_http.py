@@ -23,7 +23,7 @@ class Malformed(ValueError):
     """What arrived is no HTTP/1.1, or too much of it."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Request:
     """A request that any node can take."""
 
@@ -52,7 +52,7 @@ class Request:
         return "\r\n".join([*head, "", ""]).encode() + self.body
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Response:
     """A whole response, and when its request was sent."""
 

@@ -42,8 +42,6 @@ class _Kept:
         self.is_in_flight = False
         self.not_before: Moment | None = None
         """A pause after the last call, which may have been in vain, or so slow that the lease is due again."""
-        # The keys of a lease never change.
-        self.answer_bytes = 300 + sum(120 + 6 * len(key) for key in held.fences())
 
     def is_ready(self, now: Moment) -> bool:
         return not self.is_in_flight and (self.not_before is None or now.has_reached(self.not_before))
@@ -138,32 +136,29 @@ class Keeper:
     def _due(self, now: Moment) -> list[_Kept]:
         """The leases to renew now: all that are half as old as one that is due. Those with the least time come first."""
         ready = [kept for kept in self._kept.values() if kept.is_ready(now)]
-        if not any((at := self._renew_at(kept)) is not None and now.has_reached(at) for kept in ready):
+        if all(self._due_in(kept, now) != 0 for kept in ready):
             return []
-        early = [(kept, self._renew_early_at(kept)) for kept in ready]
-        due = [kept for kept, at in early if at is not None and now.has_reached(at)]
+        due = [kept for kept in ready if self._due_in(kept, now, is_early=True) == 0]
         return sorted(due, key=lambda kept: kept.held.read().until.boot)
 
-    def _renew_at(self, kept: _Kept) -> Moment | None:
-        due = kept.held.read().renew_at()
-        return due and due.after(-self._earlier_by(kept))
-
-    def _renew_early_at(self, kept: _Kept) -> Moment | None:
-        """Half of the way to when it is due: any later, and two groups of leases could follow each other for ever."""
-        early = kept.held.read().renew_early_at()
-        return early and early.after(-self._earlier_by(kept) // 2)
-
-    def _earlier_by(self, kept: _Kept) -> int:
-        return int(kept.held.read().ttl / 12 * self._jitter)
+    def _due_in(self, kept: _Kept, now: Moment, is_early: bool = False) -> int | None:
+        """How long until it is to be renewed, or may be along with another: then half of the way to when it is due. Any later,
+        and two groups of leases could follow each other for ever.
+        """
+        lifetime = kept.held.read()
+        due = lifetime.due_in(now)
+        if due is None:
+            return None
+        earlier = int(lifetime.ttl / 12 * self._jitter)
+        return max(0, due - (lifetime.ttl // 6 + earlier // 2 if is_early else earlier))
 
     def _next_look(self, kept: _Kept, now: Moment) -> int:
         """How long until there is something to do for it, if nothing happens."""
-        lifetime = kept.held.read()
-        at = lifetime.end()
-        due = None if kept.is_in_flight else self._renew_at(kept)
-        if due is not None:
-            at = at.min(due if kept.not_before is None else kept.not_before.max(due))
-        return at.since(now)
+        ends_in = kept.held.read().end().since(now)
+        due = None if kept.is_in_flight else self._due_in(kept, now)
+        if due is None:
+            return ends_in
+        return min(ends_in, due if kept.not_before is None else max(due, kept.not_before.since(now)))
 
     async def _renew(self, leases: list[Held]) -> None:
         """Renews these leases together, until an outcome is definite or none of them is left."""
@@ -216,11 +211,12 @@ def _chunks(due: list[_Kept]) -> Iterator[list[_Kept]]:
     chunk: list[_Kept] = []
     size = 0
     for kept in due:
-        if chunk and (len(chunk) == _MAX_BATCH or size + kept.answer_bytes > _MAX_ANSWER):
+        answer = 300 + sum(120 + 6 * len(key) for key in kept.held.fences())
+        if chunk and (len(chunk) == _MAX_BATCH or size + answer > _MAX_ANSWER):
             yield chunk
             chunk, size = [], 0
         chunk.append(kept)
-        size += kept.answer_bytes
+        size += answer
     if chunk:
         yield chunk
 

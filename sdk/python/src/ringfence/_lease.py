@@ -81,7 +81,7 @@ class BaseLease:
 
     def _loss(self) -> LossReason | None:
         """Why it ended before its holder released it."""
-        is_left = self.state is State.RELEASED and not self._held.is_taken
+        is_left = self._held.is_released and not self._held.is_taken
         return None if is_left else self._held.loss()
 
     def _one_of(self, key: str | None) -> str:

@@ -39,7 +39,7 @@ class State(enum.Enum):
     """Its holder released it."""
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Confirmation:
     """A grant, and when the request that it answers was sent."""
 
@@ -52,8 +52,12 @@ class Confirmation:
         ns = self.grant.expires_in_ms * MS
         return self.sent.after(max(0, ns - ns // _DRIFT - _LATE))
 
+    def is_fresh(self, now: Moment) -> bool:
+        """Whether a holder may begin: at least half of the ttl is left."""
+        return self.until.since(now) >= self.grant.ttl_ms * MS // 2
 
-@dataclass(frozen=True)
+
+@dataclass(slots=True)
 class Lifetime:
     """How long a lease certainly lives, as its holder knows it. What is learned makes a new one."""
 
@@ -90,18 +94,9 @@ class Lifetime:
         """How much longer it certainly lives, in nanoseconds."""
         return 0 if self.loss(now) is not None else self.end().since(now)
 
-    def is_fresh(self, now: Moment) -> bool:
-        """Whether a holder may begin: at least half of the ttl is left."""
-        return self.until.since(now) >= self.ttl // 2
-
-    def renew_at(self) -> Moment | None:
-        """When it is due to be renewed, a third of its time after the last confirmed request; `None` if it is not."""
-        return self.until.after(-self.ttl // 3 * 2) if self._needs_renewals() else None
-
-    def renew_early_at(self) -> Moment | None:
-        """From when on it is renewed along with a lease that is due, so that leases are soon renewed together."""
-        due = self.renew_at()
-        return due and due.after(-self.ttl // 6)
+    def due_in(self, now: Moment) -> int | None:
+        """How long until it is due to be renewed, a third of its time after the last confirmed request; `None` if it is not."""
+        return max(0, self.until.since(now) - self.ttl // 3 * 2) if self._needs_renewals() else None
 
     def end(self) -> Moment:
         """When it ends by its holder's clock, or its holder gives it up."""

@@ -11,7 +11,6 @@ is used once it has *met* the client: it has answered a probe, and not for anoth
 
 from __future__ import annotations
 
-import functools
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -56,13 +55,7 @@ class Url:
         return Url(is_https, host, port, url.netloc)
 
 
-@functools.lru_cache(64)
-def _parsed(text: str) -> Url:
-    """The same for each response."""
-    return Url.parse(text)
-
-
-@dataclass
+@dataclass(slots=True)
 class Entry:
     """What is known of a node."""
 
@@ -76,8 +69,10 @@ class Entry:
 
     def is_healthy(self, now: float) -> bool:
         """Whether it has not failed for a while."""
-        doublings = min(max(self.silences - 1, 0), _DOUBLINGS)
-        return self.failed_at is None or now - self.failed_at > _AVOIDED_FOR * 2**doublings
+        if self.failed_at is None:
+            return True
+        avoided_for: float = _AVOIDED_FOR * 2 ** min(max(self.silences - 1, 0), _DOUBLINGS)
+        return now - self.failed_at > avoided_for
 
 
 class Nodes:
@@ -109,6 +104,8 @@ class Nodes:
         """How many nodes are tried in turn."""
         self._preferred = self.entries[0]
         self._leader: Entry | None = None
+        # What the last response named as the leader's URL, and its node.
+        self._named: tuple[str | None, Entry | None] = None, None
         self.cluster: str | None = None
 
     def best(self, now: float) -> Entry:
@@ -182,15 +179,19 @@ class Nodes:
 
     def _learn(self, text: str | None) -> Entry | None:
         """The node at a URL that a response named, which may be new."""
+        if self._named[0] != text:
+            self._named = text, None if text is None else self._found(text)
+        return self._named[1]
+
+    def _found(self, text: str) -> Entry | None:
         try:
-            url = _parsed(text) if text is not None else None
+            url = Url.parse(text)
         except ValueError:
             return None
-        known = self._find(url) if url is not None else None
-        if known is not None or url is None:
-            return known
+        known = self._find(url)
         is_own = url.is_https is self.is_https
-        if not self._learns or not is_own or len(self.entries) >= self.configured + _MAX_LEARNED:
-            return None
+        may_learn = self._learns and is_own and len(self.entries) < self.configured + _MAX_LEARNED
+        if known is not None or not may_learn:
+            return known
         self.entries.append(Entry(url, is_met=False))
         return self.entries[-1]

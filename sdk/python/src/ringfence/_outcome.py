@@ -28,14 +28,14 @@ _TOLD: dict[str, LossReason] = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Done(Generic[T]):
     """It was done."""
 
     value: T
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Refused:
     """It was not done, for the reason of this problem."""
 
@@ -62,7 +62,7 @@ class Refused:
         return _TOLD.get(str(self.problem.get("reason")), "forgotten")
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class NotDone:
     """Certainly not done, for now."""
 
@@ -70,7 +70,7 @@ class NotDone:
     retry_after: float | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Ambiguous:
     """It may have been done."""
 

@@ -22,7 +22,6 @@ from ._engine import Engine, Settings
 from ._held import Held, guarded
 from ._hooks import Hooks
 from ._lease import DEFAULT_TTL, BaseLease, OnError, Options, Outcome, TermOptions, report_leak
-from ._lifetime import State
 from ._runner import Runner, Stop, Stopped
 from ._signal import Result
 from ._threads import begin
@@ -330,7 +329,7 @@ class Lease(BaseLease):
             if self._held.is_forked:
                 raise Lost("forked")
             bound = _wire.bound("timeout", timeout)
-            if self.state is not State.RELEASED:
+            if not self._held.is_released:
                 self._release(bound)
         except Error:
             raise
@@ -358,7 +357,7 @@ class Lease(BaseLease):
         self._runner.wait(result, timeout)
 
     def _begin_release(self, engine: Engine, result: Result[None]) -> None:
-        if self.state is State.RELEASED:
+        if self._held.is_released:
             result.succeed(None)
             return
         told, lost = engine.begin_release(self._held)
@@ -422,7 +421,7 @@ class Lease(BaseLease):
             return
         reason = self._loss()
         try:
-            if self.state is not State.RELEASED:
+            if not self._held.is_released:
                 self._release(None)
         except (Unknown, Unavailable):
             # It goes on in the background.

@@ -30,7 +30,7 @@ class Claim:
     limit: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Grant:
     """A granted lease, as a response describes it."""
 
@@ -41,7 +41,7 @@ class Grant:
     fences: Mapping[str, int]
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class Spec:
     """A valid request for a lease. Times are in milliseconds."""
 
@@ -202,7 +202,7 @@ def blockers(body: Mapping[str, Any]) -> tuple[list[Blocker], int]:
 
 
 def _integer(value: object, name: str, most: int, least: int = 1) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+    if type(value) is not int or not least <= value <= most:
         raise ValueError(f"{name} is no such number")
     return value
 

@@ -158,8 +158,7 @@ class FakeCluster:
             _renew(client, lambda held: held.token in tokens)
 
     def _is_due(self, held: Held) -> bool:
-        due = held.read().renew_at()
-        return due is not None and self.clock().has_reached(due)
+        return held.read().due_in(self.clock()) == 0
 
     def _call(self, work: Callable[..., T], *arguments: Any) -> T:
         """Calls it on the node's loop."""
