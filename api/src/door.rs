@@ -5,7 +5,6 @@ use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ringfence_http::{Remote, RequestBody};
-use ringfence_raft::Handle;
 use ringfence_service::{RequestLog, Service, Watchers};
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
@@ -56,7 +55,7 @@ impl Door {
     pub(crate) fn check(&self, request: &Request) -> Result<(), Failed> {
         head::check(request)?;
         origin::check(request, &self.options.hosts, |host| {
-            Ok(origin::is_of_a_member(host, &self.cluster().try_status()?))
+            Ok(origin::is_of_a_member(host, &self.service.status()?))
         })
     }
 
@@ -77,7 +76,7 @@ impl Door {
         response.headers_mut().entry(X_CONTENT_TYPE_OPTIONS).or_insert(NO_SNIFF);
         // A caller that the node does not know learns nothing of other nodes.
         let is_stranger = !is_named || response.status() == StatusCode::UNAUTHORIZED;
-        let leader = (!is_stranger).then(|| self.cluster().leader_url()).flatten();
+        let leader = (!is_stranger).then(|| self.service.leader_url()).flatten();
         if let Some(url) = leader.and_then(|url| HeaderValue::try_from(url.as_str()).ok()) {
             response.headers_mut().insert(LEADER, url);
         }
@@ -92,15 +91,9 @@ impl Door {
     fn cluster_header(&self) -> Option<&HeaderValue> {
         let id = self.cluster.get();
         id.or_else(|| {
-            let id = Some(self.cluster().cluster_id()).filter(|id| !id.is_nil())?;
-            let header = HeaderValue::try_from(id.to_string()).ok()?;
+            let header = HeaderValue::try_from(self.service.cluster_id()?).ok()?;
             Some(self.cluster.get_or_init(|| header))
         })
-    }
-
-    /// The table, for routes that require a right on the cluster, or none.
-    pub(crate) fn cluster(&self) -> &Handle {
-        self.service.handle()
     }
 
     /// Whether the process is about to stop.

@@ -33,69 +33,10 @@ metrics! {
         "ringfence_http_request_duration_seconds",
         "Time from the head of a request to its response, or to the end of its connection, by method and route. Includes the wait of an acquire.",
     ).by_several();
-    REVISION: Gauge = Gauge::new(
-        "ringfence_revision",
-        "Revision of this node's table: its first revision plus the number of changes.",
-    );
-    LEASES_LIVE: Gauge = Gauge::new(
-        "ringfence_leases_live",
-        "Live leases in this node's table. Equal on nodes that applied the same entries.",
-    );
-    WAITERS: Gauge = Gauge::new(
-        "ringfence_waiters",
-        "Queued leases in this node's table. Equal on nodes that applied the same entries.",
-    );
-    LEASE_BYTES: Gauge = Gauge::new(
-        "ringfence_lease_bytes",
-        "About how much memory all leases in this node's table take. Equal on nodes that applied the same entries.",
-    );
-    LEASE_BYTES_MOST: Gauge = Gauge::new(
-        "ringfence_lease_bytes_most",
-        "Maximum of ringfence_lease_bytes, of the leader: new leases are refused at it. NaN before rules 2.",
-    );
-    WATCHERS: Gauge = Gauge::new("ringfence_watchers", "Open watches at this node.");
     CONNECTIONS: Gauge = Gauge::new("ringfence_http_connections", "Open client connections.");
     CONNECTIONS_MOST: Gauge = Gauge::new(
         "ringfence_http_connections_most",
         "Maximum number of client connections.",
-    );
-    HAS_LEADER: Gauge = Gauge::new(
-        "ringfence_raft_has_leader",
-        "1 if this node has contact with a leader, or leads with a quorum. The cluster has a leader if a majority of the nodes reports 1.",
-    );
-    IS_LEADER: Gauge = Gauge::new("ringfence_raft_is_leader", "1 if this node leads.");
-    TERM: Gauge = Gauge::new("ringfence_raft_term", "Raft term of this node.");
-    LAST_LOG_INDEX: Gauge = Gauge::new(
-        "ringfence_raft_last_log_index",
-        "Index of the last entry in this node's log.",
-    );
-    COMMITTED_INDEX: Gauge = Gauge::new(
-        "ringfence_raft_committed_index",
-        "Index of the last entry that this node knows to be committed.",
-    );
-    APPLIED_INDEX: Gauge = Gauge::new(
-        "ringfence_raft_applied_index",
-        "Index of the last entry that this node applied.",
-    );
-    APPLY_LAG_ENTRIES: Gauge = Gauge::new(
-        "ringfence_raft_apply_lag_entries",
-        "Entries that this node knows to be committed but has not applied.",
-    );
-    RULES: Gauge = Gauge::new(
-        "ringfence_raft_rules",
-        "Version of the rules by which this node's table decides.",
-    );
-    RULES_SUPPORTED: Gauge = Gauge::new(
-        "ringfence_raft_rules_supported",
-        "Newest version of the rules that the programs of all members support; NaN if this node does not know all programs.",
-    );
-    PROPOSAL_PENDING_SECONDS: Gauge = Gauge::new(
-        "ringfence_raft_proposal_pending_seconds",
-        "Age of the oldest entry that this node proposed as the leader and has not applied yet; 0 if none.",
-    );
-    LOG_FLUSH_PENDING_SECONDS: Gauge = Gauge::new(
-        "ringfence_raft_log_flush_pending_seconds",
-        "Age of the flush in progress on this node's disk; 0 if none.",
     );
 }
 

@@ -6,7 +6,6 @@ use axum::http::header::{RETRY_AFTER, WWW_AUTHENTICATE};
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use ringfence_raft::{Stuck, Unanswered};
 use ringfence_service::Failure;
 use ringfence_wire::{EndReason, FieldError, Key, LeaseId, Problem, ProblemKind, Revision};
 
@@ -88,18 +87,6 @@ impl From<FieldError> for Failed {
     }
 }
 
-impl From<Unanswered> for Failed {
-    fn from(unanswered: Unanswered) -> Self {
-        Failure::from(unanswered).into()
-    }
-}
-
-impl From<Stuck> for Failed {
-    fn from(stuck: Stuck) -> Self {
-        Failure::from(stuck).into()
-    }
-}
-
 impl From<Failure> for Failed {
     fn from(failure: Failure) -> Self {
         let mut failed = Self::new(failure.kind(), detail(&failure));
@@ -121,7 +108,8 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::Unauthenticated(why)
         | Failure::Forbidden(why)
         | Failure::RateLimited(why)
-        | Failure::TooManyWatches(why) => return why.clone().into(),
+        | Failure::TooManyWatches(why)
+        | Failure::OrderRefused(why) => return why.clone().into(),
         Failure::OverQuota { most, of } => {
             let detail =
                 format!("the principal has all the {most} {of} that its limits allow: release some first");
@@ -152,6 +140,9 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
         Failure::AfterUnanswered => "an earlier operation has no outcome, so this one was certainly not done",
         Failure::Changed => "its keys changed again and again while it was decided: it was not done",
         Failure::NotMirrored => "the mirror did not have the grant in time: it is taken back",
+        Failure::NotStarted => {
+            "this new cluster has no revision yet: if it does not start, the log of the leader says why"
+        }
         Failure::NoLeader => "no leader accepted the request in time: it was not done",
         Failure::Crowded => "the leader has no room for more requests of this client: this one was not done",
         Failure::CutOff { disk_hangs: true } => {

@@ -230,7 +230,7 @@ impl Call {
             Self::Cluster => cluster::get(door, request).await,
             Self::Backup => cluster::backup(door, request).await,
             Self::AddMember => cluster::add(door, requester, caller, request).await,
-            Self::RemoveMember => cluster::remove(door, requester, request).await,
+            Self::RemoveMember => cluster::remove(door, requester, caller, request).await,
             Self::Transfer => cluster::transfer(door, requester, caller, request).await,
             Self::Upgrade => cluster::upgrade(door, requester, caller, request).await,
             Self::Live => health::live(door, request).await,

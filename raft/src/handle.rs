@@ -18,12 +18,13 @@ use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
 use crate::batching::Batching;
 use crate::consensus::NodeId;
+use crate::measure;
 use crate::peer::passed;
 use crate::propose::asker::Asker;
 use crate::propose::proposal::{Failure, Origin};
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
-use crate::status::{Sums, status};
+use crate::status::{Sums, Unfinished, status};
 use crate::storage::log_store::HANGS;
 use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered, insist};
 
@@ -41,16 +42,6 @@ const LAST_ANSWERS: Duration = Duration::from_millis(250);
 pub struct Handle {
     pub(crate) shared: Arc<Replica>,
     batching: Batching,
-}
-
-/// The age of this node's unfinished work in seconds; 0 if there is none. Measurements of finished work do not show what
-/// hangs.
-#[derive(Clone, Copy, Debug)]
-pub struct Unfinished {
-    /// The oldest entry that it proposed as the leader and has not applied yet.
-    pub proposal: f64,
-    /// The flush of its log.
-    pub flush: f64,
 }
 
 impl Handle {
@@ -283,6 +274,19 @@ impl Handle {
     /// The thread that has the table hangs.
     pub fn try_status(&self) -> Result<ClusterStatus, Stuck> {
         self.shared.applied.try_read(Sums::of).map(|sums| status(&self.shared, sums))
+    }
+
+    /// Sets the gauges that show this node as it is now.
+    ///
+    /// # Errors
+    /// The thread that has the table hangs.
+    pub fn try_measure(&self) -> Result<(), Stuck> {
+        let (sums, bytes, max_bytes) = self
+            .shared
+            .applied
+            .try_read(|state| (Sums::of(state), state.table.bytes(), state.table.max_bytes()))?;
+        measure::set(&status(&self.shared, sums), bytes, max_bytes, self.unfinished());
+        Ok(())
     }
 
     /// As [`try_status`](Self::try_status). Waits for the table: not on a thread that serves clients.

@@ -83,7 +83,7 @@ pub use applied::table::Progress;
 pub use applied::waits::Settled;
 pub use consensus::{Member, NodeId};
 pub use gate::Since;
-pub use handle::{Handle, Unfinished};
+pub use handle::Handle;
 pub use inspect::{
     ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, Owner, Position, Says,
     SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
@@ -97,6 +97,7 @@ pub use propose::asker::Asker;
 pub use random::Random;
 pub use replica::MirrorView;
 pub use ringfence_wal::disk::System;
+pub use status::Unfinished;
 pub use storage::identity::DirError;
 pub use storage::snapshots::store::{SnapshotReader, SnapshotStore, SnapshotWriter, Storage};
 pub use time::elapsed::Quartz;

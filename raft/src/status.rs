@@ -34,6 +34,16 @@ impl Sums {
     }
 }
 
+/// The age of this node's unfinished work in seconds; 0 if there is none. Measurements of finished work do not show what
+/// hangs.
+#[derive(Clone, Copy, Debug)]
+pub struct Unfinished {
+    /// The oldest entry that it proposed as the leader and has not applied yet.
+    pub proposal: f64,
+    /// The flush of its log.
+    pub flush: f64,
+}
+
 /// The answer to `GET /v1/cluster`, without the mirror and certificates.
 pub(crate) fn status(shared: &Replica, sums: Sums) -> ClusterStatus {
     let Sums { last_applied, rules, revision, at_ms, live, waiters } = sums;

@@ -231,7 +231,7 @@ impl Peer {
     }
 
     fn naming(&self) -> Naming {
-        Naming { database: self.database, rules: self.node.service.handle().rules() }
+        Naming { database: self.database, rules: self.node.service.rules() }
     }
 
     fn from<'a>(&'a self, caller: &'a Caller, place: Place) -> From<'a> {

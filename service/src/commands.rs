@@ -61,7 +61,9 @@ impl Service {
         commands: Vec<Allowed<Command>>,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let commands = commands.into_iter().map(Allowed::into_inner).collect();
-        self.handle.propose_of(caller.asker(), lease::Request { by: caller.owner(), commands }).await
+        let request = lease::Request { by: caller.owner(), commands };
+        #[expect(clippy::disallowed_methods, reason = "the commands are allowed")]
+        self.handle.propose_of(caller.asker(), request).await
     }
 }
 

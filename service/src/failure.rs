@@ -22,6 +22,10 @@ pub enum Failure {
         /// The last one.
         last: Revision,
     },
+    /// The leader refuses an order, for this reason.
+    OrderRefused(String),
+    /// A new cluster has no revision yet.
+    NotStarted,
     /// The acquire tried once, and a key was not free.
     Held {
         /// Some of the live leases that block it; `None` if the caller may not see them.
@@ -96,6 +100,7 @@ impl Failure {
             Self::Forbidden(_) => ProblemKind::Forbidden,
             Self::RateLimited(_) => ProblemKind::RateLimited,
             Self::HistoryGone { .. } => ProblemKind::HistoryGone,
+            Self::OrderRefused(_) => ProblemKind::MembersRefused,
             Self::Held { .. } => ProblemKind::Held,
             Self::WaitTimeout => ProblemKind::WaitTimeout,
             Self::Mismatch => ProblemKind::LeaseMismatch,
@@ -110,6 +115,7 @@ impl Failure {
             Self::OfDatabase(_) => ProblemKind::InvalidRequest,
             Self::NotYet { .. }
             | Self::Changed
+            | Self::NotStarted
             | Self::NoLeader
             | Self::Crowded
             | Self::CutOff { .. }

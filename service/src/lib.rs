@@ -11,7 +11,9 @@
 //!
 //! What this crate guarantees to every door:
 //!
-//! - Nothing is proposed or shown but what the rights of the [`Caller`] allow: only `rights` makes an [`Allowed`].
+//! - Nothing is proposed but what is [`Allowed`], which only `rights` makes, of what the rights of a [`Caller`] allow. The compiler keeps
+//!   that: no door depends on `ringfence-raft`, and `clippy.toml` lets one function here propose, and one give orders to the members.
+//! - Nothing is shown but what the rights allow.
 //! - *Certainly not done* is kept apart from *maybe done*, by [`Failure::kind`] alone.
 //! - An acquire that is dropped before it is [answered](Attempt::answered) is abandoned (`abandon`). After any answer, it is not.
 //! - A command is sent before the future of its call is dropped, or never. The one task that outlives a call takes an abandoned
@@ -20,12 +22,14 @@
 mod abandon;
 mod acquire;
 mod caller;
+mod cluster;
 mod commands;
 mod done;
 mod failure;
 mod many;
 mod measure;
 mod mirror;
+mod order;
 mod reads;
 mod request_log;
 mod rights;
@@ -44,6 +48,7 @@ pub use done::{Acquired, Done};
 pub use failure::Failure;
 pub use many::Results;
 pub use measure::METRICS;
+pub use order::Order;
 pub use reads::{Consistency, Page};
 pub use request_log::{Ending, RequestLine, RequestLog};
 pub use rights::{Allowed, Right};

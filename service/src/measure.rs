@@ -3,7 +3,7 @@
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
-use ringfence_metric::{Counter, Histogram, metrics};
+use ringfence_metric::{Counter, Gauge, Histogram, metrics};
 use ringfence_wire::{CutOffReason, ProblemKind};
 
 use crate::done::Acquired;
@@ -48,6 +48,7 @@ metrics! {
         "ringfence_release_total",
         "Releases that this node answered, repeats included.",
     );
+    WATCHERS: Gauge = Gauge::new("ringfence_watchers", "Open watches at this node.");
     WATCHES_CUT_OFF: Counter = Counter::new(
         "ringfence_watches_cut_off_total",
         "Watches that this node ended because it did not have the changes that they needed, by reason.",

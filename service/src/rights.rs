@@ -14,6 +14,7 @@ use ringfence_wire::{Key, LeaseId};
 
 use crate::caller::Caller;
 use crate::failure::Failure;
+use crate::order::Order;
 
 /// What a request requires of its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,15 @@ impl Caller {
                 Err(self.denied_on_keys(KeyRight::Read, &format!("all keys with the prefix {prefix:?}")))
             }
         }
+    }
+
+    /// To have the cluster do this.
+    ///
+    /// # Errors
+    /// It may not.
+    pub fn allow_order(&self, order: Order) -> Result<Allowed<Order>, Failure> {
+        self.check(Right::OnCluster(ClusterRight::Operate))?;
+        Ok(Allowed(order))
     }
 
     /// Whether answers may name holders of `keys`.

@@ -58,11 +58,6 @@ impl Service {
         }
     }
 
-    /// The table itself, for what requires a right on the cluster, or none.
-    pub fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
     /// Turns `true` when the process is about to stop.
     pub fn draining(&self) -> &watch::Receiver<bool> {
         &self.draining

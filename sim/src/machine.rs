@@ -30,8 +30,8 @@ pub(crate) const DOES_NOT_START: &str = "it does not start";
 /// What a node's process has come to.
 #[derive(Default)]
 pub struct Progress {
-    /// What it offers, once it has started.
-    pub service: Option<Arc<Service>>,
+    /// Its table, and what it offers of that, once it has started.
+    offers: Option<(Handle, Arc<Service>)>,
     /// Why it ended, once it has.
     pub ended: Option<String>,
     /// Dropping or sending it stops the node.
@@ -181,7 +181,7 @@ impl Machine {
             let draining = lock().draining.subscribe();
             let blocked = watch::channel(false).1;
             let options = Options { access: None, mirror_timeout: None, draining, blocked, first_attachment };
-            lock().service = Some(Arc::new(Service::new(node.handle(), options)));
+            lock().offers = Some((node.handle(), Arc::new(Service::new(node.handle(), options))));
             let ended = tokio::select! {
                 biased;
                 why = node.failed() => why,
@@ -271,15 +271,19 @@ impl Machine {
         drop(stop);
     }
 
+    fn offers(&self) -> Option<(Handle, Arc<Service>)> {
+        let progress = self.lock();
+        if progress.ended.is_some() { None } else { progress.offers.clone() }
+    }
+
     /// What the node offers, once it has started and while it runs.
     pub fn service(&self) -> Option<Arc<Service>> {
-        let progress = self.lock();
-        if progress.ended.is_some() { None } else { progress.service.clone() }
+        Some(self.offers()?.1)
     }
 
     /// The table of that.
     pub fn handle(&self) -> Option<Handle> {
-        Some(self.service()?.handle().clone())
+        Some(self.offers()?.0)
     }
 
     /// How the node sees the cluster, at the time of its own clock.

@@ -16,7 +16,7 @@ use axum::extract::Request;
 use axum::http::header::{ACCEPT_LANGUAGE, HOST, ORIGIN, REFERER, USER_AGENT};
 use axum::http::uri::Authority;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Uri};
-use ringfence_raft::Stuck;
+use ringfence_service::Failure;
 use ringfence_wire::{ClusterStatus, FieldError, ProblemKind};
 
 use crate::problems::Failed;
@@ -28,7 +28,7 @@ const SEC_FETCH_SITE: HeaderName = HeaderName::from_static("sec-fetch-site");
 pub(crate) fn check<B>(
     request: &Request<B>,
     hosts: &[String],
-    is_of_a_member: impl Fn(&str) -> Result<bool, Stuck>,
+    is_of_a_member: impl Fn(&str) -> Result<bool, Failure>,
 ) -> Result<(), Failed> {
     let headers = request.headers();
     let host = only_host(headers)?;

@@ -11,7 +11,7 @@ use crate::request::requester::Requester;
 
 /// An operator's act. It is logged however it ends, also when the connection closes first.
 pub(crate) struct Act<'a> {
-    door: &'a Door,
+    pub(super) door: &'a Door,
     requester: &'a Requester,
     subject: Subject,
     is_logged: bool,

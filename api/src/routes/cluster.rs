@@ -1,14 +1,10 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
-use ringfence_raft::MembersError;
-use ringfence_service::Caller;
-use ringfence_wire::{
-    AddMemberRequest, Backup, ClusterStatus, ProblemKind, Revision, TransferRequest, UpgradeRequest,
-};
+use ringfence_service::{Caller, Order};
+use ringfence_wire::{AddMemberRequest, ClusterStatus, TransferRequest, UpgradeRequest};
 
 use super::audit::{Act, Subject};
 use crate::door::{Answer, Door, Request};
-use crate::problems::Failed;
 use crate::request::query::Query;
 use crate::request::requester::Requester;
 use crate::request::{body, path};
@@ -18,7 +14,7 @@ use crate::response::json;
 pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     let mirror = door.options.mirror_status.as_ref().map(|status| status());
-    let mut status = ClusterStatus { mirror, ..door.cluster().try_status()? };
+    let mut status = ClusterStatus { mirror, ..door.service.status()? };
     (door.options.certificates)(&mut status);
     Ok(json(StatusCode::OK, &status))
 }
@@ -26,17 +22,7 @@ pub(crate) async fn get(door: &Door, request: Request) -> Answer {
 /// `GET /v1/cluster/backup`
 pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
-    door.cluster().linearize().await?;
-    let (first_revision, revision) =
-        door.cluster().try_view(|table| (table.first_revision(), table.revision()))?;
-    if revision == Revision(0) {
-        return Err(Failed::new(
-            ProblemKind::Unavailable,
-            "this new cluster has no revision yet: if it does not start, the log of the leader says why",
-        ));
-    }
-    let cluster_id = door.cluster().cluster_id();
-    Ok(json(StatusCode::OK, &Backup { format: Backup::FORMAT, cluster_id, first_revision, revision }))
+    Ok(json(StatusCode::OK, &door.service.backup().await?))
 }
 
 /// `POST /v1/cluster/members`
@@ -45,20 +31,16 @@ pub(crate) async fn add(door: &Door, requester: &Requester, caller: &Caller, req
     let AddMemberRequest { id, peer } = body::read(door, caller, request, AddMemberRequest::check).await?;
     let subject =
         Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
-    let act = Act::begin(door, requester, subject);
-    act.ended(done(door.cluster().add_member(id, peer).await))
+    done(Act::begin(door, requester, subject), caller, Order::Add { id, peer }).await
 }
 
 /// `DELETE /v1/cluster/members/{id}`
-pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn remove(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
     let id = path::member(request.uri())?;
     let force = Query::of(request.uri(), &["force"])?.flag("force")?;
     let act = if force { "force-remove-member" } else { "remove-member" };
     let act = Act::begin(door, requester, Subject { act, member: Some(id), ..Subject::default() });
-    act.ended(done(match force {
-        false => door.cluster().remove_member(id).await,
-        true => door.cluster().force_remove_member(id).await,
-    }))
+    done(act, caller, Order::Remove { id, force }).await
 }
 
 /// `POST /v1/cluster/transfer`
@@ -71,7 +53,7 @@ pub(crate) async fn transfer(
     Query::none(request.uri())?;
     let TransferRequest { to } = body::read(door, caller, request, TransferRequest::check).await?;
     let act = Act::begin(door, requester, Subject { act: "transfer", member: to, ..Subject::default() });
-    act.ended(done(door.cluster().transfer_leadership(to).await))
+    done(act, caller, Order::Transfer { to }).await
 }
 
 /// `POST /v1/cluster/upgrade`
@@ -80,17 +62,16 @@ pub(crate) async fn upgrade(door: &Door, requester: &Requester, caller: &Caller,
     let UpgradeRequest { to, check } = body::read(door, caller, request, |_| Ok(())).await?;
     let act = if check { "check-upgrade" } else { "upgrade" };
     let act = Act::begin(door, requester, Subject { act, rules: to, ..Subject::default() });
-    let upgraded = door.cluster().upgrade(to, check).await;
-    act.ended(upgraded.map(|upgraded| json(StatusCode::OK, &upgraded)).map_err(failed))
+    done(act, caller, Order::Upgrade { to, check }).await
 }
 
-fn done(result: Result<(), MembersError>) -> Answer {
-    result.map(|()| StatusCode::NO_CONTENT.into_response()).map_err(failed)
-}
-
-fn failed(error: MembersError) -> Failed {
-    match error {
-        MembersError::Refused(reason) => Failed::new(ProblemKind::MembersRefused, reason),
-        MembersError::Unanswered(unanswered) => unanswered.into(),
-    }
+async fn done(act: Act<'_>, caller: &Caller, order: Order) -> Answer {
+    let answer = match caller.allow_order(order) {
+        Ok(order) => act.door.service.order(order).await,
+        Err(denied) => Err(denied),
+    };
+    act.ended(answer.map_err(Into::into).map(|upgraded| match upgraded {
+        Some(upgraded) => json(StatusCode::OK, &upgraded),
+        None => StatusCode::NO_CONTENT.into_response(),
+    }))
 }

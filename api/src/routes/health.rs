@@ -65,7 +65,7 @@ pub(crate) async fn ready(door: &Door, request: Request) -> Answer {
     check_threads(door, READY_HANG).await?;
     // Without a leader this takes a second.
     request.body().connection().lasts();
-    if !door.cluster().is_ready().await {
+    if !door.service.is_ready().await {
         return Err(Failed::new(
             ProblemKind::Unavailable,
             "this node has no contact with a leader that has a quorum, or leads and cannot commit",

@@ -69,8 +69,6 @@ impl Session {
         if arguments.iter().any(|argument| integer(argument).is_none_or(|number| number < 0)) {
             return Err(Refused::no_integer());
         }
-        let voters = self.peer.node.service.handle().voters();
-        let others = voters.iter().map(|voters| voters.len() / 2).max().unwrap_or(0);
-        Ok(Done::Reply(Reply::Integer(others as i64)))
+        Ok(Done::Reply(Reply::Integer(self.peer.node.service.copies() as i64)))
     }
 }

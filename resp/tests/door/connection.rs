@@ -146,7 +146,7 @@ async fn requests_of_one_connection_wait_for_the_cluster_together() {
     let node = Node::start().await;
     let mut client = node.client().await;
     client.call("SET before v NX PX 60000").await;
-    let applied = || node.service.handle().status().applied_index.unwrap();
+    let applied = || node.handle.status().applied_index.unwrap();
     let before = applied();
     let sent = (0..REQUESTS).flat_map(|number| line(&format!("SET {number} v NX PX 60000")));
     client.send(&sent.collect::<Vec<u8>>()).await;

@@ -17,7 +17,7 @@ impl Node {
 
     /// The keys that begin with `prefix`, as an operator sees them.
     fn keys(&self, prefix: &str) -> Vec<KeyView> {
-        self.service.handle().view(|table| table.keys(prefix, None, 10, None).0)
+        self.handle.view(|table| table.keys(prefix, None, 10, None).0)
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use ringfence_access::Watched;
 use ringfence_http::{Connections, Threads, serve_dialogs};
 use ringfence_lease::SUPPORTED;
-use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
+use ringfence_raft::{Handle, Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_resp::Resp;
 use ringfence_service::{Caller, Options, Proof, Service};
 use ringfence_tls::Reload;
@@ -26,6 +26,7 @@ const RULES: &str = "rules";
 pub(crate) struct Node {
     pub(crate) address: SocketAddr,
     pub(crate) service: Arc<Service>,
+    pub(crate) handle: Handle,
     access: Option<Arc<Watched>>,
     _draining: watch::Sender<bool>,
     _node: RaftNode,
@@ -82,15 +83,16 @@ impl Node {
             blocked: watch::channel(false).1,
             first_attachment: 0,
         };
-        let service = Arc::new(Service::new(node.handle(), options));
-        eventually("the table is started", || service.handle().view(|table| table.started())).await;
+        let handle = node.handle();
+        let service = Arc::new(Service::new(handle.clone(), options));
+        eventually("the table is started", || handle.view(|table| table.started())).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let resp = Resp::new(Arc::clone(&service), ringfence_resp::Options { slow_request: PATIENCE });
         let begin = move |remote| resp.dialog(remote);
         let (threads, connections) = (Arc::new(Threads::here()), Connections::new(200));
         tokio::spawn(serve_dialogs(listener, None, threads, connections, begin, is_draining, PATIENCE));
-        Self { address, service, access, _draining: draining, _node: node, data }
+        Self { address, service, handle, access, _draining: draining, _node: node, data }
     }
 
     /// Replaces the access rules. The node uses the new ones at once.
@@ -108,7 +110,7 @@ impl Node {
 
     /// The label of the lease on `key`, as HTTP shows it.
     pub(crate) fn holder(&self, key: &str) -> Option<String> {
-        let view = self.service.handle().view(|table| table.key(&Key::new(key).unwrap(), None));
+        let view = self.handle.view(|table| table.key(&Key::new(key).unwrap(), None));
         view.holders[0].holder.as_ref().map(|holder| holder.as_str().to_owned())
     }
 

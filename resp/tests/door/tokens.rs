@@ -82,7 +82,7 @@ async fn the_hash_is_for_those_who_may_read_the_key_and_scripts_have_none() {
 
 /// How many entries the log gets while `calls` are made.
 async fn entries(node: &Node, calls: impl Future<Output = ()>) -> u64 {
-    let last = || node.service.handle().status().last_log_index.unwrap();
+    let last = || node.handle.status().last_log_index.unwrap();
     let before = last();
     calls.await;
     last() - before

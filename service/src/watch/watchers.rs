@@ -24,6 +24,7 @@ use super::fanout::{Fanout, Next};
 use super::state::State;
 use crate::caller::Caller;
 use crate::failure::Failure;
+use crate::measure::WATCHERS;
 use crate::rights::Allowed;
 use crate::service::Service;
 use crate::usage::Counted;
@@ -104,11 +105,14 @@ impl<E: Encoder> Watchers<E> {
         })
     }
 
-    /// The number of watches, unless a thread that hangs has them.
-    pub fn count(&self) -> Option<usize> {
-        let mut state = self.state()?;
-        state.forget_left();
-        Some(state.fanout.count())
+    /// Sets the gauge of watches.
+    pub fn measure(&self) {
+        let count = self.state().map(|mut state| {
+            state.forget_left();
+            state.fanout.count()
+        });
+        // A thread that hangs may have them: what is not a number, no alert takes for one.
+        WATCHERS.get().set(count.map_or(f64::NAN, |count| count as f64));
     }
 
     /// Replaces the task by one on `runtime` if its thread hangs: else no watch would be sent anything, on whichever thread it is.

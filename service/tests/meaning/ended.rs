@@ -35,7 +35,7 @@ async fn an_expired_lease_is_gone() {
     let node = Node::start().await;
     let request = AcquireRequest { ttl_ms: Ttl::from_ms(100).unwrap(), ..request("a") };
     let grant = granted(node.acquire(LeaseId::random(), request).await);
-    eventually("it expires", || node.service.handle().view(|table| table.live()) == 0).await;
+    eventually("it expires", || node.handle.view(|table| table.live()) == 0).await;
     is_lost(&node, grant.lease_id, EndReason::Expired).await;
 }
 

@@ -84,7 +84,7 @@ async fn a_thousand_are_granted_at_once() {
     let operations = names.iter().map(|name| acquire(LeaseId::random(), [name.as_str()], false));
     let results = run(&node, usize::MAX, operations.collect()).await;
     assert_eq!(results.iter().filter(|result| is_granted(result)).count(), 1_000);
-    assert_eq!(node.service.handle().view(|table| table.live()), 1_000);
+    assert_eq!(node.handle.view(|table| table.live()), 1_000);
 }
 
 /// Regression: they were one log entry, and the response was encoded in one step.
@@ -92,7 +92,7 @@ async fn a_thousand_are_granted_at_once() {
 async fn operations_on_very_many_keys_are_proposed_in_parts() {
     let node = Node::start().await;
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
-    let entries = || node.service.handle().status().applied_index.unwrap();
+    let entries = || node.handle.status().applied_index.unwrap();
     let before = entries();
     let results = run(&node, usize::MAX, on_many_keys(&ids)).await;
     assert!(results.iter().all(is_granted));
@@ -119,7 +119,7 @@ async fn no_part_is_proposed_that_there_is_no_room_for() {
     assert!(results[..32].iter().all(is_granted));
     assert!(results[32..].iter().all(|result| matches!(result, Err(Failure::NoRoom))));
     assert_eq!(results.len(), 200);
-    assert_eq!(node.service.handle().view(|table| table.live()), 32);
+    assert_eq!(node.handle.view(|table| table.live()), 32);
 }
 
 /// Runs operations on many keys, and puts other rules in place after the first part.
@@ -153,7 +153,7 @@ async fn each_part_is_decided_by_the_rules_in_use() {
     assert!(
         results.len() == 200 && results[..16].iter().all(is_granted) && results[16..].iter().all(is_denied)
     );
-    assert_eq!(node.service.handle().view(|table| table.live()), 16);
+    assert_eq!(node.handle.view(|table| table.live()), 16);
 }
 
 fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {

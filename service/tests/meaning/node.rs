@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_access::Watched;
-use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
+use ringfence_raft::{Handle, Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
 use ringfence_tls::Reload;
 use ringfence_wire::{
@@ -25,6 +25,7 @@ const RULES: &str = "rules";
 pub(crate) struct Node {
     pub(crate) service: Arc<Service>,
     pub(crate) caller: Caller,
+    pub(crate) handle: Handle,
     access: Option<Arc<Watched>>,
     /// Whether its Raft thread seems to hang.
     pub(crate) blocked: watch::Sender<bool>,
@@ -75,10 +76,11 @@ impl Node {
             blocked: is_blocked,
             first_attachment: 0,
         };
-        let service = Arc::new(Service::new(node.handle(), options));
-        eventually("the table is started", || service.handle().view(|table| table.started())).await;
+        let handle = node.handle();
+        let service = Arc::new(Service::new(handle.clone(), options));
+        eventually("the table is started", || handle.view(|table| table.started())).await;
         let caller = service.caller(Proof::default()).unwrap();
-        Self { service, caller, access, blocked, _draining: draining, _node: node, data }
+        Self { service, caller, handle, access, blocked, _draining: draining, _node: node, data }
     }
 
     /// Replaces the access rules, and uses the new ones at once.
@@ -127,7 +129,7 @@ impl Node {
 
     /// Waits until `count` leases wait.
     pub(crate) async fn until_waiters(&self, count: usize) {
-        eventually("the waiters", || self.service.handle().view(|table| table.waiters()) == count).await;
+        eventually("the waiters", || self.handle.view(|table| table.waiters()) == count).await;
     }
 }
 

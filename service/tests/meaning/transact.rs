@@ -65,7 +65,7 @@ async fn what_is_set_is_a_lease_with_a_value_until_it_is_ended() {
     assert!(node.set("a", "mine").await && !node.set("a", "other").await);
     let first = node.token("a", "mine").await.unwrap();
     assert!(node.token("a", "other").await.is_none());
-    assert!(node.service.handle().view(|table| table.is_live(&key("a"), first)));
+    assert!(node.handle.view(|table| table.is_live(&key("a"), first)));
     assert!(!node.end_if("a", "other").await && node.end_if("a", "mine").await);
     assert!(!node.end_if("a", "mine").await && node.token("a", "mine").await.is_none());
     assert!(node.set("a", "other").await && node.token("a", "other").await.unwrap() > first);
@@ -164,7 +164,7 @@ async fn an_error_or_a_key_that_was_not_named_changes_nothing() {
         keys.acquire(&key("a"), value("v"), ttl()).unwrap();
         Err(keys.see(&key("b")).unwrap_err())
     };
-    let revision = || node.service.handle().view(|table| table.revision());
+    let revision = || node.handle.view(|table| table.revision());
     let before = revision();
     assert_eq!(sent(node.transact(&["a"], set).await), CannotDo::NotNamed);
     assert_eq!(revision(), before);
@@ -179,7 +179,7 @@ async fn a_grant_that_the_client_is_not_sent_is_taken_back() {
     };
     assert!(node.set("kept", "v").await);
     drop(node.transact(&["a", "b"], set).await.unwrap());
-    let live = || node.service.handle().view(|table| table.live());
+    let live = || node.handle.view(|table| table.live());
     eventually("they are taken back", || live() == 1).await;
     assert!(node.token("kept", "v").await.is_some());
 }
@@ -209,7 +209,7 @@ async fn a_grant_whose_token_was_told_stays() {
     drop(told);
     // This grant is taken back after the time at which the other would be.
     drop(node.transact(&["a"], set("a")).await.unwrap());
-    let live = || node.service.handle().view(|table| table.live());
+    let live = || node.handle.view(|table| table.live());
     eventually("the other is taken back", || live() == 1).await;
     assert_eq!(node.token("told", "v").await, Some(token));
 }
@@ -260,7 +260,7 @@ async fn the_time_of_a_lock_that_is_due_is_told() {
 async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() {
     let node = Node::start().await;
     let is_untold = |name: &str| {
-        let found = node.service.handle().view(|table| table.found(None, &key(name), 0));
+        let found = node.handle.view(|table| table.found(None, &key(name), 0));
         matches!(found, Found::Own { is_untold: true, .. })
     };
     assert!(node.set("a", "mine").await && node.set("b", "mine").await);
@@ -274,7 +274,7 @@ async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() 
         blocked: watch::channel(false).1,
         first_attachment: 1 << 40,
     };
-    let other = Arc::new(Service::new(node.service.handle().clone(), other));
+    let other = Arc::new(Service::new(node.handle.clone(), other));
     let ask = |keys: &mut Transaction| Ok(keys.token(&key("a"), &value("mine")).unwrap());
     let keys = Keys::new(vec![key("a")]).unwrap();
     assert_eq!(sent(other.transact(&node.caller, &keys, None, ask).await), Some(token));

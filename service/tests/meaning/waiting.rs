@@ -112,7 +112,7 @@ async fn who_keeps_a_place_does_not_wait_at_a_node_that_decides_nothing_and_nobo
     node.until_waiters(2).await;
     node.blocked.send_replace(true);
     assert_eq!(waits(waiter.await.unwrap()).lease_id, id);
-    let before = node.service.handle().view(|table| table.revision());
+    let before = node.handle.view(|table| table.revision());
     for (request, what) in [(patient.clone(), "a wait"), (request("b"), "a try")] {
         let refused = node.acquire(LeaseId::random(), request).await.unwrap_err();
         assert_eq!((refused.is_certain(), refused), (true, Failure::Blocked), "{what}");
@@ -123,7 +123,7 @@ async fn who_keeps_a_place_does_not_wait_at_a_node_that_decides_nothing_and_nobo
     let read = node.service.lease(caller, held, Consistency::Linearizable).await;
     assert_eq!(read.unwrap_err(), Failure::Blocked);
     assert!(node.service.lease(caller, held, Consistency::Local).await.is_ok());
-    assert_eq!(node.service.handle().view(|table| table.revision()), before);
+    assert_eq!(node.handle.view(|table| table.revision()), before);
     assert!(!stays.is_finished(), "its place is not kept");
 
     node.blocked.send_replace(false);
