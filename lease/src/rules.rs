@@ -6,7 +6,8 @@ use ringfence_wire::RulesRange;
 /// - 2: requests name who gave them, with quotas; leases and ended ids have owners; all leases together have a bound.
 /// - 3: an entry has a floor, which the revision is raised to.
 /// - 4: leases may have a value; [`Command::Conditional`](crate::Command::Conditional).
-/// - 5: the names of the Redis protocol are other keys than before ([`NAMES`]), some of which only conditionals acquire.
+/// - 5: the names of the Redis protocol are other keys than before ([`NAMES`]), some of which only conditionals acquire. Large log
+///   entries are compressed.
 pub const SUPPORTED: RulesRange = RulesRange { oldest: 1, newest: 5 };
 
 /// The first rules under which a name of the Redis protocol is the same key as over HTTP.

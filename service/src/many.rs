@@ -22,8 +22,8 @@ use crate::measure;
 use crate::mirror::tokens;
 use crate::service::Service;
 
-/// The maximum number of keys of a part with more than one operation: about as many as a log entry touches.
-const MAX_KEYS_AT_ONCE: usize = 1_024;
+/// The maximum number of keys of a part with more than one operation.
+const MAX_KEYS_AT_ONCE: usize = 4_096;
 /// How many grants of a part the mirror is asked for at once. Its answers need the link to the leader, which has room for some thousands.
 const MAX_MIRRORED_AT_ONCE: usize = 16;
 

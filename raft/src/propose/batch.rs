@@ -101,7 +101,9 @@ impl Batch {
         let bytes = bytes.expect("commands contain nothing that postcard cannot encode");
         let commands = self.requests.iter().map(|request| request.commands.len()).sum::<usize>();
         let is_large = bytes.len() > LARGE * commands.max(1);
-        EncodedBatch(Bytes::from(if is_large && self.rules >= COMPRESSED { compress(&bytes) } else { bytes }))
+        let compressed = (is_large && self.rules >= COMPRESSED).then(|| compress(&bytes));
+        let smaller = compressed.filter(|compressed| compressed.len() < bytes.len());
+        EncodedBatch(Bytes::from(smaller.unwrap_or(bytes)))
     }
 
     /// The rules of an entry.
@@ -330,9 +332,11 @@ mod tests {
     }
 
     #[test]
-    fn only_large_commands_are_compressed() {
+    fn only_large_commands_that_become_smaller_are_compressed() {
         let small = with_value(&[b'v'; 400]);
         assert_eq!(small.encode().0[0], 5);
+        let random: Vec<u8> = (0..20).flat_map(|n: u32| *blake3::hash(&n.to_le_bytes()).as_bytes()).collect();
+        assert_eq!(with_value(&random).encode().0[0], 5);
         let older = Batch { rules: 4, ..with_value(&[b'v'; 600]) };
         assert_eq!(older.encode().0[0], 4);
         assert_eq!(Batch::decode(&older.encode(), NEW).unwrap(), older);

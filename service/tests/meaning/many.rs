@@ -114,12 +114,12 @@ async fn operations_on_very_many_keys_are_proposed_in_parts() {
 async fn no_part_is_proposed_that_there_is_no_room_for() {
     let node = Node::start().await;
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
-    // 16 operations of 64 keys are a part.
-    let results = run(&node, 17, on_many_keys(&ids)).await;
-    assert!(results[..32].iter().all(is_granted));
-    assert!(results[32..].iter().all(|result| matches!(result, Err(Failure::NoRoom))));
+    // 64 operations of 64 keys are a part.
+    let results = run(&node, 65, on_many_keys(&ids)).await;
+    assert!(results[..128].iter().all(is_granted));
+    assert!(results[128..].iter().all(|result| matches!(result, Err(Failure::NoRoom))));
     assert_eq!(results.len(), 200);
-    assert_eq!(node.handle.view(|table| table.live()), 32);
+    assert_eq!(node.handle.view(|table| table.live()), 128);
 }
 
 /// Runs operations on many keys, and puts other rules in place after the first part.
@@ -131,7 +131,7 @@ async fn run_under_new_rules(node: &Node, rules: &str) -> Vec<Result<Done, Failu
         }
 
         fn are_full(&mut self) -> bool {
-            if self.2.len() == 16 {
+            if self.2.len() == 64 {
                 self.0.replace_rules(self.1);
             }
             false
@@ -151,9 +151,9 @@ async fn each_part_is_decided_by_the_rules_in_use() {
     let results = run_under_new_rules(&node, &may("\"read\"")).await;
     let is_denied = |result: &Result<Done, Failure>| matches!(result, Err(Failure::Unauthenticated(_)));
     assert!(
-        results.len() == 200 && results[..16].iter().all(is_granted) && results[16..].iter().all(is_denied)
+        results.len() == 200 && results[..64].iter().all(is_granted) && results[64..].iter().all(is_denied)
     );
-    assert_eq!(node.handle.view(|table| table.live()), 16);
+    assert_eq!(node.handle.view(|table| table.live()), 64);
 }
 
 fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {

@@ -8,7 +8,8 @@ use crate::tree::Tree;
 
 const DESIGN: &str = "docs/design.md";
 
-/// Dependencies between the crates of the repository that the table in `docs/design.md` does not allow, and the reverse.
+/// Dependencies between the crates of the repository that the table in `docs/design.md` does not allow, the reverse, and crates
+/// without a row.
 ///
 /// If a row names several folders, each of them may use what the row allows. A row that speaks of all crates is not compared.
 pub fn uses(tree: &Tree) -> Vec<String> {
@@ -20,8 +21,11 @@ pub fn uses(tree: &Tree) -> Vec<String> {
             (!name.is_empty()).then(|| (name.to_owned(), folder))
         })
         .collect();
-    let mut found = Vec::new();
-    for row in table(tree.text(DESIGN).unwrap_or_default(), "directory") {
+    let rows = table(tree.text(DESIGN).unwrap_or_default(), "directory");
+    let listed: BTreeSet<&str> = rows.iter().flat_map(|row| quoted(row[0])).collect();
+    let missing = folders.values().filter(|folder| !listed.contains(*folder));
+    let mut found: Vec<String> = missing.map(|folder| format!("{DESIGN} has no row for {folder}")).collect();
+    for row in rows {
         let places: Vec<&str> = quoted(row[0]);
         let Some(rule) = row.get(2).filter(|rule| !rule.contains("all of these")) else { continue };
         let allowed: BTreeSet<String> = quoted(rule).into_iter().map(|name| last(name).to_owned()).collect();
@@ -64,6 +68,8 @@ mod tests {
             ("lease/Cargo.toml", lease),
         ]);
         let expected = [
+            "docs/design.md has no row for raft/",
+            "docs/design.md has no row for tls/",
             "docs/design.md does not list the crate that lease/ uses: raft",
             "docs/design.md: there is no crate that lease/ uses: tls",
         ];
