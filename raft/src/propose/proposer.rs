@@ -43,7 +43,7 @@ use crate::time::leading::{Leading, Stamp};
 const MAX_COST: usize = 256 << 10;
 /// What a key and a command cost besides their bytes, for the time that each node takes to apply them.
 const PER_KEY: usize = 256;
-const PER_COMMAND: usize = 512;
+const PER_COMMAND: usize = 1 << 10;
 /// The maximum number of entries in flight.
 const MAX_IN_FLIGHT: usize = 8;
 /// What the entries in flight may cost together, in units, unless a single request costs more.
