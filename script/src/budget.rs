@@ -51,6 +51,11 @@ impl Budget {
         MAX_BYTES.saturating_sub(self.bytes) as usize
     }
 
+    /// Whether nothing is left of the fuel, or of the memory.
+    pub fn is_used_up(&self) -> bool {
+        self.fuel == 0 || self.bytes == 0
+    }
+
     /// How many requests without a script cost as much as what was spent.
     pub fn spent_requests(&self) -> usize {
         ((FUEL - self.fuel) / FUEL_OF_A_REQUEST) as usize

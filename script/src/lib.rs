@@ -115,8 +115,13 @@ pub type Check = fn(&[u8]) -> Result<(), String>;
 pub enum RunError<R> {
     /// The script failed with this error for the client, which begins with a code.
     Failed(Bytes),
-    /// The script was stopped.
-    Halted(Halt<R>),
+    /// The script was stopped in this line, from 1.
+    Halted {
+        /// The line that it had reached, or in which it returned what cannot be a reply.
+        line: u32,
+        /// The reason.
+        why: Halt<R>,
+    },
 }
 
 /// Why a script was stopped. A script cannot catch it.
@@ -124,10 +129,12 @@ pub enum RunError<R> {
 pub enum Halt<R> {
     /// It costs more than it may.
     Exhausted(Exhausted),
-    /// Redis would do it, but this interpreter does not: what, and in which line. A script that caught this could go on as if Redis had failed.
+    /// Redis would do it, but this interpreter does not: what, for people. A script that caught this could go on as if Redis had failed.
     Unsupported(String),
     /// The host refused a command. Redis might have run it, and a script that caught this could go on as if it had.
     Refused(Box<R>),
+    /// There was no other turn for it.
+    NoTurn(Box<R>),
 }
 
 impl Script {

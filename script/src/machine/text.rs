@@ -110,17 +110,16 @@ impl<H: Host> Machine<'_, H> {
     /// Ends the script, because Redis would do what it asks for, and this interpreter does not. A script that caught this could go on
     /// as if Redis had failed.
     pub(super) fn unsupported(&self, what: impl Display) -> Stop<H> {
-        let place = self.frames.last().map_or(String::new(), |frame| self.line_of(frame));
-        Stop::Halted(Halt::Unsupported(format!("{place}{what} is not supported here")))
+        Stop::Halted(Halt::Unsupported(format!("{what} is not supported here")))
     }
 
     fn line_of(&self, frame: &Frame) -> String {
         format!("user_script:{}: ", self.number_of_line(frame))
     }
 
-    /// The line that the innermost function of the script has reached.
+    /// The line that the script has reached.
     pub(super) fn line(&self) -> u32 {
-        self.frames.last().map_or(1, |frame| self.number_of_line(frame))
+        self.frames.last().map_or(self.last_line, |frame| self.number_of_line(frame))
     }
 
     fn number_of_line(&self, frame: &Frame) -> u32 {

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::fake::FakeRedis;
 use super::{AtOnce, answer, answer_of, bytes, run};
-use crate::{Budget, Exhausted, Halt, Host, MAX_NESTING, MAX_TEXT, Reply, RunError, Script};
+use crate::{Budget, Exhausted, Halt, Host, MAX_NESTING, MAX_TEXT, Reply, RunError, Script, Turns};
 
 /// The line and the reason why a text is no script.
 #[track_caller]
@@ -58,7 +58,10 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
         (turns.0, result)
     };
     assert_eq!(turns_of("for i = 1, 500 do local x = i end return 1"), (0, Ok(Reply::Integer(1))));
-    assert_eq!(turns_of("while true do end"), (9, Err(RunError::Halted(Halt::Exhausted(Exhausted::Fuel)))));
+    assert_eq!(
+        turns_of("while true do end"),
+        (9, Err(RunError::Halted { line: 1, why: Halt::Exhausted(Exhausted::Fuel) }))
+    );
     let caught = "return pcall(function() while true do redis.call('nothing') end end)";
     assert!(turns_of(caught).0 <= 9);
 }
@@ -178,7 +181,7 @@ fn a_halt_cannot_be_caught() {
         "while true do pcall(error) end",
         "string.rep('', 1e15) while true do string.find('aaaa', 'b') end",
     ] {
-        assert_eq!(answer(endless.as_bytes()), format!("! {}", Exhausted::Fuel), "{endless}");
+        assert_eq!(answer(endless.as_bytes()), format!("! 1: {}", Exhausted::Fuel), "{endless}");
     }
     for growing in [
         "local s = 'x' while true do s = s .. s end",
@@ -186,7 +189,21 @@ fn a_halt_cannot_be_caught() {
         "while true do pcall(string.rep, 'x', 1e6) end",
         "pcall(string.rep, 'x', 5e6) return 1",
     ] {
-        assert_eq!(answer(growing.as_bytes()), format!("! {}", Exhausted::Memory), "{growing}");
+        assert_eq!(answer(growing.as_bytes()), format!("! 1: {}", Exhausted::Memory), "{growing}");
+    }
+}
+
+#[test]
+fn a_halt_names_the_line() {
+    let (steps, memory) = (Exhausted::Fuel.to_string(), Exhausted::Memory.to_string());
+    for (script, line, why) in [
+        ("local x = 1\nwhile true do end", 2, &steps),
+        ("local function f()\nwhile true do end end\n\nf()", 2, &steps),
+        ("local s = 'x'\n\npcall(string.rep, s, 5e6)", 3, &memory),
+        ("local t = {1}\nfor i = 1, 20 do t = {t, t, t, t} end\nreturn t", 3, &memory),
+        ("\nerror(string.rep('x', 6e5))", 2, &memory),
+    ] {
+        assert_eq!(answer(script.as_bytes()), format!("! {line}: {why}"), "{script}");
     }
 }
 
@@ -212,7 +229,7 @@ fn many_nested_pcalls_cost_one_frame() {
 #[test]
 fn a_wide_reply_is_bounded() {
     let wide = b"local t = {1} for i = 1, 20 do t = {t, t, t, t} end return t";
-    assert_eq!(answer(wide), format!("! {}", Exhausted::Memory));
+    assert_eq!(answer(wide), format!("! 1: {}", Exhausted::Memory));
 }
 
 /// A host that refuses commands, or whose answers are wrong.
@@ -237,14 +254,38 @@ fn odd(reply: Reply, text: &str) -> Result<Reply, RunError<&'static str>> {
 #[test]
 fn the_host_halts_a_script() {
     let text = "pcall(redis.call, 'x') redis.pcall('y') return 1";
-    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(Halt::refused("on purpose"))));
+    assert_eq!(
+        odd(Reply::NullArray, text),
+        Err(RunError::Halted { line: 1, why: Halt::refused("on purpose") })
+    );
     let mut nested = Reply::Integer(1);
     for _ in 0..MAX_NESTING + 1 {
         nested = Reply::Array(vec![nested]);
     }
     for text in ["return redis.call('x')", "return pcall(redis.pcall, 'x')"] {
-        assert!(matches!(odd(nested.clone(), text), Err(RunError::Halted(Halt::Unsupported(_)))), "{text}");
+        assert!(
+            matches!(odd(nested.clone(), text), Err(RunError::Halted { why: Halt::Unsupported(_), .. })),
+            "{text}"
+        );
     }
+}
+
+/// Turns that do not come.
+struct NoTurns;
+
+impl Turns<&'static str> for NoTurns {
+    async fn next(&mut self, _: &Budget) -> Result<(), &'static str> {
+        Err("no room")
+    }
+}
+
+#[test]
+fn a_script_without_another_turn_is_stopped() {
+    let script = Script::parse(b"\npcall(function() while true do end end)", |_| Ok(())).unwrap();
+    let (mut host, mut budget, mut turns) = (Odd(Reply::OK), Budget::of_request(), NoTurns);
+    let run = crate::run(&script, &[], &[], &mut host, &mut budget, &mut turns);
+    let stopped = RunError::Halted { line: 2, why: Halt::NoTurn(Box::new("no room")) };
+    assert_eq!(run.now_or_never().unwrap(), Err(stopped));
 }
 
 #[test]
