@@ -9,9 +9,6 @@ use crate::Halt;
 use crate::budget::{Budget, Exhausted};
 use crate::number;
 
-/// The cost of writing a number.
-pub(super) const NUMBER: u64 = 20;
-
 /// The memory of a string besides its bytes.
 const STRING: usize = 64;
 
@@ -37,7 +34,7 @@ impl Text {
         match value {
             Value::String(text) => self.add(text, budget)?,
             Value::Number(number) => {
-                budget.spend(NUMBER)?;
+                budget.spend(number::cost_of_writing(*number, number::DIGITS))?;
                 self.add(number::to_string(*number).as_bytes(), budget)?;
             }
             _ => return Ok(false),
@@ -82,7 +79,7 @@ impl<H: Host> Machine<'_, H> {
             Value::Nil => "nil".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Number(number) => {
-                self.budget.spend(NUMBER)?;
+                self.budget.spend(number::cost_of_writing(*number, number::DIGITS))?;
                 number::to_string(*number)
             }
             Value::String(text) => return Ok(text.clone()),

@@ -84,6 +84,10 @@ fn texts_are_bounded() {
     let uses =
         format!("local {} local function f() return {} end", names[..61].join(","), names[..61].join("+"));
     assert!(refusal(&uses).ends_with("uses more than 60 variables of outer functions"));
+    // Each of these takes as long as 400 other bytes. Once, 64 KiB of them took 20 ms.
+    let hard = "x = 2.4703282292062327208e-324 ";
+    assert!(refusal(&format!("local x {}", hard.repeat(1_000))).ends_with("take too long to read"));
+    assert!(Script::parse(format!("local x {}", hard.repeat(300)).as_bytes(), |_| Ok(())).is_ok());
     assert!(refusal(&" ".repeat(MAX_TEXT + 1)).ends_with("is longer than 65536 bytes"));
     assert!(Script::parse(" ".repeat(MAX_TEXT).as_bytes(), |_| Ok(())).is_ok());
 }
@@ -149,6 +153,36 @@ fn what_is_long_is_paid_for() {
         let (few, more) = (of(200), of(2_200));
         assert!(more - few >= 2_000, "{script}: {few} and {more}");
     }
+}
+
+/// The digits of a number with a large exponent are those of long arithmetic. Such a number once cost what any other does.
+#[test]
+fn hard_numbers_are_paid_for() {
+    let hard = format!("2.{}e-324", "47032822920623272088".repeat(35));
+    for (script, argument, least) in [
+        ("local n = tonumber(ARGV[1])", &hard[..], 8_000),
+        ("local n = ARGV[1] * 2", &hard, 8_000),
+        ("local n = tonumber(ARGV[1])", "2.4703282292062327208e-324", 500),
+        ("return string.format('%99.99f', 1.7e308)", "", 6_000),
+        ("return string.format('%.99g', 5e-324)", "", 1_500),
+        ("return tostring(1.7e308)", "", 200),
+        ("return 5e-324 .. ''", "", 200),
+        ("return table.concat({5e-324})", "", 200),
+        ("redis.call('get', 1.7e308)", "", 250),
+    ] {
+        let (fuel, _) = cost(script, argument.as_bytes());
+        assert!(fuel >= least, "{script}: {fuel}");
+    }
+    for script in
+        ["return tostring(0)", "return 12345 .. ''", "return string.format('%.2f', 1.5)", "return '42' + 1"]
+    {
+        assert!(cost(script, b"").0 < 100, "{script}");
+    }
+    // Large sizes of little are refused before anything is made.
+    for script in ["return ('x'):rep(2147483647)", "return ('x'):rep(1e6) .. ''"] {
+        assert!(answer(script.as_bytes()).starts_with("! 1: the scripts"), "{script}");
+    }
+    assert_eq!(answer(b"return #(''):rep(2147483647)"), "0");
 }
 
 /// What is kept takes memory, of which nothing is given back.
