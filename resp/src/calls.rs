@@ -85,20 +85,13 @@ mod tests {
     /// A repeated key once cost hardly more than its bytes.
     #[test]
     fn each_mention_of_a_key_is_paid_for() {
-        let keys = [Key::new("k").unwrap()];
+        let keys = &[Key::new("k").unwrap()];
         let naming = Naming { database: 0, rules: ringfence_lease::NAMES };
+        let transaction = &mut Transaction::new([(keys[0].clone(), Found::Free)].into_iter());
+        let (signals, script) = (Signals::default(), Digest::of(b""));
+        let mut calls = Calls { transaction, keys, naming, is_read_only: false, signals, script };
         for name in ["del", "exists", "mget", "unlink"] {
-            let mut transaction = Transaction::new([(keys[0].clone(), Found::Free)].into_iter());
-            let mut calls = Calls {
-                transaction: &mut transaction,
-                keys: &keys,
-                naming,
-                is_read_only: false,
-                signals: Signals::default(),
-                script: Digest::of(b""),
-            };
-            let mut budget = Budget::of_request();
-            let mut call = vec![Bytes::from(name)];
+            let (mut budget, mut call) = (Budget::of_request(), vec![Bytes::from(name)]);
             call.resize(4_001, Bytes::from("k"));
             assert!(calls.call(call, 1, &mut budget).is_ok());
             assert!(budget.spent_requests() >= 30, "{name}: {}", budget.spent_requests());

@@ -173,7 +173,7 @@ impl Run {
                 Refused::new(Kind::Script, text.into_owned())
             }
             Ok(reply) => return Ok(reply),
-            Err(RunError::Halted { line, why }) => match why {
+            Err(RunError::Halted(line, why)) => match why {
                 Halt::Exhausted(why) => {
                     Refused::new(Kind::Script, format!("ERR ringfence: user_script:{line}: {why}"))
                 }

@@ -7,7 +7,7 @@ use std::mem;
 const FUEL: u64 = 200_000;
 /// The memory of a request.
 const MAX_BYTES: u64 = 1 << 20;
-/// The fuel of a turn: half a millisecond at most, and far more than the scripts of lock libraries use.
+/// The fuel of a turn: half a millisecond at most, unless its last step is long, and far more than the scripts of lock libraries use.
 const FUEL_OF_A_TURN: u64 = 20_000;
 /// About as much as a request costs without a script.
 const FUEL_OF_A_REQUEST: u64 = 2_000;

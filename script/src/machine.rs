@@ -90,12 +90,6 @@ impl<H: Host> From<Exhausted> for Stop<H> {
     }
 }
 
-impl<H: Host> From<Halt<H::Refusal>> for Stop<H> {
-    fn from(halt: Halt<H::Refusal>) -> Self {
-        Self::Halted(halt)
-    }
-}
-
 /// The numbers of the tables `KEYS` and `ARGV`.
 const KEYS: u32 = 0;
 const ARGUMENTS: u32 = 1;
@@ -125,7 +119,7 @@ pub(super) async fn run<H: Host>(
     };
     match machine.run(keys, arguments, turns).await {
         Ok(reply) => Ok(reply),
-        Err(Stop::Halted(why)) => Err(RunError::Halted { line: machine.line(), why }),
+        Err(Stop::Halted(why)) => Err(RunError::Halted(machine.line(), why)),
         Err(Stop::Raised(error)) => Err(machine.failure(&error)),
     }
 }
@@ -147,7 +141,8 @@ impl<H: Host> Machine<'_, H> {
         self.new_closure(main as u32, Vec::new())?;
         self.call(0, super::code::ALL)?;
         while !self.go_on()? {
-            turns.next(self.budget).await.map_err(|refusal| Halt::NoTurn(Box::new(refusal)))?;
+            let turn = turns.next(self.budget).await;
+            turn.map_err(|refusal| Stop::Halted(Halt::NoTurn(Box::new(refusal))))?;
             self.budget.begin_turn();
         }
         let result = self.stack.drain(..).next().unwrap_or(Value::Nil);
@@ -158,7 +153,7 @@ impl<H: Host> Machine<'_, H> {
     fn failure(&mut self, error: &Value) -> RunError<H::Refusal> {
         match self.error_text(error) {
             Ok(text) => RunError::Failed(text),
-            Err(Stop::Halted(why)) => RunError::Halted { line: self.line(), why },
+            Err(Stop::Halted(why)) => RunError::Halted(self.line(), why),
             Err(Stop::Raised(_)) => RunError::Failed(Bytes::from_static(b"ERR the script failed")),
         }
     }

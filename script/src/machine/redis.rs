@@ -48,7 +48,7 @@ impl<H: Host> Machine<'_, H> {
             });
         }
         let line = self.line();
-        Ok(self.host.call(command, line, self.budget)?)
+        self.host.call(command, line, self.budget).map_err(Stop::Halted)
     }
 
     /// A table with one field.

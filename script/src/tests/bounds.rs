@@ -60,7 +60,7 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
     assert_eq!(turns_of("for i = 1, 500 do local x = i end return 1"), (0, Ok(Reply::Integer(1))));
     assert_eq!(
         turns_of("while true do end"),
-        (9, Err(RunError::Halted { line: 1, why: Halt::Exhausted(Exhausted::Fuel) }))
+        (9, Err(RunError::Halted(1, Halt::Exhausted(Exhausted::Fuel))))
     );
     let caught = "return pcall(function() while true do redis.call('nothing') end end)";
     assert!(turns_of(caught).0 <= 9);
@@ -166,7 +166,6 @@ fn hard_numbers_are_paid_for() {
         ("return string.format('%99.99f', 1.7e308)", "", 6_000),
         ("return string.format('%.99g', 5e-324)", "", 1_500),
         ("return tostring(1.7e308)", "", 200),
-        ("return 5e-324 .. ''", "", 200),
         ("return table.concat({5e-324})", "", 200),
         ("redis.call('get', 1.7e308)", "", 250),
     ] {
@@ -178,11 +177,6 @@ fn hard_numbers_are_paid_for() {
     {
         assert!(cost(script, b"").0 < 100, "{script}");
     }
-    // Large sizes of little are refused before anything is made.
-    for script in ["return ('x'):rep(2147483647)", "return ('x'):rep(1e6) .. ''"] {
-        assert!(answer(script.as_bytes()).starts_with("! 1: the scripts"), "{script}");
-    }
-    assert_eq!(answer(b"return #(''):rep(2147483647)"), "0");
 }
 
 /// What is kept takes memory, of which nothing is given back.
@@ -222,6 +216,7 @@ fn a_halt_cannot_be_caught() {
         "local t = {} while true do t[#t + 1] = 1 end",
         "while true do pcall(string.rep, 'x', 1e6) end",
         "pcall(string.rep, 'x', 5e6) return 1",
+        "return ('x'):rep(1e6) .. ''",
     ] {
         assert_eq!(answer(growing.as_bytes()), format!("! 1: {}", Exhausted::Memory), "{growing}");
     }
@@ -288,17 +283,14 @@ fn odd(reply: Reply, text: &str) -> Result<Reply, RunError<&'static str>> {
 #[test]
 fn the_host_halts_a_script() {
     let text = "pcall(redis.call, 'x') redis.pcall('y') return 1";
-    assert_eq!(
-        odd(Reply::NullArray, text),
-        Err(RunError::Halted { line: 1, why: Halt::refused("on purpose") })
-    );
+    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(1, Halt::refused("on purpose"))));
     let mut nested = Reply::Integer(1);
     for _ in 0..MAX_NESTING + 1 {
         nested = Reply::Array(vec![nested]);
     }
     for text in ["return redis.call('x')", "return pcall(redis.pcall, 'x')"] {
         assert!(
-            matches!(odd(nested.clone(), text), Err(RunError::Halted { why: Halt::Unsupported(_), .. })),
+            matches!(odd(nested.clone(), text), Err(RunError::Halted(_, Halt::Unsupported(_)))),
             "{text}"
         );
     }
@@ -318,7 +310,7 @@ fn a_script_without_another_turn_is_stopped() {
     let script = Script::parse(b"\npcall(function() while true do end end)", |_| Ok(())).unwrap();
     let (mut host, mut budget, mut turns) = (Odd(Reply::OK), Budget::of_request(), NoTurns);
     let run = crate::run(&script, &[], &[], &mut host, &mut budget, &mut turns);
-    let stopped = RunError::Halted { line: 2, why: Halt::NoTurn(Box::new("no room")) };
+    let stopped = RunError::Halted(2, Halt::NoTurn(Box::new("no room")));
     assert_eq!(run.now_or_never().unwrap(), Err(stopped));
 }
 
