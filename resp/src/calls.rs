@@ -11,6 +11,9 @@ use crate::reply::Reply;
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
+/// The cost of an argument, which may be a key: of reading it, of looking for it, and of a change. Each mention counts.
+const ARGUMENT: usize = 16;
+
 /// What a script may do.
 pub(crate) struct Calls<'a> {
     pub(crate) transaction: &'a mut Transaction,
@@ -32,9 +35,9 @@ impl Host for Calls<'_> {
         line: u32,
         budget: &mut Budget,
     ) -> Result<Reply, Halt<Refused>> {
-        // Each argument may be a key, and is compared with those of the script.
+        // Each argument may be a key, and is compared with those of the script, also if it is there many times.
         let bytes: usize = arguments.iter().map(|argument| argument.len().min(Key::MAX_BYTES)).sum();
-        budget.spend((arguments.len() * (1 + self.keys.len() / 8) + bytes) as u64)?;
+        budget.spend((arguments.len() * (ARGUMENT + self.keys.len() / 8) + bytes) as u64)?;
         match self.answer(&arguments) {
             Err(refused) if refused.is_of_redis() => Ok(Reply::error(refused.text())),
             Err(refused) => Err(Halt::refused(self.place(refused, &arguments[0], line))),
@@ -70,5 +73,28 @@ impl Calls<'_> {
         self.signals
             .answer(&verb, arguments.len().saturating_sub(2))
             .unwrap_or_else(|| verb.run(self.transaction))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ringfence_lease::Found;
+
+    use super::*;
+
+    /// A repeated key once cost hardly more than its bytes.
+    #[test]
+    fn each_mention_of_a_key_is_paid_for() {
+        let keys = &[Key::new("k").unwrap()];
+        let naming = Naming { database: 0, rules: ringfence_lease::NAMES };
+        let transaction = &mut Transaction::new([(keys[0].clone(), Found::Free)].into_iter());
+        let (signals, script) = (Signals::default(), Digest::of(b""));
+        let mut calls = Calls { transaction, keys, naming, is_read_only: false, signals, script };
+        for name in ["del", "exists", "mget", "unlink"] {
+            let (mut budget, mut call) = (Budget::of_request(), vec![Bytes::from(name)]);
+            call.resize(4_001, Bytes::from("k"));
+            assert!(calls.call(call, 1, &mut budget).is_ok());
+            assert!(budget.spent_requests() >= 30, "{name}: {}", budget.spent_requests());
+        }
     }
 }

@@ -173,11 +173,15 @@ impl Run {
                 Refused::new(Kind::Script, text.into_owned())
             }
             Ok(reply) => return Ok(reply),
-            Err(RunError::Halted(Halt::Exhausted(why))) => {
-                Refused::new(Kind::Script, format!("ERR ringfence: {why}"))
-            }
-            Err(RunError::Halted(Halt::Unsupported(what))) => Refused::unsupported(&what),
-            Err(RunError::Halted(Halt::Refused(refused))) => *refused,
+            Err(RunError::Halted(line, why)) => match why {
+                Halt::Exhausted(why) => {
+                    Refused::new(Kind::Script, format!("ERR ringfence: user_script:{line}: {why}"))
+                }
+                Halt::Unsupported(why) => Refused::unsupported(&format!("user_script:{line}: {why}")),
+                // It names the line already.
+                Halt::Refused(refused) => *refused,
+                Halt::NoTurn(refused) => refused.reworded(|text| format!("{text} (user_script:{line})")),
+            },
         };
         measure::script_failed();
         Err(refused)

@@ -7,7 +7,7 @@ use std::mem;
 const FUEL: u64 = 200_000;
 /// The memory of a request.
 const MAX_BYTES: u64 = 1 << 20;
-/// The fuel of a turn: half a millisecond at most, and far more than the scripts of lock libraries use.
+/// The fuel of a turn: half a millisecond at most, unless its last step is long, and far more than the scripts of lock libraries use.
 const FUEL_OF_A_TURN: u64 = 20_000;
 /// About as much as a request costs without a script.
 const FUEL_OF_A_REQUEST: u64 = 2_000;
@@ -49,6 +49,11 @@ impl Budget {
     /// The most bytes that the scripts may have taken.
     pub fn taken_bytes(&self) -> usize {
         MAX_BYTES.saturating_sub(self.bytes) as usize
+    }
+
+    /// Whether nothing is left of the fuel, or of the memory.
+    pub fn is_used_up(&self) -> bool {
+        self.fuel == 0 || self.bytes == 0
     }
 
     /// How many requests without a script cost as much as what was spent.

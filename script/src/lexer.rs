@@ -27,16 +27,20 @@ const OPERATORS: [&str; 24] = [
     "}", "]", ";", ":", ",",
 ];
 
+/// What the numbers of a text may cost together, by [`number::cost_of_reading`]: about as much as to compile the rest.
+const MAX_SPENT: u64 = 200_000;
+
 /// Reads a text word by word.
 pub(super) struct Lexer<'t> {
     text: &'t [u8],
     at: usize,
     line: u32,
+    spent: u64,
 }
 
 impl<'t> Lexer<'t> {
     pub(super) fn new(text: &'t [u8]) -> Self {
-        Self { text, at: 0, line: 1 }
+        Self { text, at: 0, line: 1, spent: 0 }
     }
 
     /// The line of the last word, from 1.
@@ -133,7 +137,11 @@ impl<'t> Lexer<'t> {
         }
         self.take(is_name);
         let text = &self.text[from..self.at];
-        let number = number::parse(text).filter(|_| text.len() <= 200);
+        self.spent += number::cost_of_reading(text);
+        if self.spent > MAX_SPENT {
+            return Err(self.error("the numbers of the script take too long to read"));
+        }
+        let number = Some(text).filter(|text| text.len() <= 200).and_then(number::parse);
         number
             .map(Token::Number)
             .ok_or_else(|| self.error(format!("malformed number near '{}'", shown(text))))

@@ -1,4 +1,4 @@
-//! Scripts: an interpreter of the part of Lua 5.1 that lock libraries write their scripts in.
+//! An interpreter of the part of Lua 5.1 that lock libraries write their scripts for Redis in. It knows no leases and no connections.
 //!
 //! ```text
 //!  text ──▶ lexer ──▶ parser ──▶ code (Script) ──▶ machine ──▶ Reply
@@ -14,11 +14,12 @@
 //!
 //! The cost of every script is bounded:
 //!
-//! - **The cost of loading grows with the length of the text.** The text is read once. Statements and expressions are nested
-//!   at most 100 levels deep.
-//! - **A run costs at most its [`Budget`].** The machine pays for each step, for each pass over bytes or items, and for memory
-//!   before it uses them. Memory is never given back.
-//! - **A run lets others go on.** It waits for another of its [`Turns`] after half a millisecond.
+//! - **The cost of loading grows with the length of the text**, of 64 KiB at most, so whoever loads it can count it before. The text is
+//!   read once, and its numbers, which can take long, cost no more than the rest. Statements and expressions are nested at most 100 levels deep.
+//! - **A run costs at most its [`Budget`]**, which all scripts of a request share: 200,000 steps, and 1 MiB. The machine pays for each
+//!   step, for each pass over bytes or items, for long arithmetic, and for memory before it uses them. Memory is never given back.
+//! - **A run lets others go on.** After 20,000 steps, half a millisecond at most, it waits for another of its [`Turns`]. What is one step
+//!   for the script, such as a search, is not divided, and may take longer.
 //! - **Nesting in a script does not deepen the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
 //!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other.
 //!
@@ -27,7 +28,7 @@
 //! that only Redis has is an error when the script is loaded, with the name and the line. Any other unknown name is an error when
 //! the script reaches it, as in Redis.
 //!
-//! **What Redis does and this interpreter does not ends the script**, with the reason. No `pcall` catches it: a script that went on
+//! **What Redis does and this interpreter does not ends the script**, with the line and the reason. No `pcall` catches it: a script that went on
 //! could take it for an answer. So ends the use of a pattern in `string.find`, of a format such as `%e`, of a name that only Redis has
 //! and that is made at run time, of the length of a table with holes, which in Redis depends on how the table was built, and of calls
 //! or replies that are nested too deep. A table has holes if a nil lies before an item. What Redis refuses is an error as there.
@@ -115,8 +116,8 @@ pub type Check = fn(&[u8]) -> Result<(), String>;
 pub enum RunError<R> {
     /// The script failed with this error for the client, which begins with a code.
     Failed(Bytes),
-    /// The script was stopped.
-    Halted(Halt<R>),
+    /// The script was stopped in this line, from 1. It had reached it, or returned there what cannot be a reply.
+    Halted(u32, Halt<R>),
 }
 
 /// Why a script was stopped. A script cannot catch it.
@@ -124,10 +125,12 @@ pub enum RunError<R> {
 pub enum Halt<R> {
     /// It costs more than it may.
     Exhausted(Exhausted),
-    /// Redis would do it, but this interpreter does not: what, and in which line. A script that caught this could go on as if Redis had failed.
+    /// Redis would do it, but this interpreter does not: what, for people. A script that caught this could go on as if Redis had failed.
     Unsupported(String),
     /// The host refused a command. Redis might have run it, and a script that caught this could go on as if it had.
     Refused(Box<R>),
+    /// There was no other turn for it.
+    NoTurn(Box<R>),
 }
 
 impl Script {

@@ -31,6 +31,8 @@ pub(super) struct Machine<'a, H> {
     stack: Vec<Value>,
     /// The functions that were called and have not returned, the innermost last.
     frames: Vec<Frame>,
+    /// The line in which the last function returned or failed.
+    last_line: u32,
     /// All tables of this run.
     tables: Vec<Table>,
     closures: Vec<Closure>,
@@ -88,12 +90,6 @@ impl<H: Host> From<Exhausted> for Stop<H> {
     }
 }
 
-impl<H: Host> From<Halt<H::Refusal>> for Stop<H> {
-    fn from(halt: Halt<H::Refusal>) -> Self {
-        Self::Halted(halt)
-    }
-}
-
 /// The numbers of the tables `KEYS` and `ARGV`.
 const KEYS: u32 = 0;
 const ARGUMENTS: u32 = 1;
@@ -113,6 +109,7 @@ pub(super) async fn run<H: Host>(
         budget,
         stack: Vec::new(),
         frames: Vec::new(),
+        last_line: 1,
         tables: Vec::new(),
         closures: Vec::new(),
         captured: Vec::new(),
@@ -122,7 +119,7 @@ pub(super) async fn run<H: Host>(
     };
     match machine.run(keys, arguments, turns).await {
         Ok(reply) => Ok(reply),
-        Err(Stop::Halted(halt)) => Err(RunError::Halted(halt)),
+        Err(Stop::Halted(why)) => Err(RunError::Halted(machine.line(), why)),
         Err(Stop::Raised(error)) => Err(machine.failure(&error)),
     }
 }
@@ -144,7 +141,8 @@ impl<H: Host> Machine<'_, H> {
         self.new_closure(main as u32, Vec::new())?;
         self.call(0, super::code::ALL)?;
         while !self.go_on()? {
-            turns.next(self.budget).await.map_err(Halt::refused)?;
+            let turn = turns.next(self.budget).await;
+            turn.map_err(|refusal| Stop::Halted(Halt::NoTurn(Box::new(refusal))))?;
             self.budget.begin_turn();
         }
         let result = self.stack.drain(..).next().unwrap_or(Value::Nil);
@@ -155,7 +153,7 @@ impl<H: Host> Machine<'_, H> {
     fn failure(&mut self, error: &Value) -> RunError<H::Refusal> {
         match self.error_text(error) {
             Ok(text) => RunError::Failed(text),
-            Err(Stop::Halted(halt)) => RunError::Halted(halt),
+            Err(Stop::Halted(why)) => RunError::Halted(self.line(), why),
             Err(Stop::Raised(_)) => RunError::Failed(Bytes::from_static(b"ERR the script failed")),
         }
     }

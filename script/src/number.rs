@@ -1,8 +1,11 @@
 //! Numbers as text, as the C library writes and reads them.
 
+/// The digits of a number that becomes a string.
+pub(super) const DIGITS: usize = 14;
+
 /// `%.14g`: how a number becomes a string.
 pub(super) fn to_string(number: f64) -> String {
-    general(number, 14)
+    general(number, DIGITS)
 }
 
 /// `%.{precision}g`.
@@ -43,10 +46,17 @@ pub(super) fn to_byte(number: f64) -> u8 {
     if number.abs() < 2f64.powi(31) { number as i32 as u8 } else { 0 }
 }
 
-/// The cost of reading a number from this text. Many digits or an exponent cost much.
-pub(super) fn cost(text: &[u8]) -> u64 {
+/// The cost of reading a number from this text. Many digits or an exponent can take long arithmetic, but with at most 800 digits.
+pub(super) fn cost_of_reading(text: &[u8]) -> u64 {
     let is_easy = text.len() <= 15 && !text.iter().any(|byte| matches!(byte, b'e' | b'E'));
-    if is_easy { 4 } else { 250 + text.len() as u64 / 4 }
+    let length = text.len() as u64;
+    if is_easy { 4 } else { 250 + 12 * length.min(800) + length / 4 }
+}
+
+/// The cost of writing this many digits of a number. It can take long arithmetic, with a number as long as the exponent is large.
+pub(super) fn cost_of_writing(number: f64, digits: usize) -> u64 {
+    let exponent = (number.to_bits() >> 52 & 0x7ff).abs_diff(1_023);
+    6 + digits as u64 * (1 + if number == 0.0 { 0 } else { exponent / 64 })
 }
 
 /// `%.{precision}f`.

@@ -53,9 +53,9 @@ fn answer_of(text: &[u8], keys: &[&str], arguments: &[&str], host: &mut FakeRedi
         Ok(script) => match run(&script, &bytes(keys), &bytes(arguments), host, &mut Budget::of_request()) {
             Ok(reply) => shown(&reply),
             Err(RunError::Failed(text)) => shown(&Reply::Error(text)),
-            Err(RunError::Halted(Halt::Exhausted(why))) => format!("! {why}"),
-            Err(RunError::Halted(Halt::Unsupported(what))) => format!("! {what}"),
-            Err(RunError::Halted(Halt::Refused(never))) => match *never {},
+            Err(RunError::Halted(line, Halt::Exhausted(why))) => format!("! {line}: {why}"),
+            Err(RunError::Halted(line, Halt::Unsupported(why))) => format!("! {line}: {why}"),
+            Err(RunError::Halted(_, Halt::Refused(never) | Halt::NoTurn(never))) => match *never {},
         },
         Err(error) => shown(&Reply::error(format!("ERR Error compiling script (new function): {error}"))),
     }

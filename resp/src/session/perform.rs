@@ -43,7 +43,7 @@ impl Peer {
         keys: &Keys,
         act: impl Act,
     ) -> Result<Done, Refused> {
-        let mut doing = Doing { act, turns, budget: Budget::of_request(), runs: 0 };
+        let mut doing = Doing { act, turns, budget: Budget::of_request(), runs: 0, stopped: None };
         let caller = doing.turns.caller;
         let transacted =
             self.node.service.transact_in_turns(caller, keys, self.name.as_ref(), &mut doing).await?;
@@ -93,6 +93,8 @@ struct Doing<'a, A> {
     turns: OwnTurns<'a>,
     budget: Budget,
     runs: u64,
+    /// Why the scripts were stopped when nothing was left of the budget. Another run would stop in its first line.
+    stopped: Option<Refused>,
 }
 
 impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
@@ -100,7 +102,10 @@ impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
         &mut self,
         keys: &mut Transaction,
     ) -> Result<Result<Encoded, Refused>, Result<Encoded, Refused>> {
-        let Self { act, turns, budget, runs } = self;
+        let Self { act, turns, budget, runs, stopped } = self;
+        if let Some(refused) = stopped {
+            return Err(Err(refused.clone()));
+        }
         *runs += 1;
         let OwnTurns { peer, .. } = turns;
         keys.tell(|lease| {
@@ -109,6 +114,7 @@ impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
         let reply = act.act(keys, budget, turns).await;
         turns.charge(budget);
         turns.memory = None;
+        *stopped = reply.as_ref().err().filter(|_| budget.is_used_up()).cloned();
         let OwnTurns { peer, connection, .. } = turns;
         if keys.needs_client() && connection.is_gone() {
             let text = "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";

@@ -1,3 +1,6 @@
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use ringfence_service::{Seen, Transaction};
 use ringfence_wire::{Key, MIN_TTL_MS};
 
@@ -21,9 +24,15 @@ pub(super) fn get(words: &Words) -> Result<Verb, Refused> {
 pub(super) fn mget(words: &Words) -> Result<Verb, Refused> {
     let keys = words.keys()?;
     Ok(Verb::new(keys.clone(), move |transaction| {
-        let value =
-            |key| Ok(shown(transaction.see(key)?).map_or(Reply::Null, |value| Reply::bulk(value.to_vec())));
-        keys.iter().map(value).collect::<Result<_, Refused>>().map(Reply::Array)
+        // In a script, a key may be there thousands of times: its value is copied once.
+        let mut values = BTreeMap::new();
+        for key in &keys {
+            if let Entry::Vacant(place) = values.entry(key) {
+                let value = shown(transaction.see(key)?);
+                place.insert(value.map_or(Reply::Null, |value| Reply::bulk(value.to_vec())));
+            }
+        }
+        Ok(Reply::Array(keys.iter().map(|key| values[key].clone()).collect()))
     }))
 }
 

@@ -305,3 +305,12 @@ fn scripts_that_may_change_nothing_read_only() {
         assert!(read(line).unwrap_err().contains("read-only"), "{line}");
     }
 }
+
+/// A script can name a key thousands of times.
+#[test]
+fn mget_copies_the_value_of_a_key_once() {
+    let verb = Verb::read(&["mget", "own", "own"].map(Bytes::from), Place::Script, NAMING).unwrap();
+    let Reply::Array(items) = verb.run(&mut transaction()).unwrap() else { panic!("an array") };
+    let [Reply::Bulk(one), Reply::Bulk(other)] = &items[..] else { panic!("{items:?}") };
+    assert_eq!(one.as_ptr(), other.as_ptr());
+}

@@ -116,7 +116,7 @@ async fn a_script_that_fails_has_done_nothing() {
         ("redis.call('multi')", "unknown command"),
         ("error('on purpose')", "on purpose"),
         ("return redis.error_reply('MINE on purpose')", "MINE on purpose"),
-        ("while true do end", "too many steps"),
+        ("\nwhile true do end", "user_script:2: the scripts of this request take too many steps"),
         ("local t = {} for i = 1, 1e9 do t[i] = ('x'):rep(1000) end", "too m"),
         ("return ('x'):rep(70000)", "64 KiB"),
     ] {

@@ -70,10 +70,7 @@ impl<H: Host> Machine<'_, H> {
 
     /// As [`Self::int`], or `default` if the argument is nil or missing.
     pub(super) fn int_or(&mut self, arguments: &Arguments, number: usize, default: i64) -> Step<H, i64> {
-        match self.argument(arguments, number) {
-            Value::Nil => Ok(default),
-            _ => self.int(arguments, number),
-        }
+        Ok(i64::from(self.long_or(arguments, number, default)? as i32))
     }
 
     /// A string, or a number as a string.

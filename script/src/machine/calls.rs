@@ -147,9 +147,17 @@ impl<H: Host> Machine<'_, H> {
     /// Returns all values from the slot on from the innermost function.
     pub(super) fn finish_function(&mut self, slot: u16) -> Step<H> {
         let from = self.slot(slot);
-        let Some(Frame { base, at, wanted, protections, .. }) = self.frames.pop() else { return Ok(()) };
+        let Some(Frame { base, at, wanted, protections, .. }) = self.leave() else { return Ok(()) };
         self.keep_captured(base);
         self.finish(at, from, wanted, protections)
+    }
+
+    /// Ends the call of the innermost function.
+    fn leave(&mut self) -> Option<Frame> {
+        if self.frames.len() == 1 {
+            self.last_line = self.line();
+        }
+        self.frames.pop()
     }
 
     /// Moves the results, which begin at `from`, to `at`.
@@ -172,7 +180,7 @@ impl<H: Host> Machine<'_, H> {
 
     /// Makes the innermost `pcall` return the error. Without a `pcall`, returns the error itself.
     pub(super) fn catch(&mut self, error: Value) -> Step<H> {
-        while let Some(frame) = self.frames.pop() {
+        while let Some(frame) = self.leave() {
             if frame.protections > 0 {
                 return self.caught(frame.at, frame.wanted, frame.protections, error);
             }

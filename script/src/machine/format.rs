@@ -90,14 +90,15 @@ impl<H: Host> Machine<'_, H> {
             b'f' => {
                 let number = self.number(arguments, number)?;
                 let precision = spec.precision.unwrap_or(6);
-                // Many digits take long arithmetic.
-                self.budget.spend(2 * (precision as u64 + number.abs().log10().clamp(0.0, 400.0) as u64))?;
+                let digits = precision + number.abs().log10().clamp(0.0, 400.0) as usize;
+                self.budget.spend(number::cost_of_writing(number, digits))?;
                 spec.signed(number::fixed(number, precision))
             }
             b'g' => {
+                let number = self.number(arguments, number)?;
                 let precision = spec.precision.unwrap_or(6);
-                self.budget.spend(2 * precision as u64)?;
-                spec.signed(number::general(self.number(arguments, number)?, precision))
+                self.budget.spend(number::cost_of_writing(number, precision))?;
+                spec.signed(number::general(number, precision))
             }
             other => {
                 let option = [other];

@@ -14,7 +14,7 @@ impl<H: Host> Machine<'_, H> {
         match value {
             Value::Number(number) => Ok(Some(*number)),
             Value::String(text) => {
-                self.budget.spend(number::cost(text))?;
+                self.budget.spend(number::cost_of_reading(text))?;
                 Ok(number::parse(text))
             }
             _ => Ok(None),

@@ -3,7 +3,6 @@
 use bytes::Bytes;
 
 use super::arguments::Arguments;
-use super::text::NUMBER;
 use super::{Host, Machine, Step, Stop, Value};
 use crate::number;
 use crate::reply::Reply;
@@ -39,7 +38,7 @@ impl<H: Host> Machine<'_, H> {
             command.push(match self.argument(arguments, number) {
                 Value::String(text) => text,
                 Value::Number(number) => {
-                    self.budget.spend(NUMBER)?;
+                    self.budget.spend(number::cost_of_writing(number, 17))?;
                     self.text(number::general(number, 17).as_bytes())?
                 }
                 _ => {
@@ -49,7 +48,7 @@ impl<H: Host> Machine<'_, H> {
             });
         }
         let line = self.line();
-        Ok(self.host.call(command, line, self.budget)?)
+        self.host.call(command, line, self.budget).map_err(Stop::Halted)
     }
 
     /// A table with one field.

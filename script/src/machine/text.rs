@@ -9,9 +9,6 @@ use crate::Halt;
 use crate::budget::{Budget, Exhausted};
 use crate::number;
 
-/// The cost of writing a number.
-pub(super) const NUMBER: u64 = 20;
-
 /// The memory of a string besides its bytes.
 const STRING: usize = 64;
 
@@ -37,7 +34,7 @@ impl Text {
         match value {
             Value::String(text) => self.add(text, budget)?,
             Value::Number(number) => {
-                budget.spend(NUMBER)?;
+                budget.spend(number::cost_of_writing(*number, number::DIGITS))?;
                 self.add(number::to_string(*number).as_bytes(), budget)?;
             }
             _ => return Ok(false),
@@ -82,7 +79,7 @@ impl<H: Host> Machine<'_, H> {
             Value::Nil => "nil".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Number(number) => {
-                self.budget.spend(NUMBER)?;
+                self.budget.spend(number::cost_of_writing(*number, number::DIGITS))?;
                 number::to_string(*number)
             }
             Value::String(text) => return Ok(text.clone()),
@@ -110,17 +107,16 @@ impl<H: Host> Machine<'_, H> {
     /// Ends the script, because Redis would do what it asks for, and this interpreter does not. A script that caught this could go on
     /// as if Redis had failed.
     pub(super) fn unsupported(&self, what: impl Display) -> Stop<H> {
-        let place = self.frames.last().map_or(String::new(), |frame| self.line_of(frame));
-        Stop::Halted(Halt::Unsupported(format!("{place}{what} is not supported here")))
+        Stop::Halted(Halt::Unsupported(format!("{what} is not supported here")))
     }
 
     fn line_of(&self, frame: &Frame) -> String {
         format!("user_script:{}: ", self.number_of_line(frame))
     }
 
-    /// The line that the innermost function of the script has reached.
+    /// The line that the script has reached.
     pub(super) fn line(&self) -> u32 {
-        self.frames.last().map_or(1, |frame| self.number_of_line(frame))
+        self.frames.last().map_or(self.last_line, |frame| self.number_of_line(frame))
     }
 
     fn number_of_line(&self, frame: &Frame) -> u32 {

@@ -5,7 +5,7 @@ use futures_util::FutureExt;
 
 use super::fake::FakeRedis;
 use super::{AtOnce, answer, answer_of, bytes, run};
-use crate::{Budget, Exhausted, Halt, Host, MAX_NESTING, MAX_TEXT, Reply, RunError, Script};
+use crate::{Budget, Exhausted, Halt, Host, MAX_NESTING, MAX_TEXT, Reply, RunError, Script, Turns};
 
 /// The line and the reason why a text is no script.
 #[track_caller]
@@ -58,7 +58,10 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
         (turns.0, result)
     };
     assert_eq!(turns_of("for i = 1, 500 do local x = i end return 1"), (0, Ok(Reply::Integer(1))));
-    assert_eq!(turns_of("while true do end"), (9, Err(RunError::Halted(Halt::Exhausted(Exhausted::Fuel)))));
+    assert_eq!(
+        turns_of("while true do end"),
+        (9, Err(RunError::Halted(1, Halt::Exhausted(Exhausted::Fuel))))
+    );
     let caught = "return pcall(function() while true do redis.call('nothing') end end)";
     assert!(turns_of(caught).0 <= 9);
 }
@@ -81,6 +84,10 @@ fn texts_are_bounded() {
     let uses =
         format!("local {} local function f() return {} end", names[..61].join(","), names[..61].join("+"));
     assert!(refusal(&uses).ends_with("uses more than 60 variables of outer functions"));
+    // Each of these takes as long as 400 other bytes. Once, 64 KiB of them took 20 ms.
+    let hard = "x = 2.4703282292062327208e-324 ";
+    assert!(refusal(&format!("local x {}", hard.repeat(1_000))).ends_with("take too long to read"));
+    assert!(Script::parse(format!("local x {}", hard.repeat(300)).as_bytes(), |_| Ok(())).is_ok());
     assert!(refusal(&" ".repeat(MAX_TEXT + 1)).ends_with("is longer than 65536 bytes"));
     assert!(Script::parse(" ".repeat(MAX_TEXT).as_bytes(), |_| Ok(())).is_ok());
 }
@@ -148,6 +155,30 @@ fn what_is_long_is_paid_for() {
     }
 }
 
+/// The digits of a number with a large exponent are those of long arithmetic. Such a number once cost what any other does.
+#[test]
+fn hard_numbers_are_paid_for() {
+    let hard = format!("2.{}e-324", "47032822920623272088".repeat(35));
+    for (script, argument, least) in [
+        ("local n = tonumber(ARGV[1])", &hard[..], 8_000),
+        ("local n = ARGV[1] * 2", &hard, 8_000),
+        ("local n = tonumber(ARGV[1])", "2.4703282292062327208e-324", 500),
+        ("return string.format('%99.99f', 1.7e308)", "", 6_000),
+        ("return string.format('%.99g', 5e-324)", "", 1_500),
+        ("return tostring(1.7e308)", "", 200),
+        ("return table.concat({5e-324})", "", 200),
+        ("redis.call('get', 1.7e308)", "", 250),
+    ] {
+        let (fuel, _) = cost(script, argument.as_bytes());
+        assert!(fuel >= least, "{script}: {fuel}");
+    }
+    for script in
+        ["return tostring(0)", "return 12345 .. ''", "return string.format('%.2f', 1.5)", "return '42' + 1"]
+    {
+        assert!(cost(script, b"").0 < 100, "{script}");
+    }
+}
+
 /// What is kept takes memory, of which nothing is given back.
 #[test]
 fn what_is_kept_is_paid_for() {
@@ -178,15 +209,30 @@ fn a_halt_cannot_be_caught() {
         "while true do pcall(error) end",
         "string.rep('', 1e15) while true do string.find('aaaa', 'b') end",
     ] {
-        assert_eq!(answer(endless.as_bytes()), format!("! {}", Exhausted::Fuel), "{endless}");
+        assert_eq!(answer(endless.as_bytes()), format!("! 1: {}", Exhausted::Fuel), "{endless}");
     }
     for growing in [
         "local s = 'x' while true do s = s .. s end",
         "local t = {} while true do t[#t + 1] = 1 end",
         "while true do pcall(string.rep, 'x', 1e6) end",
         "pcall(string.rep, 'x', 5e6) return 1",
+        "return ('x'):rep(1e6) .. ''",
     ] {
-        assert_eq!(answer(growing.as_bytes()), format!("! {}", Exhausted::Memory), "{growing}");
+        assert_eq!(answer(growing.as_bytes()), format!("! 1: {}", Exhausted::Memory), "{growing}");
+    }
+}
+
+#[test]
+fn a_halt_names_the_line() {
+    let (steps, memory) = (Exhausted::Fuel.to_string(), Exhausted::Memory.to_string());
+    for (script, line, why) in [
+        ("local x = 1\nwhile true do end", 2, &steps),
+        ("local function f()\nwhile true do end end\n\nf()", 2, &steps),
+        ("local s = 'x'\n\npcall(string.rep, s, 5e6)", 3, &memory),
+        ("local t = {1}\nfor i = 1, 20 do t = {t, t, t, t} end\nreturn t", 3, &memory),
+        ("\nerror(string.rep('x', 6e5))", 2, &memory),
+    ] {
+        assert_eq!(answer(script.as_bytes()), format!("! {line}: {why}"), "{script}");
     }
 }
 
@@ -212,7 +258,7 @@ fn many_nested_pcalls_cost_one_frame() {
 #[test]
 fn a_wide_reply_is_bounded() {
     let wide = b"local t = {1} for i = 1, 20 do t = {t, t, t, t} end return t";
-    assert_eq!(answer(wide), format!("! {}", Exhausted::Memory));
+    assert_eq!(answer(wide), format!("! 1: {}", Exhausted::Memory));
 }
 
 /// A host that refuses commands, or whose answers are wrong.
@@ -237,14 +283,35 @@ fn odd(reply: Reply, text: &str) -> Result<Reply, RunError<&'static str>> {
 #[test]
 fn the_host_halts_a_script() {
     let text = "pcall(redis.call, 'x') redis.pcall('y') return 1";
-    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(Halt::refused("on purpose"))));
+    assert_eq!(odd(Reply::NullArray, text), Err(RunError::Halted(1, Halt::refused("on purpose"))));
     let mut nested = Reply::Integer(1);
     for _ in 0..MAX_NESTING + 1 {
         nested = Reply::Array(vec![nested]);
     }
     for text in ["return redis.call('x')", "return pcall(redis.pcall, 'x')"] {
-        assert!(matches!(odd(nested.clone(), text), Err(RunError::Halted(Halt::Unsupported(_)))), "{text}");
+        assert!(
+            matches!(odd(nested.clone(), text), Err(RunError::Halted(_, Halt::Unsupported(_)))),
+            "{text}"
+        );
     }
+}
+
+/// Turns that do not come.
+struct NoTurns;
+
+impl Turns<&'static str> for NoTurns {
+    async fn next(&mut self, _: &Budget) -> Result<(), &'static str> {
+        Err("no room")
+    }
+}
+
+#[test]
+fn a_script_without_another_turn_is_stopped() {
+    let script = Script::parse(b"\npcall(function() while true do end end)", |_| Ok(())).unwrap();
+    let (mut host, mut budget, mut turns) = (Odd(Reply::OK), Budget::of_request(), NoTurns);
+    let run = crate::run(&script, &[], &[], &mut host, &mut budget, &mut turns);
+    let stopped = RunError::Halted(2, Halt::NoTurn(Box::new("no room")));
+    assert_eq!(run.now_or_never().unwrap(), Err(stopped));
 }
 
 #[test]

@@ -48,14 +48,9 @@ impl Host for FakeRedis {
                 None => -2,
                 Some((_, until)) => until.map_or(-1, |until| until - now),
             }),
-            (b"time", []) => {
-                let parts = [now / 1_000, now % 1_000 * 1_000].map(|part| Reply::bulk(part.to_string()));
-                Reply::Array(parts.into())
+            (b"get" | b"mget" | b"exists" | b"del" | b"unlink" | b"set" | b"pexpire" | b"pttl", _) => {
+                Reply::error("ERR Wrong number of args calling Redis command from script")
             }
-            (
-                b"get" | b"mget" | b"exists" | b"del" | b"unlink" | b"set" | b"pexpire" | b"pttl" | b"time",
-                _,
-            ) => Reply::error("ERR Wrong number of args calling Redis command from script"),
             _ => Reply::error("ERR Unknown Redis command called from script"),
         })
     }

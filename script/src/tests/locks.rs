@@ -11,29 +11,6 @@ else
     return 0
 end"#;
 
-/// Replaces the time of a key that has this value.
-const RENEW: &str = "
-local value = redis.call('GET', KEYS[1])
-if value ~= ARGV[1] then return 0 end
-return redis.call('PEXPIRE', KEYS[1], ARGV[2])";
-
-/// Adds to the time that is left, or replaces it. Answers whether the key has this value.
-const EXTEND: &str = "
--- KEYS[1]: the lock. ARGV: its value, milliseconds, '1' to replace the rest
-local token = redis.call('get', KEYS[1])
-if not token or token ~= ARGV[1] then
-  return 0
-end
-local left = redis.call('pttl', KEYS[1])
-if not left then left = 0 end
-if left < 0 then return 0 end
-local new = ARGV[2]
-if ARGV[3] == '0' then
-  new = ARGV[2] + left
-end
-redis.call('pexpire', KEYS[1], new)
-return 1";
-
 /// Sets all keys if all are free. Otherwise answers which are not.
 const ACQUIRE_ALL: &str = "
 local taken = {}
@@ -110,31 +87,6 @@ end
 redis.call('set', KEYS[1], mine, 'px', 1000)
 return {1, tostring(mine)}";
 
-/// Frees a key whose holder is late, by the clock of the server.
-const FREE_LATE: &str = "
-local time = redis.call('time')
-local now = time[1] * 1000 + math.floor(time[2] / 1000)
-local until_ms = tonumber(ARGV[1])
-if now > until_ms then
-  return {redis.call('del', KEYS[1]), now - until_ms}
-end
-return {0, 0}";
-
-/// Tries a command that Redis may not have.
-const WITH_FALLBACK: &str = "
-local result = redis.pcall('delifeq', KEYS[1], ARGV[1])
-if type(result) == 'table' and result.err then
-  if redis.call('get', KEYS[1]) ~= ARGV[1] then return 0 end
-  result = redis.call('del', KEYS[1])
-end
-return result";
-
-/// Counts how often a holder has acquired, in a hash.
-const COUNT_IN_HASH: &str = "
-redis.call('hincrby', KEYS[1], ARGV[1], 1)
-redis.call('pexpire', KEYS[1], ARGV[2])
-return nil";
-
 /// Runs scripts one after the other over one Redis.
 struct Story(FakeRedis);
 
@@ -163,33 +115,6 @@ impl Story {
         let expected = format!("[{value}, {ms}]");
         self.play("return {redis.call('get', KEYS[1]), redis.call('pttl', KEYS[1])}", &[key], &[], &expected);
     }
-}
-
-#[test]
-fn a_holder_releases_and_renews_and_others_do_not() {
-    let mut story = Story::new();
-    story.lock("lock", "me", "1000");
-    story.play(RENEW, &["lock"], &["other", "9000"], "0");
-    story.play(RENEW, &["lock"], &["me", "500"], "1");
-    story.has("lock", "\"me\"", 500);
-    story.play(RELEASE, &["lock"], &["other"], "0");
-    story.play(RELEASE, &["lock"], &["me"], "1");
-    story.play(RELEASE, &["lock"], &["me"], "0");
-    story.play(RENEW, &["lock"], &["me", "500"], "0");
-}
-
-#[test]
-fn an_extension_adds_to_the_rest_or_replaces_it() {
-    let mut story = Story::new();
-    story.lock("lock", "me", "1000");
-    story.0.now_ms += 300;
-    story.play(EXTEND, &["lock"], &["me", "1000", "0"], "1");
-    story.has("lock", "\"me\"", 1_700);
-    story.play(EXTEND, &["lock"], &["me", "1000", "1"], "1");
-    story.has("lock", "\"me\"", 1_000);
-    story.play(EXTEND, &["lock"], &["other", "1000", "1"], "0");
-    story.0.now_ms += 1_000;
-    story.play(EXTEND, &["lock"], &["me", "1000", "0"], "0");
 }
 
 #[test]
@@ -244,22 +169,4 @@ fn numbers_are_compared_as_numbers() {
     story.play(TAKE_FROM_SMALLER, &["lock"], &["9"], "[0, \"10\"]");
     story.has("lock", "\"10\"", 1_000);
     story.play(TAKE_FROM_SMALLER, &["lock"], &["x"], "-ERR a number is needed");
-}
-
-#[test]
-fn the_time_of_the_server_is_a_number() {
-    let mut story = Story::new();
-    story.0.now_ms = 1_700_000_000_123;
-    story.lock("lock", "me", "1000");
-    story.play(FREE_LATE, &["lock"], &["1700000000200"], "[0, 0]");
-    story.play(FREE_LATE, &["lock"], &["1700000000100"], "[1, 23]");
-}
-
-#[test]
-fn a_command_that_is_missing_is_noticed() {
-    let mut story = Story::new();
-    story.lock("lock", "me", "1000");
-    story.play(WITH_FALLBACK, &["lock"], &["other"], "0");
-    story.play(WITH_FALLBACK, &["lock"], &["me"], "1");
-    story.play(COUNT_IN_HASH, &["lock"], &["me", "1000"], "-ERR Unknown Redis command called from script");
 }

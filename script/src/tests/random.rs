@@ -28,7 +28,7 @@ fn play(text: &[u8], fuel: u64, memory: u64) {
     assert!(script.size() <= 1_024 + 24 * text.len(), "{} for {}", script.size(), text.len());
     let mut budget = Budget::new(fuel, memory);
     let result = run(&script, &bytes(&KEYS), &bytes(&ARGUMENTS), &mut FakeRedis::default(), &mut budget);
-    if let Err(RunError::Halted(Halt::Exhausted(_))) = result {
+    if let Err(RunError::Halted(_, Halt::Exhausted(_))) = result {
         assert!(budget.rest().0 == 0 || budget.rest().1 == 0, "a halt leaves nothing: {:?}", budget.rest());
     }
 }

@@ -15,30 +15,24 @@ fn check(refused: &[(&str, &str)]) {
 #[test]
 fn what_only_redis_does_ends_a_script() {
     check(&[
-        ("return string.find('a', '%d')", "user_script:1: a pattern in string.find is not supported here"),
-        ("return ARGV[1]:find('^o')", "user_script:1: a pattern in string.find is not supported here"),
-        (
-            "return pcall(string.find, 'a', '.')",
-            "user_script:1: a pattern in string.find is not supported here",
-        ),
-        ("local m = 'gsub' return string[m]", "user_script:1: string.gsub is not supported here"),
-        ("return ('x')['mat' .. 'ch']", "user_script:1: string.match is not supported here"),
-        ("local t = table return t['sort']", "user_script:1: table.sort is not supported here"),
-        ("return redis['sha1' .. 'hex']('')", "user_script:1: redis.sha1hex is not supported here"),
-        ("local m = math return m.sqrt(4)", "user_script:1: math.sqrt is not supported here"),
-        (
-            "for k in pairs(redis) do end",
-            "user_script:1: the table redis as an argument is not supported here",
-        ),
-        ("return next(string)", "user_script:1: the table string as an argument is not supported here"),
+        ("return string.find('a', '%d')", "1: a pattern in string.find is not supported here"),
+        ("return ARGV[1]:find('^o')", "1: a pattern in string.find is not supported here"),
+        ("return pcall(string.find, 'a', '.')", "1: a pattern in string.find is not supported here"),
+        ("local m = 'gsub' return string[m]", "1: string.gsub is not supported here"),
+        ("return ('x')['mat' .. 'ch']", "1: string.match is not supported here"),
+        ("local t = table return t['sort']", "1: table.sort is not supported here"),
+        ("return redis['sha1' .. 'hex']('')", "1: redis.sha1hex is not supported here"),
+        ("local m = math return m.sqrt(4)", "1: math.sqrt is not supported here"),
+        ("for k in pairs(redis) do end", "1: the table redis as an argument is not supported here"),
+        ("return next(string)", "1: the table string as an argument is not supported here"),
     ]);
     for format in ["%e", "%5.2E", "%G", "%o", "%q"] {
         let letter = format.trim_start_matches(|other: char| !other.is_ascii_alphabetic());
-        let reason = format!("user_script:1: %{letter} in string.format is not supported here");
+        let reason = format!("1: %{letter} in string.format is not supported here");
         check(&[(&format!("return string.format('{format}', 1)"), &reason)]);
     }
     for format in ["%#x", "%-#5d", "%#s", "%#.3f"] {
-        let reason = "user_script:1: the flag # in string.format is not supported here";
+        let reason = "1: the flag # in string.format is not supported here";
         check(&[(&format!("return string.format('{format}', 1)"), reason)]);
     }
 }
@@ -46,7 +40,7 @@ fn what_only_redis_does_ends_a_script() {
 /// Redis allows hundreds of levels.
 #[test]
 fn what_is_nested_too_deep_ends_a_script() {
-    let calls = "user_script:1: a nesting of more than 64 calls is not supported here";
+    let calls = "1: a nesting of more than 64 calls is not supported here";
     check(&[
         ("local function f(n) return f(n + 1) end return f(1)", calls),
         ("local function f(n) return 1 + f(n + 1) end return f(1)", calls),
@@ -63,11 +57,11 @@ fn what_is_nested_too_deep_ends_a_script() {
     ] {
         assert_eq!(
             answer(script.as_bytes()),
-            "! a reply that is nested more than 32 levels deep is not supported here"
+            "! 1: a reply that is nested more than 32 levels deep is not supported here"
         );
     }
     assert!(answer(b"local t = {} for i = 2, 32 do t = {t} end return t").starts_with("[[[["));
-    assert_eq!(answer(b"return {double = 1}"), "! a reply with the field double is not supported here");
+    assert_eq!(answer(b"return {double = 1}"), "! 1: a reply with the field double is not supported here");
 }
 
 /// In Lua 5.1, a function with `...` has a variable `arg`.

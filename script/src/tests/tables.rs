@@ -12,7 +12,7 @@ use crate::value::{Key, Value};
 
 #[test]
 fn a_length_that_depends_on_how_a_table_was_built_ends_the_script() {
-    let refused = "! user_script:1: the length of a table with holes is not supported here";
+    let refused = "! 1: the length of a table with holes is not supported here";
     for table in [
         "local t = {1, nil, 3}",
         "local t = {KEYS[1], ARGV[9], 'x', ARGV[8]}",
