@@ -21,6 +21,7 @@ use ringfence_laws::check::queues::{NO_LATE_WAITER, QUEUE_ORDER};
 use ringfence_laws::check::repeats::ONE_GRANT_PER_LEASE;
 use ringfence_laws::check::tokens::{GRANTED_TOKENS, TOKENS};
 use ringfence_laws::check::transactions::{TAKEN_BACK, WHOLE_SETS};
+use serde::{Deserialize, Serialize};
 
 use crate::plan::Plan;
 use crate::run::run;
@@ -73,7 +74,8 @@ struct Hunt {
     laws: Vec<&'static str>,
 }
 
-/// What came of a hunt.
+/// What came of a hunt, which a process says as JSON to the one that began it.
+#[derive(Default, Serialize, Deserialize)]
 struct Hunted {
     /// The finding that counts, and its seed.
     caught: Option<(u64, String)>,
@@ -136,7 +138,7 @@ fn table() -> Vec<Hunt> {
 pub fn run_mutants(options: &MutantsOptions, out: &mut (impl Write + Send)) -> anyhow::Result<ExitCode> {
     if let Some(name) = &options.hunt {
         let hunted = hunt(name, options.first_seed(), options.minutes)?;
-        writeln!(out, "{}", hunted.line())?;
+        writeln!(out, "{}", serde_json::to_string(&hunted)?)?;
         return Ok(ExitCode::SUCCESS);
     }
     let is_wanted = |hunt: &Hunt| options.only.as_ref().is_none_or(|only| hunt.name.contains(only));
@@ -200,12 +202,8 @@ impl Hunt {
     /// Hunts, and writes a line of the table; returns whether it came out as it should.
     fn report(&self, program: &Path, options: &MutantsOptions, out: &mut impl Write) -> anyhow::Result<bool> {
         let began = Instant::now();
-        let hunted = self.follow(program, options).unwrap_or_else(|error| Hunted {
-            caught: None,
-            other: Some(format!("{error:#}")),
-            runs: 0,
-            simulated: Duration::ZERO,
-        });
+        let failed = |error: anyhow::Error| Hunted { other: Some(format!("{error:#}")), ..Hunted::default() };
+        let hunted = self.follow(program, options).unwrap_or_else(failed);
         let minutes = began.elapsed().as_secs_f64() / 60.0;
         let (word, is_well) = match (&hunted.caught, &hunted.other) {
             (None, None) if self.name == CONTROL => ("valid", true),
@@ -243,8 +241,8 @@ impl Hunt {
             std::thread::sleep(Duration::from_millis(100));
         }
         let output = child.wait_with_output()?;
-        Hunted::read(String::from_utf8_lossy(&output.stdout).trim_end())
-            .with_context(|| format!("{}: {}", self.name, output.status))
+        serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("{} has ended without a result: {}", self.name, output.status))
     }
 }
 
@@ -252,7 +250,7 @@ impl Hunt {
 fn hunt(name: &str, first: u64, minutes: f64) -> anyhow::Result<Hunted> {
     let laws = table().into_iter().find(|hunt| hunt.name == name).map(|hunt| hunt.laws).unwrap_or_default();
     let began = Instant::now();
-    let mut hunted = Hunted { caught: None, other: None, runs: 0, simulated: Duration::ZERO };
+    let mut hunted = Hunted::default();
     for seed in first.. {
         if began.elapsed().as_secs_f64() > minutes * 60.0 {
             break;
@@ -270,30 +268,6 @@ fn hunt(name: &str, first: u64, minutes: f64) -> anyhow::Result<Hunted> {
         }
     }
     Ok(hunted)
-}
-
-impl Hunted {
-    fn line(&self) -> String {
-        let (seed, caught) = match &self.caught {
-            Some((seed, what)) => (seed.to_string(), what.as_str()),
-            None => (String::new(), ""),
-        };
-        let other = self.other.as_deref().unwrap_or_default();
-        let parts = [&self.runs.to_string(), &self.simulated.as_millis().to_string(), &seed, caught, other];
-        serde_json::to_string(&parts).expect("texts are plain data")
-    }
-
-    fn read(line: &str) -> anyhow::Result<Self> {
-        let parts: [String; 5] =
-            serde_json::from_str(line).context("the mutant has ended without a result")?;
-        let [runs, simulated, seed, caught, other] = parts;
-        Ok(Self {
-            caught: if seed.is_empty() { None } else { Some((seed.parse()?, caught)) },
-            other: Some(other).filter(|other| !other.is_empty()),
-            runs: runs.parse()?,
-            simulated: Duration::from_millis(simulated.parse()?),
-        })
-    }
 }
 
 #[cfg(test)]
@@ -317,19 +291,5 @@ mod tests {
             let patch = file.unwrap().path().canonicalize().unwrap();
             assert!(own.contains(&patch), "{} has no hunt", patch.display());
         }
-    }
-
-    #[test]
-    fn a_hunt_says_to_the_process_that_began_it_what_came_of_it() {
-        let caught = Hunted {
-            caught: Some((7, "tokens: 5 came \"twice\"\nin a row".to_owned())),
-            other: Some("3: another".to_owned()),
-            runs: 12,
-            simulated: Duration::from_millis(3_456),
-        };
-        let read = Hunted::read(&caught.line()).unwrap();
-        assert_eq!((read.caught, read.other), (caught.caught, caught.other));
-        assert_eq!((read.runs, read.simulated), (caught.runs, caught.simulated));
-        assert!(Hunted::read("").is_err());
     }
 }

@@ -8,7 +8,7 @@ use futures_util::FutureExt;
 use futures_util::future::join_all;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use super::shapes::{Shape, no_preparation, shape};
 use super::stranger::{PATIENCE, Stranger};
@@ -23,9 +23,9 @@ pub(super) const SHAPES: &[Shape] = &[
     shape!("RESP: 1,100 silent connections a node", silent),
     shape!("RESP: 1,100 commands byte by byte", byte_by_byte),
     shape!("RESP: 300 halves of a command of 64 KiB", half_frames),
-    shape!("RESP: 64 connections that pipeline PING", pings),
-    shape!("RESP: 64 connections that pipeline GET", gets),
-    shape!("RESP: 1,000 connections that pipeline GET", gets_on_1000),
+    shape!("RESP: 64 connections that pipeline PING", |it, end| flood(it, 64, &["PING"], end)),
+    shape!("RESP: 64 connections that pipeline GET", |it, end| flood(it, 64, &["GET", "k"], end)),
+    shape!("RESP: 1,000 connections that pipeline GET", |it, end| flood(it, 1_000, &["GET", "k"], end)),
     shape!("RESP: 64 connections that set and delete", sets),
     shape!("RESP: 64 connections of MULTI with 64 commands", transactions),
     shape!("RESP: 300 connections of MULTI without EXEC", unfinished_transactions),
@@ -59,13 +59,7 @@ async fn answer(stranger: &Stranger, command: &str) -> Result<u64> {
 }
 
 async fn silent(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    for node in stranger.resp.clone() {
-        for _ in 0..1_100 {
-            stranger.send(node, b"").await;
-        }
-    }
-    sleep_until(end).await;
-    Ok(stranger.open.len() as u64)
+    stranger.keep(&stranger.resp.clone(), 1_100, b"", end).await
 }
 
 async fn byte_by_byte(stranger: &mut Stranger, end: Instant) -> Result<u64> {
@@ -84,26 +78,10 @@ async fn byte_by_byte(stranger: &mut Stranger, end: Instant) -> Result<u64> {
 }
 
 async fn half_frames(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    let (leader, bulk) = (stranger.resp[0], "x".repeat(MAX_BULK - 100));
+    let bulk = "x".repeat(MAX_BULK - 100);
     let length = bulk.len();
     let half = format!("*3\r\n$3\r\nSET\r\n${length}\r\n{bulk}\r\n${length}\r\n{}", &bulk[..length - 1]);
-    for _ in 0..300 {
-        stranger.send(leader, half.as_bytes()).await;
-    }
-    sleep_until(end).await;
-    Ok(300)
-}
-
-async fn pings(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    flood(stranger, 64, &["PING"], end).await
-}
-
-async fn gets(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    flood(stranger, 64, &["GET", "k"], end).await
-}
-
-async fn gets_on_1000(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    flood(stranger, 1_000, &["GET", "k"], end).await
+    stranger.keep(&[stranger.resp[0]], 300, half.as_bytes(), end).await
 }
 
 async fn sets(stranger: &mut Stranger, end: Instant) -> Result<u64> {
@@ -135,12 +113,7 @@ async fn transactions(stranger: &mut Stranger, end: Instant) -> Result<u64> {
 }
 
 async fn unfinished_transactions(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    let (leader, transaction) = (stranger.resp[0], multi(&"v".repeat(1_024)));
-    for _ in 0..300 {
-        stranger.send(leader, transaction.as_bytes()).await;
-    }
-    sleep_until(end).await;
-    Ok(300)
+    stranger.keep(&[stranger.resp[0]], 300, multi(&"v".repeat(1_024)).as_bytes(), end).await
 }
 
 async fn endless(stranger: &mut Stranger, end: Instant) -> Result<u64> {

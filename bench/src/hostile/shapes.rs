@@ -36,11 +36,17 @@ macro_rules! shape {
         shape!($name, no_preparation, $attack)
     };
     ($name:literal, $prepare:ident, $attack:ident) => {
+        shape!($name, $prepare, |stranger, end| $attack(stranger, end))
+    };
+    ($name:literal, |$stranger:ident, $end:ident| $attack:expr) => {
+        shape!($name, no_preparation, |$stranger, $end| $attack)
+    };
+    ($name:literal, $prepare:ident, |$stranger:ident, $end:ident| $attack:expr) => {
         Shape {
             name: $name,
             is_paced: false,
             prepare: |stranger| $prepare(stranger).boxed(),
-            attack: |stranger, end| $attack(stranger, end).boxed(),
+            attack: |$stranger, $end| $attack.boxed(),
         }
     };
 }
@@ -66,17 +72,24 @@ pub(super) const SHAPES: &[Shape] = &[
     shape!("2,000 silent connections to the peer port", silent_peers),
     shape!("rubbish at the peer port", rubbish_for_peers),
     shape!("10,000 pipelined requests a connection", pipelined),
-    shape!("64 connections that pipeline GET /livez", small_on_64),
-    shape!("64 connections that pipeline GET /openapi.json", large_on_64),
-    shape!("1,000 connections that pipeline GET /livez", small_on_1000),
-    shape!("1,000 connections that pipeline GET /openapi.json", large_on_1000),
+    shape!("64 connections that pipeline GET /livez", |it, end| it.pipeline(64, "/livez", end)),
+    shape!("64 connections that pipeline GET /openapi.json", |it, end| it.pipeline(64, "/openapi.json", end)),
+    shape!("1,000 connections that pipeline GET /livez", |it, end| it.pipeline(1_000, "/livez", end)),
+    shape!("1,000 connections that pipeline GET /openapi.json", |it, end| it.pipeline(
+        1_000,
+        "/openapi.json",
+        end
+    )),
     shape!("connections that come and go", churn),
-    shape!("a key of 10,000 holders, answers unread", ten_thousand_holders, unread_key),
-    shape!("pages of 1,000 keys, answers unread", a_thousand_keys, unread_pages),
-    shape!("backups of 50,000 leases, answers unread", fifty_thousand_leases, unread_backups),
+    shape!("a key of 10,000 holders, answers unread", ten_thousand_holders, |it, end| it
+        .ask_unread("/v1/keys/crowd?consistency=local", end)),
+    shape!("pages of 1,000 keys, answers unread", a_thousand_keys, |it, end| it
+        .ask_unread("/v1/keys?prefix=page&limit=1000&consistency=local", end)),
+    shape!("backups of 50,000 leases, answers unread", fifty_thousand_leases, |it, end| it
+        .ask_unread("/v1/cluster/backup", end)),
     shape!("512 watches of other prefixes, 14,720 keys freed at once", watches_of_every_length, free_watched),
     shape!("700 watches that nobody reads", unread_watches, change_watched),
-    shape!("metrics asked by 20 at once", metrics),
+    shape!("metrics asked by 20 at once", |it, end| it.repeat(20, "GET", "/metrics", "", end)),
 ];
 
 pub(super) async fn no_preparation(_: &mut Stranger) -> Result<()> {
@@ -261,11 +274,7 @@ async fn unfinished_bodies(stranger: &mut Stranger, end: Instant) -> Result<u64>
     let body = "x".repeat(MAX_BODY - 1);
     let request =
         format!("POST /v1/batch HTTP/1.1\r\nhost: {leader}\r\ncontent-length: {MAX_BODY}\r\n\r\n{body}");
-    for _ in 0..300 {
-        stranger.send(leader, request.as_bytes()).await;
-    }
-    sleep_until(end).await;
-    Ok(300)
+    stranger.keep(&[leader], 300, request.as_bytes(), end).await
 }
 
 async fn silent(stranger: &mut Stranger, end: Instant) -> Result<u64> {
@@ -303,13 +312,7 @@ async fn unfinished_heads(stranger: &mut Stranger, end: Instant) -> Result<u64> 
 }
 
 async fn silent_peers(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    for peer in stranger.peers.clone() {
-        for _ in 0..2_000 / 3 {
-            stranger.send(peer, b"").await;
-        }
-    }
-    sleep_until(end).await;
-    Ok(stranger.open.len() as u64)
+    stranger.keep(&stranger.peers.clone(), 2_000 / 3, b"", end).await
 }
 
 async fn rubbish_for_peers(stranger: &mut Stranger, end: Instant) -> Result<u64> {
@@ -336,22 +339,6 @@ async fn pipelined(stranger: &mut Stranger, end: Instant) -> Result<u64> {
     }
     sleep_until(end).await;
     Ok(done)
-}
-
-async fn small_on_64(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.pipeline(64, "/livez", end).await
-}
-
-async fn large_on_64(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.pipeline(64, "/openapi.json", end).await
-}
-
-async fn small_on_1000(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.pipeline(1_000, "/livez", end).await
-}
-
-async fn large_on_1000(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.pipeline(1_000, "/openapi.json", end).await
 }
 
 async fn churn(stranger: &mut Stranger, end: Instant) -> Result<u64> {
@@ -381,10 +368,6 @@ async fn ten_thousand_holders(stranger: &mut Stranger) -> Result<()> {
     Ok(())
 }
 
-async fn unread_key(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.ask_unread("/v1/keys/crowd?consistency=local", end).await
-}
-
 async fn a_thousand_keys(stranger: &mut Stranger) -> Result<()> {
     let metadata = "m".repeat(3_900);
     for (turn, ids) in random_ids(1_000).chunks(200).enumerate() {
@@ -400,20 +383,12 @@ async fn a_thousand_keys(stranger: &mut Stranger) -> Result<()> {
     Ok(())
 }
 
-async fn unread_pages(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.ask_unread("/v1/keys?prefix=page&limit=1000&consistency=local", end).await
-}
-
 async fn fifty_thousand_leases(stranger: &mut Stranger) -> Result<()> {
     for (turn, ids) in random_ids(50_000).chunks(MAX_BATCH).enumerate() {
         let rest = |place| format!(r#""keys":["backed-up/{turn}/{place}"],"ttl_ms":600000"#);
         stranger.batch(&acquires(ids, rest)).await?;
     }
     Ok(())
-}
-
-async fn unread_backups(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.ask_unread("/v1/cluster/backup", end).await
 }
 
 /// A key that is longer than each prefix.
@@ -465,8 +440,4 @@ async fn change_watched(stranger: &mut Stranger, end: Instant) -> Result<u64> {
         done += MAX_BATCH as u64;
     }
     Ok(done)
-}
-
-async fn metrics(stranger: &mut Stranger, end: Instant) -> Result<u64> {
-    stranger.repeat(20, "GET", "/metrics", "", end).await
 }

@@ -12,7 +12,7 @@ use ringfence_wire::LeaseId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::time::{Instant, sleep, timeout, timeout_at};
+use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// The usual soft limit of a service.
 const DESCRIPTORS: u64 = 1_024;
@@ -177,6 +177,23 @@ impl Stranger {
         matches!(sent, Ok(Ok(())))
     }
 
+    /// Opens so many connections to each of these, sends `bytes` on each, and keeps them until `end`. Counts all that are open.
+    pub(super) async fn keep(
+        &mut self,
+        to: &[SocketAddr],
+        each: usize,
+        bytes: &[u8],
+        end: Instant,
+    ) -> Result<u64> {
+        for address in to {
+            for _ in 0..each {
+                self.send(*address, bytes).await;
+            }
+        }
+        sleep_until(end).await;
+        Ok(self.open.len() as u64)
+    }
+
     /// Sends up to 60 GETs to the leader until `end`, and never reads the answers. Counts those sent.
     pub(super) async fn ask_unread(&mut self, path: &str, end: Instant) -> Result<u64> {
         let leader = self.leader;
@@ -186,7 +203,7 @@ impl Stranger {
             sent += u64::from(self.send(leader, request.as_bytes()).await);
             sleep(Duration::from_millis(50)).await;
         }
-        tokio::time::sleep_until(end).await;
+        sleep_until(end).await;
         Ok(sent)
     }
 

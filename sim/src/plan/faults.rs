@@ -223,28 +223,7 @@ impl What {
 
     /// The same, of the node that leads where it says so.
     pub fn of(mut self, leader: NodeId) -> Self {
-        if let Self::Kill { node, .. }
-        | Self::Fuse { node, .. }
-        | Self::Stop { node, .. }
-        | Self::Freeze { node, .. }
-        | Self::Isolate { node, .. }
-        | Self::Deaf { node, .. }
-        | Self::Late { node, .. }
-        | Self::Clog { node, .. }
-        | Self::Tear { node, .. }
-        | Self::Narrow { from: node, .. }
-        | Self::Hang { node, .. }
-        | Self::LongFlush { node, .. }
-        | Self::Error { node, .. }
-        | Self::Rot { node }
-        | Self::Wipe { node, .. }
-        | Self::Transfer { asks: node, .. }
-        | Self::Remove { asks: node, .. }
-        | Self::Replace { asks: node, .. }
-        | Self::Add { asks: node, .. }
-        | Self::Reinstall { node, .. }
-        | Self::Move { node, .. }
-        | Self::Raise { asks: node } = &mut self
+        if let Some(node) = self.aim()
             && *node == 0
         {
             *node = leader;
@@ -252,10 +231,9 @@ impl What {
         self
     }
 
-    /// The nodes that it is aimed at.
-    pub fn nodes(&self) -> Vec<NodeId> {
-        match *self {
-            Self::TurnBack { ref nodes, .. } => nodes.clone(),
+    /// The node that may be the one that leads.
+    fn aim(&mut self) -> Option<&mut NodeId> {
+        match self {
             Self::Kill { node, .. }
             | Self::Fuse { node, .. }
             | Self::Stop { node, .. }
@@ -265,24 +243,40 @@ impl What {
             | Self::Late { node, .. }
             | Self::Clog { node, .. }
             | Self::Tear { node, .. }
+            | Self::Narrow { from: node, .. }
             | Self::Hang { node, .. }
             | Self::LongFlush { node, .. }
             | Self::Error { node, .. }
             | Self::Rot { node }
-            | Self::Clone { node }
-            | Self::Remove { node, .. }
-            | Self::Add { node, .. }
-            | Self::Replace { node, .. }
+            | Self::Wipe { node, .. }
+            | Self::Transfer { asks: node, .. }
+            | Self::Remove { asks: node, .. }
+            | Self::Replace { asks: node, .. }
+            | Self::Add { asks: node, .. }
             | Self::Reinstall { node, .. }
             | Self::Move { node, .. }
-            | Self::Wipe { node, .. } => vec![node],
+            | Self::Raise { asks: node } => Some(node),
+            Self::Cut { .. } | Self::Hold { .. } | Self::Reset { .. } | Self::Slow { .. } => None,
+            Self::SlowDisks { .. } | Self::Blackout { .. } | Self::Copy => None,
+            Self::TurnBack { .. } | Self::Clone { .. } => None,
+        }
+    }
+
+    /// The nodes that it is aimed at.
+    pub fn nodes(&self) -> Vec<NodeId> {
+        match *self {
+            Self::TurnBack { ref nodes, .. } => nodes.clone(),
+            Self::Clone { node }
+            | Self::Remove { node, .. }
+            | Self::Add { node, .. }
+            | Self::Replace { node, .. } => vec![node],
             Self::Cut { from, to, .. } | Self::Hold { from, to, .. } | Self::Narrow { from, to, .. } => {
                 vec![from, to]
             }
             Self::Reset { one, other } => vec![one, other],
             Self::Transfer { to, .. } => vec![to],
-            Self::Slow { .. } | Self::SlowDisks { .. } | Self::Blackout { .. } => Vec::new(),
-            Self::Raise { .. } | Self::Copy => Vec::new(),
+            Self::Raise { .. } => Vec::new(),
+            _ => self.clone().aim().map(|node| *node).into_iter().collect(),
         }
     }
 
