@@ -42,15 +42,19 @@ pub use figure::{Figure, Verdict};
 use table::{Row, rows};
 
 /// What to measure.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
 pub struct Options {
-    /// These rows alone, by name, if any is named.
+    /// Only these environments, such as slow-disk-1,leader-hangs
+    #[arg(long, value_delimiter = ',', value_name = "NAME")]
     pub only: Vec<String>,
-    /// `ringfence`, or it is built from this workspace.
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
     pub program: Option<PathBuf>,
-    /// Only some rows.
+    /// Only a few environments
+    #[arg(long)]
     pub quick: bool,
-    /// Where the reports and the logs go.
+    /// Folder for the reports, and the logs of the nodes
+    #[arg(long, default_value = "store/grey")]
     pub folder: PathBuf,
 }
 

@@ -11,7 +11,7 @@ use ringfence_jepsen::grey;
 use ringfence_jepsen::mutants::{MutantsOptions, run_mutants};
 use ringfence_jepsen::nemesis::Nemesis;
 use ringfence_jepsen::run::{RunOptions, judge_and_store, run};
-use ringfence_jepsen::suite::{Suite, SuiteOptions, run_suite};
+use ringfence_jepsen::suite::{Common, Suite, SuiteOptions, run_suite};
 use ringfence_jepsen::upgrade::{self, Course, UpgradeOptions, run_upgrades};
 use ringfence_jepsen::workload::Workload;
 use ringfence_laws::check::{Results, Verdict};
@@ -35,34 +35,18 @@ enum Command {
     /// Run many tests, and print a table of the results
     Suite(Suites),
     /// Run builds of Ringfence that each have one deliberate bug: the checkers must detect it
-    Mutants(Mutants),
+    Mutants(MutantsOptions),
     /// Upgrade the nodes of a cluster one by one, from an older program and back, and mix both
     Upgrade(Upgrade),
     /// Measure what half-broken environments do to a cluster, against what is promised in each
     ///
     /// Exit status: 0 all promises hold, 1 one is broken, 2 unknown (a fault was not observed), 3 the run itself failed.
-    Grey(Grey),
+    Grey(grey::Options),
     /// Check a stored run again
     Check {
         /// The folder of the run
         folder: PathBuf,
     },
-}
-
-#[derive(Debug, clap::Args)]
-struct Common {
-    /// Seed of the schedule [default: random; it is printed]
-    #[arg(long)]
-    seed: Option<u64>,
-    /// Calls per second, of all clients together
-    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
-    rate: u32,
-    /// Folder for the results, with one folder per run
-    #[arg(long, default_value = "store")]
-    store: PathBuf,
-    /// Use no features that need root
-    #[arg(long)]
-    no_root: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -115,15 +99,6 @@ struct Suites {
 }
 
 #[derive(Debug, clap::Args)]
-struct Mutants {
-    /// Only mutants whose names contain this
-    #[arg(long, value_name = "NAME")]
-    only: Option<String>,
-    #[command(flatten)]
-    common: Common,
-}
-
-#[derive(Debug, clap::Args)]
 struct Upgrade {
     /// The older program, or a commit to build it from
     #[arg(long, value_name = "PROGRAM|COMMIT", default_value = upgrade::old::BEFORE_RULES)]
@@ -141,30 +116,14 @@ struct Upgrade {
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     rounds: u32,
     /// Seed of the first run; the next run has the next [default: random; it is printed]
-    #[arg(long)]
-    seed: Option<u64>,
+    #[arg(long, default_value_t = fastrand::u32(..).into(), hide_default_value = true)]
+    seed: u64,
     /// Calls per second, of all clients together
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     rate: u32,
     /// Folder for the results, with one folder per run
     #[arg(long, default_value = "store")]
     store: PathBuf,
-}
-
-#[derive(Debug, clap::Args)]
-struct Grey {
-    /// Only these environments, such as slow-disk-1,leader-hangs
-    #[arg(long, value_delimiter = ',', value_name = "NAME")]
-    only: Vec<String>,
-    /// The program under test [default: built from this workspace]
-    #[arg(long)]
-    program: Option<PathBuf>,
-    /// Only a few environments
-    #[arg(long)]
-    quick: bool,
-    /// Folder for the reports, and the logs of the nodes
-    #[arg(long, default_value = "store/grey")]
-    folder: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -196,20 +155,14 @@ fn perform(command: Command) -> anyhow::Result<u8> {
         Command::Suite(suites) => {
             let options = SuiteOptions {
                 program: suites.program.path()?,
-                seed: suites.common.seed(),
-                rate: suites.common.rate,
                 time: suites.time.map(Duration::from_secs),
                 only: suites.only,
-                no_root: suites.common.no_root,
-                store: suites.common.store,
+                common: suites.common,
             };
             runtime.block_on(run_suite(suites.suite, &options, &mut stdout()))
         }
-        Command::Mutants(mutants) => {
-            let Mutants { only, common } = mutants;
-            let seed = common.seed();
-            let Common { rate, no_root, store, .. } = common;
-            let options = MutantsOptions { seed, rate, only, no_root, store: store.join("mutants") };
+        Command::Mutants(mut options) => {
+            options.common.store.push("mutants");
             runtime.block_on(run_mutants(&options, &mut stdout()))
         }
         Command::Upgrade(arguments) => {
@@ -226,16 +179,13 @@ fn perform(command: Command) -> anyhow::Result<u8> {
                 early: early.canonicalize()?,
                 courses: course,
                 rounds,
-                seed: seed.unwrap_or_else(|| fastrand::u32(..).into()),
+                seed,
                 rate,
                 store,
             };
             runtime.block_on(run_upgrades(&options, &mut stdout()))
         }
-        Command::Grey(Grey { only, program, quick, folder }) => {
-            let options = grey::Options { only, program, quick, folder };
-            runtime.block_on(grey::measure(&options, &mut stdout()))
-        }
+        Command::Grey(options) => runtime.block_on(grey::measure(&options, &mut stdout())),
         Command::Check { folder } => {
             let history = store::read(&folder)?;
             let workload = Workload::from_str(&history.about.workload, false);
@@ -243,12 +193,6 @@ fn perform(command: Command) -> anyhow::Result<u8> {
             let (_, results) = runtime.block_on(judge_and_store(history, workload, &folder))?;
             tell(&results, &folder)
         }
-    }
-}
-
-impl Common {
-    fn seed(&self) -> u64 {
-        self.seed.unwrap_or_else(|| fastrand::u32(..).into())
     }
 }
 
@@ -272,7 +216,7 @@ impl Test {
             workload: self.workload,
             nemeses: self.nemesis,
             time: Duration::from_secs(self.time),
-            seed: self.common.seed(),
+            seed: self.common.seed,
             rate: self.common.rate,
             concurrency: self.concurrency,
             no_root: self.common.no_root,

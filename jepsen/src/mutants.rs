@@ -29,6 +29,7 @@ use tokio::time::Instant;
 
 use crate::nemesis::{self, Nemesis};
 use crate::run::{RunOptions, run};
+use crate::suite::Common;
 use crate::upgrade;
 use crate::workload::Workload;
 
@@ -52,18 +53,14 @@ enum Play {
 }
 
 /// Options of all runs.
-#[derive(Clone, Debug)]
+#[derive(Debug, clap::Args)]
 pub struct MutantsOptions {
-    /// Determines all schedules.
-    pub seed: u64,
-    /// Calls per second.
-    pub rate: u32,
-    /// Only mutants whose names contain this.
+    /// Only mutants whose names contain this
+    #[arg(long, value_name = "NAME")]
     pub only: Option<String>,
-    /// Does nothing that needs root.
-    pub no_root: bool,
-    /// Folder of the stored runs.
-    pub store: PathBuf,
+    /// Of all runs.
+    #[command(flatten)]
+    pub common: Common,
 }
 
 /// How to detect a mutant.
@@ -101,18 +98,24 @@ pub async fn run_mutants(options: &MutantsOptions, out: &mut impl Write) -> anyh
     let is_wanted = |hunt: &Hunt| options.only.as_ref().is_none_or(|only| hunt.mutant.contains(only));
     let wanted: Vec<Hunt> = hunts()?.into_iter().filter(is_wanted).collect();
     ensure!(!wanted.is_empty(), "--only: no mutant has a name that contains this");
-    writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
+    writeln!(
+        out,
+        "seed {}; each run is stored below {}",
+        options.common.seed,
+        options.common.store.display()
+    )?;
     let mut all_well = true;
     if options.only.is_none() {
         let program = ringfence_patched::build("ringfence", &[])?;
         for workload in [Workload::Lease, Workload::Mirror] {
             let hunt = hunt("no-mutant", workload, &[Nemesis::Kill, Nemesis::Partition], Vec::new());
-            let (_, results) = run(&hunt.run(&program, options, options.seed)).await?;
+            let (_, results) = run(&hunt.run(&program, options, options.common.seed)).await?;
             writeln!(out, "no mutant, {workload}: {:?}", results.verdict)?;
             all_well &= results.verdict == Verdict::Valid;
         }
         let next = upgrade::with_patch(upgrade::NEXT_RULES)?;
-        let (_, results) = upgrade::roll(&next, options.seed, options.rate, &options.store).await?;
+        let (_, results) =
+            upgrade::roll(&next, options.common.seed, options.common.rate, &options.common.store).await?;
         writeln!(out, "no mutant, {}: {:?}", nemesis::UPGRADE, results.verdict)?;
         all_well &= results.verdict == Verdict::Valid;
     }
@@ -178,7 +181,7 @@ impl Hunt {
 
     async fn go(&self, program: &Path, options: &MutantsOptions) -> anyhow::Result<Caught> {
         let began = Instant::now();
-        let mut seed = options.seed;
+        let mut seed = options.common.seed;
         let (mut runs, mut broken, mut what) = (0, Vec::new(), String::new());
         let mut by_expected = false;
         while !by_expected && began.elapsed() < CAUGHT_WITHIN {
@@ -220,11 +223,11 @@ impl Hunt {
             nemeses: self.nemeses.to_vec(),
             time: TIME,
             seed,
-            rate: self.rate.unwrap_or(options.rate),
+            rate: self.rate.unwrap_or(options.common.rate),
             concurrency: self.concurrency,
-            no_root: options.no_root,
+            no_root: options.common.no_root,
             arguments: NO_FLOORS.iter().chain(self.arguments).map(|&argument| argument.to_owned()).collect(),
-            folder: options.store.join(format!("{}-{}-{seed}", self.mutant, self.workload)),
+            folder: options.common.store.join(format!("{}-{}-{seed}", self.mutant, self.workload)),
         }
     }
 }
@@ -341,7 +344,8 @@ mod tests {
     #[test]
     fn every_hunt_expects_laws_that_are_checked_in_its_workload() {
         let store = "store".into();
-        let options = MutantsOptions { seed: 7, rate: 60, only: None, no_root: false, store };
+        let common = Common { seed: 7, rate: 60, no_root: false, store };
+        let options = MutantsOptions { only: None, common };
         for hunt in table() {
             let run = hunt.run("ringfence".as_ref(), &options, 7);
             let nemeses = run.nemeses.iter().map(Nemesis::to_string).collect();

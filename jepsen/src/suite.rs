@@ -47,18 +47,29 @@ pub enum Suite {
 pub struct SuiteOptions {
     /// The program under test.
     pub program: PathBuf,
-    /// From which all schedules come.
-    pub seed: u64,
-    /// Calls in a second.
-    pub rate: u32,
     /// How long: of `full`, each run; of `soak`, the whole.
     pub time: Option<Duration>,
     /// Only runs with this in their names.
     pub only: Option<String>,
-    /// Goes without what only root may do.
-    pub no_root: bool,
-    /// Where each run gets a folder.
+    /// Of all runs.
+    pub common: Common,
+}
+
+/// What all runs have in common.
+#[derive(Clone, Debug, clap::Args)]
+pub struct Common {
+    /// Seed of the schedule [default: random; it is printed]
+    #[arg(long, default_value_t = fastrand::u32(..).into(), hide_default_value = true)]
+    pub seed: u64,
+    /// Calls per second, of all clients together
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..))]
+    pub rate: u32,
+    /// Folder for the results, with one folder per run
+    #[arg(long, default_value = "store")]
     pub store: PathBuf,
+    /// Use no features that need root
+    #[arg(long)]
+    pub no_root: bool,
 }
 
 /// How a run went.
@@ -86,7 +97,12 @@ struct Row {
 /// Does all runs of `suite`; tells of each on `out`, and of all in the end. Gives the exit code: 0 where all went as they have
 /// to, 1 where there is a breach, 2 where not all could be told, 3 where a run could not be done.
 pub async fn run_suite(suite: Suite, options: &SuiteOptions, out: &mut impl Write) -> anyhow::Result<u8> {
-    writeln!(out, "seed {}; each run is stored below {}", options.seed, options.store.display())?;
+    writeln!(
+        out,
+        "seed {}; each run is stored below {}",
+        options.common.seed,
+        options.common.store.display()
+    )?;
     for (nemesis, why) in Nemesis::all().iter().filter_map(|nemesis| Some((nemesis, unsuited(*nemesis)?))) {
         writeln!(out, "left out: {nemesis}, as {why}")?;
     }
@@ -100,7 +116,7 @@ pub async fn run_suite(suite: Suite, options: &SuiteOptions, out: &mut impl Writ
             continue;
         }
         for attempt in 1..=ATTEMPTS {
-            run_options.folder = options.store.join(run_options.name());
+            run_options.folder = options.common.store.join(run_options.name());
             let row = row(run_options.clone()).await;
             run_options.seed += 1;
             writeln!(out, "{}", row.text)?;
@@ -228,9 +244,9 @@ impl SuiteOptions {
             nemeses,
             time,
             seed,
-            rate: self.rate,
+            rate: self.common.rate,
             concurrency: None,
-            no_root: self.no_root,
+            no_root: self.common.no_root,
             arguments: Vec::new(),
             folder: PathBuf::new(),
         }
@@ -241,7 +257,7 @@ impl Suite {
     fn cases(self, options: &SuiteOptions) -> Box<dyn Iterator<Item = RunOptions> + Send> {
         let is_suited = |nemesis: &Nemesis| unsuited(*nemesis).is_none();
         let suited: Vec<Nemesis> = Nemesis::all().iter().copied().filter(is_suited).collect();
-        let (options, mut rng) = (options.clone(), Rng::with_seed(options.seed));
+        let (options, mut rng) = (options.clone(), Rng::with_seed(options.common.seed));
         // Seeds are typed by people.
         let mut seed = move || u64::from(rng.u32(..));
         let fitting = move |workload| -> Vec<Nemesis> {
@@ -312,12 +328,9 @@ mod tests {
     fn options(seed: u64) -> SuiteOptions {
         SuiteOptions {
             program: "ringfence".into(),
-            seed,
-            rate: 50,
             time: None,
             only: None,
-            no_root: true,
-            store: "store".into(),
+            common: Common { seed, rate: 50, no_root: true, store: "store".into() },
         }
     }
 

@@ -42,6 +42,37 @@ pub enum Fault {
     HolderBehind,
 }
 
+/// Of each fault: the letters over its column, what it is in a few words, a colon, and how it is made.
+const TEXTS: &str = "
+    0 no fault: Two holders try to get the lock at once; nothing fails.
+    C holder crashes: SIGKILL while it holds the lock; if acquiring takes two requests, between them.
+    P holder pauses before its write: SIGSTOP after its read; SIGCONT once another holder has written.
+    Q holder pauses before its first access: SIGSTOP after it got the lock; SIGCONT once another holder has read, but not yet \
+      written.
+    A answer to the acquire is lost: A proxy delivers the request and discards the answer; the client waits for 300 ms.
+    A2 request of the acquire arrives late: A proxy holds the request up; the client waits for 300 ms. When another holder has \
+      acquired and released the lock, the proxy delivers the request, and sees the server answer it.
+    A3 answer to an acquire without a name of its own is lost: A proxy delivers the request and discards the answer; the \
+      client cannot tell its own node from those of others.
+    R answer to the release is lost: A proxy discards the answer. Another holder gets the lock, the first one repeats its \
+      release, and a third one tries to get the lock.
+    F server fails over: The lock is granted while the replica receives nothing; the master is killed, and the replica \
+      promoted. If a majority decides, the leader is killed. A lone PostgreSQL is killed and restarted.
+    F2 server fails with the replica that acknowledged: One of two replicas acknowledges the lock. It is lost with the master, \
+      and the other one is promoted. (While it can be reached, Sentinel prefers the one with more data.)
+    F3 Sentinel fails over: The replica is paused while the lock is acquired. The master is killed, the replica resumes, and \
+      three Sentinels promote it.
+    F4 server fails over, WAIT asked on another connection: The replica receives nothing. The client sends WAIT over another \
+      connection of its pool; the master is killed, and the replica promoted.
+    E server loses its data: The server is killed while the lock is held, and restarted without its data.
+    W+ server's clock jumps 1 h ahead: A preloaded library moves the server's time of day while the lock is held. (etcd does \
+      not call the C library: there, the code that it calls is replaced.)
+    W− server's clock falls 1 h behind: The same, when the holder has crashed and its lock has not yet ended. Counted is the \
+      time beyond its end.
+    N renewal dies, holder works on: The renewal ends with an error that the holder ignores; it writes after another holder.
+    K holder's clock falls 1 h behind: A preloaded library moves the holder's time of day while it holds the lock.
+";
+
 impl Fault {
     /// The columns, in their order.
     pub const COLUMNS: [Self; 11] = [
@@ -93,80 +124,23 @@ impl Fault {
 
     /// In a few words.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "no fault",
-            Self::Crash => "holder crashes",
-            Self::PauseBeforeWrite => "holder pauses before its write",
-            Self::PauseBeforeRead => "holder pauses before its first access",
-            Self::LostAcquire => "answer to the acquire is lost",
-            Self::LateAcquire => "request of the acquire arrives late",
-            Self::LostAcquireUnnamed => "answer to an acquire without a name of its own is lost",
-            Self::LostRelease => "answer to the release is lost",
-            Self::Failover => "server fails over",
-            Self::FailoverToOther => "server fails with the replica that acknowledged",
-            Self::FailoverBySentinel => "Sentinel fails over",
-            Self::FailoverUnseen => "server fails over, WAIT asked on another connection",
-            Self::Empty => "server loses its data",
-            Self::ServerAhead => "server's clock jumps 1 h ahead",
-            Self::ServerBehind => "server's clock falls 1 h behind",
-            Self::RenewalDies => "renewal dies, holder works on",
-            Self::HolderBehind => "holder's clock falls 1 h behind",
-        }
+        self.text().0
     }
 
     /// How it is made.
     pub(crate) fn how(self) -> &'static str {
-        match self {
-            Self::None => "Two holders try to get the lock at once; nothing fails.",
-            Self::Crash => "SIGKILL while it holds the lock; if acquiring takes two requests, between them.",
-            Self::PauseBeforeWrite => "SIGSTOP after its read; SIGCONT once another holder has written.",
-            Self::PauseBeforeRead => {
-                "SIGSTOP after it got the lock; SIGCONT once another holder has read, but not yet written."
-            }
-            Self::LostAcquire => {
-                "A proxy delivers the request and discards the answer; the client waits for 300 ms."
-            }
-            Self::LateAcquire => {
-                "A proxy holds the request up; the client waits for 300 ms. When another holder has acquired and released the \
-                 lock, the proxy delivers the request, and sees the server answer it."
-            }
-            Self::LostAcquireUnnamed => {
-                "A proxy delivers the request and discards the answer; the client cannot tell its own node from those of others."
-            }
-            Self::LostRelease => {
-                "A proxy discards the answer. Another holder gets the lock, the first one repeats its release, and a third one tries to get the lock."
-            }
-            Self::Failover => {
-                "The lock is granted while the replica receives nothing; the master is killed, and the replica promoted. \
-                 If a majority decides, the leader is killed. A lone PostgreSQL is killed and restarted."
-            }
-            Self::FailoverToOther => {
-                "One of two replicas acknowledges the lock. It is lost with the master, and the other one is promoted. (While \
-                 it can be reached, Sentinel prefers the one with more data.)"
-            }
-            Self::FailoverBySentinel => {
-                "The replica is paused while the lock is acquired. The master is killed, the replica resumes, and three \
-                 Sentinels promote it."
-            }
-            Self::FailoverUnseen => {
-                "The replica receives nothing. The client sends WAIT over another connection of its pool; the master is \
-                 killed, and the replica promoted."
-            }
-            Self::Empty => "The server is killed while the lock is held, and restarted without its data.",
-            Self::ServerAhead => {
-                "A preloaded library moves the server's time of day while the lock is held. (etcd does not call the C \
-                 library: there, the code that it calls is replaced.)"
-            }
-            Self::ServerBehind => {
-                "The same, when the holder has crashed and its lock has not yet ended. Counted is the time beyond its end."
-            }
-            Self::RenewalDies => {
-                "The renewal ends with an error that the holder ignores; it writes after another holder."
-            }
-            Self::HolderBehind => {
-                "A preloaded library moves the holder's time of day while it holds the lock."
-            }
-        }
+        self.text().1
+    }
+
+    fn text(self) -> (&'static str, &'static str) {
+        let lines = TEXTS.lines().filter_map(|line| line.trim_start().split_once(' '));
+        let mut of_this = lines.filter(|(letters, _)| *letters == self.letters());
+        of_this.next().and_then(|(_, text)| text.split_once(": ")).unwrap_or_default()
+    }
+
+    /// The one that has these letters.
+    pub(crate) fn of(letters: &str) -> Option<Self> {
+        Self::COLUMNS.into_iter().chain(Self::OTHERS).find(|fault| fault.is_called(letters))
     }
 
     /// Whether it has these letters, where a hyphen does for a minus.

@@ -68,19 +68,26 @@ use rung::{Ground, Stage};
 const AT_ONCE: usize = 5;
 
 /// What to play.
-#[derive(Debug)]
+#[derive(Debug, clap::Args)]
 pub struct Options {
-    /// These rungs alone, if any is named.
+    /// Only these locks, by number, such as 4,7
+    #[arg(long, value_delimiter = ',')]
     pub only: Vec<u8>,
-    /// These faults alone, by their letters, if any is named.
+    /// Only these faults, by letter, such as P,W-
+    #[arg(long = "fault", value_name = "FAULT", value_delimiter = ',')]
     pub faults: Vec<String>,
-    /// `ringfence`, or it is built from this workspace.
+    /// The program under test [default: built from this workspace]
+    #[arg(long)]
     pub program: Option<PathBuf>,
-    /// Only some cells.
+    /// Only the most telling cells, once each
+    #[arg(long)]
     pub quick: bool,
-    /// How often each cell is played.
+    /// Rounds per cell [default: 3, or 1 with --quick]
+    #[arg(long, default_value_t = 3, default_value_if("quick", "true", "1"), hide_default_value = true,
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub rounds: u32,
-    /// Where the reports go.
+    /// Folder for the reports
+    #[arg(long, default_value = "store/ladder")]
     pub folder: PathBuf,
 }
 

@@ -1,7 +1,6 @@
 //! The command line of the ladder.
 
 use std::io::{Write, stdout};
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -16,7 +15,7 @@ struct Arguments {
     #[command(subcommand)]
     command: Option<Command>,
     #[command(flatten)]
-    ladder: Ladder,
+    options: Options,
 }
 
 #[derive(Debug, Subcommand)]
@@ -24,28 +23,6 @@ enum Command {
     /// A lock holder, which reads its steps from standard input
     #[command(hide = true)]
     Holder(Setting),
-}
-
-#[derive(Debug, clap::Args)]
-struct Ladder {
-    /// Only these locks, by number, such as 4,7
-    #[arg(long, value_delimiter = ',')]
-    only: Vec<u8>,
-    /// Only these faults, by letter, such as P,W-
-    #[arg(long, value_delimiter = ',')]
-    fault: Vec<String>,
-    /// The program under test [default: built from this workspace]
-    #[arg(long)]
-    program: Option<PathBuf>,
-    /// Only the most telling cells, once each
-    #[arg(long)]
-    quick: bool,
-    /// Rounds per cell [default: 3, or 1 with --quick]
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
-    rounds: Option<u32>,
-    /// Folder for the reports
-    #[arg(long, default_value = "store/ladder")]
-    folder: PathBuf,
 }
 
 fn main() -> ExitCode {
@@ -71,10 +48,7 @@ fn perform(arguments: Arguments) -> anyhow::Result<u8> {
     if let Some(Command::Holder(setting)) = arguments.command {
         return runtime.block_on(hold(&setting)).map(|()| 0);
     }
-    let Ladder { only, fault, program, quick, rounds, folder } = arguments.ladder;
-    let rounds = rounds.unwrap_or(if quick { 1 } else { 3 });
-    let options = Options { only, faults: fault, program, quick, rounds, folder };
-    runtime.block_on(climb(&options, &mut stdout()))
+    runtime.block_on(climb(&arguments.options, &mut stdout()))
 }
 
 #[cfg(test)]

@@ -118,7 +118,7 @@ impl<'a> Report<'a> {
             columns: Fault::COLUMNS,
             rungs: rungs.into_iter().map(RungKind::of).collect(),
             cells,
-            whys: why::WHYS.to_vec(),
+            whys: why::whys(),
         }
     }
 

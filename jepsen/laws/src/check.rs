@@ -28,7 +28,7 @@ pub mod repeats;
 mod tally;
 #[cfg(test)]
 #[allow(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
-mod tests;
+pub(crate) mod tests;
 pub mod tokens;
 pub mod transactions;
 

@@ -197,7 +197,13 @@ fn malformed(why: &str) -> Conclusion {
 }
 
 /// A lease that holds its key alone: so its token is the fence.
-fn grant(value: LeaseId, key: &Key, token: Token, ttl_ms: u32, expires_in_ms: Option<u64>) -> Grant {
+pub(crate) fn grant(
+    value: LeaseId,
+    key: &Key,
+    token: Token,
+    ttl_ms: u32,
+    expires_in_ms: Option<u64>,
+) -> Grant {
     let key = GrantedKey { key: key.clone(), mode: ModeName::Exclusive, limit: None, fence: token };
     Grant {
         lease_id: value,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use ringfence_wire::{
-    EndReason, KeyView, ProblemKind, Revision, Role, Token, Verdict as TokenVerdict, VerdictName,
+    EndReason, KeyView, ProblemKind, Revision, Token, Verdict as TokenVerdict, VerdictName,
 };
 
 use super::answers::{LINEARIZABLE_READS, NO_GRANT_LOST};
@@ -38,7 +38,7 @@ mod queues;
 mod reads;
 mod register;
 mod repeats;
-mod scene;
+pub(crate) mod scene;
 mod search;
 mod sets;
 mod story;

@@ -40,8 +40,4 @@ impl Fault for Slewed {
         );
         Ok(format!("the clock was read {of_nodes} times by nodes, {of_holder} times by the holder"))
     }
-
-    async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(scene.stage.ids())
-    }
 }

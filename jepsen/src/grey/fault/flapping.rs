@@ -38,10 +38,6 @@ impl Fault for Flapping {
         ensure!(self.transfers >= 3, "the leadership was handed over {} times only", self.transfers);
         Ok(format!("the leadership was handed over {} times", self.transfers))
     }
-
-    async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(scene.stage.ids())
-    }
 }
 
 /// Whether the leadership was handed over.

@@ -117,10 +117,6 @@ impl Fault for Full {
         ensure!(self.calls > 0, "nodes had nothing to log");
         Ok(format!("strangers called {} times, and no line could be written", self.calls))
     }
-
-    async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(scene.stage.ids())
-    }
 }
 
 fn fifo(folder: &Path, id: u64) -> PathBuf {

@@ -14,8 +14,4 @@ impl Fault for Nothing {
     async fn observed(&mut self, _: &mut Scene<'_>) -> anyhow::Result<String> {
         Ok("nothing was wrong".to_owned())
     }
-
-    async fn heal(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(scene.stage.ids())
-    }
 }

@@ -5,8 +5,7 @@ use super::*;
 
 /// One is released, one held to the end beside another, one certainly not acquired.
 fn fair() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.looks("a", 11..12);
     story.releases(1, 20..30);
     story.call(31..32, renew(1), gone(EndReason::Released));

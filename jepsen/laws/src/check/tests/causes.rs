@@ -5,8 +5,7 @@ const MS: u64 = 1_000;
 
 /// One is released, one revoked, one abandoned, and one expires.
 fn fair() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.looks("a", 11..12);
     story.releases(1, 20..30);
     story.acquires(2, "a", 40..50);
@@ -32,8 +31,7 @@ fn ends_in_their_time_are_right() {
 
 #[test]
 fn without_an_end_nothing_is_shown() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.end(1, 2).cannot_tell(&NO_EARLY_END);
     story.cannot_tell(&BOUNDED_END);
 }

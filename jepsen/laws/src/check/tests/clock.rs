@@ -1,19 +1,5 @@
-use super::scene::{acquire, call, change, granted, numbered};
+use super::scene::{acquire, call, change, granted, numbered, sight};
 use super::*;
-
-fn sight(ended_us: u64, revision: u64, at_ms: u64) -> Sight {
-    Sight {
-        sent_us: ended_us - 1,
-        ended_us,
-        node: 1,
-        role: Role::Leader,
-        term: 1,
-        leader: Some(1),
-        applied_index: None,
-        revision: Revision(revision),
-        at_ms,
-    }
-}
 
 fn grant(token: u64, sent_us: u64) -> Call {
     call(sent_us, sent_us + 5_000, acquire(token), granted(token, token, token))

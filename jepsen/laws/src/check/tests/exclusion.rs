@@ -3,8 +3,7 @@ use super::*;
 
 /// Alone after each other, and two beside each other within their limit.
 fn fair() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.releases(1, 20..30);
     story.acquires(2, "a b", 40..50);
     story.acquires(3, "c:2", 60..70);
@@ -21,8 +20,7 @@ fn compatible_holders_are_right() {
 
 #[test]
 fn keys_that_are_granted_once_show_nothing() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.acquires(2, "b", 0..10);
     story.end(1, 2).cannot_tell(&EXCLUSION);
 }

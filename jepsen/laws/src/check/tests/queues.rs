@@ -3,8 +3,7 @@ use super::*;
 
 /// One holds, two wait, one tries in vain; then each in turn.
 fn fair() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.waits(2, "a", 20..1_000);
     story.waits(3, "a b", 1_001..2_000);
     story.call(2_001..2_002, acquire(4, "b"), refused(ProblemKind::Held));
@@ -28,8 +27,7 @@ fn a_queue_that_is_served_in_order_is_right() {
 
 #[test]
 fn without_a_queue_nothing_is_shown() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.releases(1, 20..30);
     story.acquires(2, "a", 40..50);
     story.end(100, 200).cannot_tell(&QUEUE_ORDER);
@@ -38,8 +36,7 @@ fn without_a_queue_nothing_is_shown() {
 
 #[test]
 fn a_waiter_that_overtakes_is_found_in_the_log() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.waits(2, "a", 20..100);
     story.waits(3, "a", 30..100);
     story.releases(1, 50..60);
@@ -51,8 +48,7 @@ fn a_waiter_that_overtakes_is_found_in_the_log() {
 
 #[test]
 fn a_try_that_overtakes_a_waiter_for_two_keys_is_found() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.waits(2, "a b", 20..100);
     story.acquires(3, "b", 30..40);
     story.history.calls.clear();
@@ -84,14 +80,12 @@ fn waiters_and_holders_are_counted_together_against_the_limit() {
 
 #[test]
 fn a_waiter_that_is_passed_over_is_found() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.waits(2, "a", 20..100);
     story.releases(1, 50..60);
     story.breaks(&QUEUE_ORDER, "was passed over");
     // Who waits for another key as well is not.
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.acquires(9, "b", 0..10);
     story.waits(2, "a b", 20..100);
     story.releases(1, 50..60);
@@ -123,8 +117,7 @@ fn who_may_stand_there_from_before_the_log_excuses() {
 
 #[test]
 fn a_waiter_from_before_the_log_is_held_against_nobody_who_came_later() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.waits(2, "a", 20..100);
     story.waits(3, "a", 30..100);
     story.releases(1, 50..60);
@@ -243,8 +236,7 @@ fn a_late_answer_is_found_where_no_fault_is_near() {
 
 /// One holds; of a batch, two take places, and the first of them is granted; the place of the other runs out.
 fn batch() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     for lease in [2, 3] {
         story.lease(lease, "a");
         story.log(20, lease, ChangeName::Queued, None);

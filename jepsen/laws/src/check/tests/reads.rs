@@ -1,4 +1,4 @@
-use super::scene::{acquire, call, change, granted, key, lease, look, numbered, view};
+use super::scene::{acquire, call, change, granted, key, lease, look, numbered, sight, view};
 use super::*;
 use ChangeName::{Ended, Granted, Queued};
 
@@ -176,18 +176,7 @@ fn every_shared_holder_must_be_shown_while_it_lives_and_no_longer() {
 #[test]
 fn what_a_node_has_applied_is_never_unseen() {
     let mut history = numbered([get(3, 4, view(8, 8, &[8], 0))]);
-    let sight = Sight {
-        sent_us: 1,
-        ended_us: 2,
-        node: 1,
-        role: Role::Follower,
-        term: 1,
-        leader: None,
-        applied_index: None,
-        revision: Revision(9),
-        at_ms: 0,
-    };
-    history.sights.push(sight);
+    history.sights.push(sight(2, 9, 0));
     assert_eq!(judge(&LINEARIZABLE_READS, &history).breaches.len(), 1);
 }
 

@@ -23,8 +23,7 @@ fn a_repeat_that_is_told_the_same_is_right() {
 
 #[test]
 fn without_a_repeat_nothing_is_shown() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.end(1, 2).cannot_tell(&ONE_GRANT_PER_LEASE);
 }
 

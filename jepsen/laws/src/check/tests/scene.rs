@@ -1,11 +1,11 @@
 //! Small histories, made by hand, for the tests of checkers.
 
 use ringfence_wire::{
-    Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ModeName, Revision,
-    Token, WaiterView, WantedKey,
+    HolderView, Key, KeyView, LeaseId, Metadata, Mode, ModeName, Revision, Role, Token, WaiterView, WantedKey,
 };
 
-use crate::history::{Call, Change, ChangeName, ChangedKey, Conclusion, History, Invocation};
+use crate::check::plain::grant;
+use crate::history::{Call, Change, ChangeName, ChangedKey, Conclusion, History, Invocation, Sight};
 
 /// The only key of most scenes.
 pub(crate) fn key() -> Key {
@@ -42,25 +42,29 @@ pub(crate) fn look(n: u64) -> Invocation {
 }
 
 pub(crate) fn granted(n: u64, token: u64, fence: u64) -> Conclusion {
-    let keys = vec![GrantedKey { key: key(), mode: ModeName::Exclusive, limit: None, fence: Token(fence) }];
-    let grant = Grant {
-        lease_id: lease(n),
-        state: GrantState::Granted,
-        token: Token(token),
-        holder: None,
-        ttl_ms: 1_000,
-        expires_in_ms: Some(1_000),
-        keys,
-    };
-    Conclusion::Granted { grant, standing: false, mirrored: None }
+    let mut grant = grant(lease(n), &key(), Token(token), 1_000, Some(1_000));
+    grant.keys[0].fence = Token(fence);
+    Conclusion::granted(grant, false)
 }
 
 pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -> KeyView {
-    let holder = |&token: &u64| HolderView {
-        token: Token(token),
+    let holders = holders.iter().map(|&token| (Token(token), Mode::Exclusive));
+    let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0, by: None };
+    KeyView { waiters: vec![waiter; waiters], ..seen(key(), Revision(revision), Token(fence), holders) }
+}
+
+/// A key with these holders, for which nobody waits.
+pub(crate) fn seen(
+    key: Key,
+    revision: Revision,
+    fence: Token,
+    holders: impl IntoIterator<Item = (Token, Mode)>,
+) -> KeyView {
+    let holder = |(token, mode): (Token, Mode)| HolderView {
+        token,
         holder: None,
-        mode: ModeName::Exclusive,
-        limit: None,
+        mode: mode.name(),
+        limit: mode.limit(),
         ttl_ms: 1_000,
         expires_in_ms: Some(1_000),
         metadata: Metadata::default(),
@@ -68,15 +72,22 @@ pub(crate) fn view(revision: u64, fence: u64, holders: &[u64], waiters: usize) -
         other_keys: Vec::new(),
         more_keys: 0,
     };
-    let waiter = WaiterView { holder: None, mode: ModeName::Exclusive, waited_ms: 0, by: None };
-    KeyView {
-        key: key(),
-        fence: Token(fence),
+    let holders = holders.into_iter().map(holder).collect();
+    KeyView { key, fence, revision, holders, more_holders: 0, waiters: Vec::new(), more_waiters: 0 }
+}
+
+/// What node 1 shows, which leads.
+pub(crate) fn sight(ended_us: u64, revision: u64, at_ms: u64) -> Sight {
+    Sight {
+        sent_us: ended_us - 1,
+        ended_us,
+        node: 1,
+        role: Role::Leader,
+        term: 1,
+        leader: Some(1),
+        applied_index: None,
         revision: Revision(revision),
-        holders: holders.iter().map(holder).collect(),
-        more_holders: 0,
-        waiters: vec![waiter; waiters],
-        more_waiters: 0,
+        at_ms,
     }
 }
 

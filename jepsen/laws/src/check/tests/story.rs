@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ringfence_wire::{
-    EndReason, Grant, GrantState, GrantedKey, HolderView, Key, KeyView, LeaseId, Metadata, Mode, ProblemKind,
-    Revision, Token, Verdict as TokenVerdict, VerdictName, WantedKey,
+    EndReason, Grant, GrantState, GrantedKey, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Token,
+    Verdict as TokenVerdict, VerdictName, WantedKey,
 };
 
+use super::scene;
 use crate::check::plain::Plain;
 use crate::check::{Checker, Facts, Found, Verdict};
 use crate::history::{
@@ -34,20 +35,18 @@ impl Story {
         Self { revision: 100, ..Self::default() }
     }
 
+    /// Lease 1 has been granted a.
+    pub(crate) fn held() -> Self {
+        let mut story = Self::new();
+        story.acquires(1, "a", 0..10);
+        story
+    }
+
     /// A call and what came of it; its id.
     pub(crate) fn call(&mut self, when: Range<u64>, invocation: Invocation, conclusion: Conclusion) -> u64 {
         let id = self.history.calls.len() as u64;
-        let (sent_us, ended_us) = (when.start * 1_000, when.end * 1_000);
-        self.history.calls.push(Call {
-            id,
-            process: 0,
-            node: Some(1),
-            batch: None,
-            sent_us,
-            ended_us,
-            invocation,
-            conclusion,
-        });
+        let call = scene::call(when.start * 1_000, when.end * 1_000, invocation, conclusion);
+        self.history.calls.push(Call { id, ..call });
         id
     }
 
@@ -172,7 +171,7 @@ impl Story {
 
     /// The grant of a lease as the table has it, as the answer to an acquire.
     pub(crate) fn granted(&self, lease: u128) -> Conclusion {
-        Conclusion::Granted { grant: self.grant(lease), standing: false, mirrored: None }
+        Conclusion::granted(self.grant(lease), false)
     }
 
     pub(crate) fn grant(&self, lease: u128) -> Grant {
@@ -199,28 +198,9 @@ impl Story {
     /// The view of a key as the table has it.
     pub(crate) fn view(&self, of: &str) -> KeyView {
         let key = key(of);
-        let holders = self.holders.get(&key).into_iter().flatten().map(|(&token, mode)| HolderView {
-            token,
-            holder: None,
-            mode: mode.name(),
-            limit: mode.limit(),
-            ttl_ms: TTL_MS,
-            expires_in_ms: Some(1),
-            metadata: Metadata::default(),
-            by: None,
-            other_keys: Vec::new(),
-            more_keys: 0,
-        });
-        let holders = holders.collect();
-        KeyView {
-            fence: self.fence(&key),
-            revision: Revision(self.revision),
-            key,
-            holders,
-            more_holders: 0,
-            waiters: Vec::new(),
-            more_waiters: 0,
-        }
+        let holders = self.holders.get(&key).into_iter().flatten().map(|(token, mode)| (*token, *mode));
+        let (revision, fence) = (Revision(self.revision), self.fence(&key));
+        scene::seen(key, revision, fence, holders)
     }
 
     /// Somebody looks at a key and sees what the table has; the call.

@@ -3,8 +3,7 @@ use super::*;
 
 /// Two leases after each other, two beside each other.
 fn four() -> Story {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     let fence = story.token(1).0;
     story.call(11..12, validate("a", Token(fence)), verdict(VerdictName::Live, fence));
     story.releases(1, 20..30);
@@ -25,8 +24,7 @@ fn tokens_and_fences_that_rise_are_right() {
 
 #[test]
 fn a_single_grant_shows_nothing() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.end(1, 2).cannot_tell(&TOKENS);
 }
 
@@ -60,8 +58,7 @@ fn a_token_below_what_was_known_is_found_on_any_key() {
 
 #[test]
 fn what_is_under_way_at_the_same_time_may_be_in_any_order() {
-    let mut story = Story::new();
-    story.acquires(1, "a", 0..10);
+    let mut story = Story::held();
     story.acquires(2, "b", 0..10);
     // The larger token is answered before the smaller one's request has ended, and both were sent by then.
     story.history.calls[0].ended_us = 90_000;

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 use ringfence_wire::{
-    EndReason, Grant, GrantState, GrantedKey, Holder, Key, KeyView, LeaseId, Mode, ModeName, ProblemKind,
-    Revision, Role, Token, WantedKey,
+    EndReason, Grant, Holder, Key, LeaseId, Mode, ProblemKind, Revision, Role, Token, WantedKey,
 };
 
 use crate::check::facts::Facts;
+use crate::check::plain::grant;
+use crate::check::tests::scene;
 use crate::check::{Checker, Found, Results, Verdict, judge};
 use crate::history::{
     About, Call, Change, ChangeName, ChangedKey, Conclusion, End, Fault, History, Invocation, LagSight,
@@ -164,13 +165,8 @@ impl Maker {
         let refused = |problem| Conclusion::Refused { problem, reason: None };
         if self.trouble(at) {
             let done = at + 2 * S;
-            return self.call(
-                process,
-                at,
-                done,
-                invocation,
-                Conclusion::Unknown { why: "no answer in 2 s".to_owned() },
-            ) + think;
+            let unknown = Conclusion::Unknown { why: "no answer in 2 s".to_owned() };
+            return self.call(process, at, done, invocation, unknown) + think;
         }
         if free > at + S || (free > at && !waits) {
             let (wait, problem) = if waits { (S, ProblemKind::WaitTimeout) } else { (0, ProblemKind::Held) };
@@ -179,21 +175,9 @@ impl Maker {
         }
         let granted = free.max(at) + 1_500;
         let token = Token(FIRST + granted);
-        let keys = vec![GrantedKey {
-            key: self.keys[place].clone(),
-            mode: ModeName::Exclusive,
-            limit: None,
-            fence: token,
-        }];
-        let grant = Grant {
-            lease_id: lease,
-            state: GrantState::Granted,
-            token,
-            holder: Holder::new(&format!("worker {process} {}", &EVIL[..11])),
-            ttl_ms: TTL_MS,
-            expires_in_ms: Some(u64::from(TTL_MS)),
-            keys,
-        };
+        let holder = Holder::new(&format!("worker {process} {}", &EVIL[..11]));
+        let plain = grant(lease, &self.keys[place], token, TTL_MS, Some(TTL_MS.into()));
+        let grant = Grant { holder, ..plain };
         let answer = || Conclusion::Granted { grant: grant.clone(), standing: false, mirrored: Some(true) };
         self.change(granted, lease, place, ChangeName::Granted, None, token);
         let sent = at;
@@ -218,13 +202,8 @@ impl Maker {
             self.busy_until[place] = end + 1_000;
             let woken = end + self.rng.u64(200_000..900_000);
             let took = self.latency();
-            self.call(
-                process,
-                woken,
-                woken + took,
-                late,
-                Conclusion::Stale { high: Token(FIRST + end + 9_000) },
-            ) + think
+            let stale = Conclusion::Stale { high: Token(FIRST + end + 9_000) };
+            self.call(process, woken, woken + took, late, stale) + think
         } else {
             let freed = at + 2_000;
             self.change(freed, lease, place, ChangeName::Ended, Some(EndReason::Released), token);
@@ -255,16 +234,8 @@ impl Maker {
             Invocation::Write { .. } => None,
             _ => Some(1 + u64::from(process) % 3),
         };
-        self.calls.push(Call {
-            id: 0,
-            process,
-            node,
-            batch: None,
-            sent_us,
-            ended_us,
-            invocation,
-            conclusion,
-        });
+        let call = scene::call(sent_us, ended_us, invocation, conclusion);
+        self.calls.push(Call { process, node, ..call });
         ended_us
     }
 
@@ -302,15 +273,7 @@ impl Maker {
             entry: (s > 3).then(|| entry.clone()),
         });
         let read_us = self.calls.iter().map(|call| call.ended_us).max().unwrap_or(SPAN).max(SPAN) + S;
-        let view = |key: &Key| KeyView {
-            key: key.clone(),
-            fence: Token(FIRST),
-            revision: Revision(FIRST + read_us),
-            holders: Vec::new(),
-            more_holders: 0,
-            waiters: Vec::new(),
-            more_waiters: 0,
-        };
+        let view = |key: &Key| scene::seen(key.clone(), Revision(FIRST + read_us), Token(FIRST), []);
         let node = |id| NodeEnd {
             id,
             serves: true,
