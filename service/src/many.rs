@@ -5,23 +5,23 @@
 //! first part has no outcome, the whole request fails. If a later part has no outcome, its operations fail so, and the operations
 //! after it are certainly not done. Parts may take long, so what the caller may do is decided anew for each of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome};
+use ringfence_lease::{Acquire, Command, LeaseTable, Outcome};
 use ringfence_raft::{Stuck, Unanswered};
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
 use tokio::time::{Instant, timeout};
 
-use crate::abandon::AbandonGuard;
 use crate::caller::Caller;
 use crate::commands::{ended, renewed};
 use crate::done::Done;
 use crate::failure::Failure;
 use crate::measure;
 use crate::mirror::tokens;
-use crate::rights::Allowed;
 use crate::service::Service;
+use crate::take_back::Unsent;
 
 /// The maximum number of keys of a part with more than one operation.
 const MAX_KEYS_AT_ONCE: usize = 4_096;
@@ -55,7 +55,7 @@ impl Service {
     /// # Errors
     /// None of them was done, or the first ones have no outcome and the others were not done. Then there are no results.
     pub async fn run(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         operations: Vec<Operation>,
         counted: usize,
@@ -69,7 +69,7 @@ impl Service {
         let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands)? };
         let parts = parts(commands.into_iter().zip(keys));
         // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
-        let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
+        let (mut unsent, mut failure, mut now) = (Unsent::new(self, caller), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
         for (number, commands) in parts.into_iter().enumerate() {
@@ -80,8 +80,7 @@ impl Service {
                 kinds.into_iter().for_each(|kind| results.put(Err(failure.clone()), kind.acquires()));
                 continue;
             }
-            let guard = |acquires| guards.push(AbandonGuard::new(self, caller, acquires));
-            match self.propose_part(&now, commands, guard).await {
+            match self.propose_part(&now, commands, &mut unsent).await {
                 Ok(outcomes) => {
                     let mirrored = match &mut mirror_timeout {
                         Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
@@ -99,7 +98,7 @@ impl Service {
                     let unanswered = Failure::from(unanswered);
                     kinds.iter().for_each(|kind| kind.count_failed(&unanswered));
                     if number == 0 {
-                        guards.into_iter().for_each(AbandonGuard::answered);
+                        unsent.sent();
                         return Err(unanswered);
                     }
                     kinds.into_iter().for_each(|kind| results.put(Err(unanswered.clone()), kind.acquires()));
@@ -107,7 +106,7 @@ impl Service {
                 }
             }
         }
-        guards.into_iter().for_each(AbandonGuard::answered);
+        unsent.sent();
         Ok(())
     }
 
@@ -134,21 +133,20 @@ impl Service {
         self.handle.try_view(|table| commands.iter().map(|command| keys(table, command)).collect())
     }
 
-    /// The outcomes of the commands that are allowed, and why the others are not. Gives `guard` the acquires before they are proposed.
+    /// The outcomes of the commands that are allowed, and why the others are not.
     async fn propose_part(
         &self,
         caller: &Caller,
         commands: Vec<Command>,
-        guard: impl FnOnce(Vec<(LeaseId, Attachment)>),
+        unsent: &mut Unsent,
     ) -> Result<Vec<Result<Outcome, Failure>>, Unanswered> {
         let commands = caller.allow_commands(&self.handle, commands).await?;
-        guard(commands.iter().flatten().filter_map(Allowed::attachment).collect());
         let mut allowed = Vec::with_capacity(commands.len());
         let denied: Vec<_> =
             commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
         let mut outcomes = match allowed.is_empty() {
             true => Vec::new(),
-            false => self.propose_all(caller, allowed).await?,
+            false => unsent.propose(caller, allowed).await?,
         }
         .into_iter();
         let outcome = |denied: Option<Failure>| match denied {

@@ -8,7 +8,7 @@
 //! may lag, so it catches up first.
 
 use ringfence_access::{ClusterRight, KeyRight};
-use ringfence_lease::{Attachment, Command, LeaseTable, Refusal};
+use ringfence_lease::{Attachment, Command, KeyChange, LeaseTable, Refusal};
 use ringfence_raft::{Handle, Unanswered};
 use ringfence_wire::{Key, LeaseId};
 
@@ -44,12 +44,25 @@ impl<T> Allowed<T> {
 }
 
 impl Allowed<Command> {
-    /// The lease and the attachment of an acquire.
-    pub(crate) fn attachment(&self) -> Option<(LeaseId, Attachment)> {
-        match &self.0 {
-            Command::Acquire(acquire) => Some((acquire.lease_id, acquire.attachment)),
+    /// The leases that it may acquire, with their attachments.
+    pub(crate) fn acquired(&self) -> Vec<(LeaseId, Attachment)> {
+        let of_change = |change: &KeyChange| match change {
+            KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
             _ => None,
+        };
+        match &self.0 {
+            Command::Acquire(acquire) => vec![(acquire.lease_id, acquire.attachment)],
+            Command::Conditional(conditional) => conditional.changes().iter().filter_map(of_change).collect(),
+            _ => Vec::new(),
         }
+    }
+
+    /// The end of a lease that this node has proposed, unless its client learns of it. `is_of_node`: this node chose the id.
+    pub(crate) fn to_take_back((lease_id, attachment): (LeaseId, Attachment), is_of_node: bool) -> Self {
+        Self(match is_of_node {
+            true => Command::TakeBack { lease_id, attachment },
+            false => Command::Detach { lease_id, attachment },
+        })
     }
 }
 
