@@ -18,13 +18,12 @@ use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
 use crate::batching::Batching;
 use crate::consensus::NodeId;
-use crate::measure;
 use crate::peer::passed;
 use crate::propose::asker::Asker;
 use crate::propose::proposal::{Failure, Origin};
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
-use crate::status::{Sums, Unfinished, status};
+use crate::status::{Sums, Unfinished, set_gauges, status};
 use crate::storage::log_store::HANGS;
 use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered};
 
@@ -278,7 +277,7 @@ impl Handle {
             .shared
             .applied
             .try_read(|state| (Sums::of(state), state.table.bytes(), state.table.max_bytes()))?;
-        measure::set(&status(&self.shared, sums), bytes, max_bytes, self.unfinished());
+        set_gauges(&status(&self.shared, sums), bytes, max_bytes, self.unfinished());
         Ok(())
     }
 
