@@ -31,7 +31,7 @@ pub(super) use self::served::{Admitted, InFlight};
 use self::table::{Class, EvictionOrder, Table};
 use crate::budget::Budget;
 use crate::handled::{Handled, Memory};
-use crate::measure::CloseReason;
+use crate::measure::{CONNECTIONS, CONNECTIONS_MOST, CloseReason};
 use crate::owner::Owner;
 use crate::room::Room;
 use crate::turns::Turns;
@@ -143,6 +143,13 @@ impl Connections {
             handled: Handled::new(MAX_HANDLED),
             beside: Room::new(MAX_BESIDE),
         })
+    }
+
+    /// Sets the gauges of connections.
+    pub fn measure(&self) {
+        let (count, max) = self.count();
+        CONNECTIONS.get().set(count as f64);
+        CONNECTIONS_MOST.get().set(max as f64);
     }
 
     /// The number of connections and its maximum.

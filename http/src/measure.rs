@@ -1,6 +1,6 @@
 //! Metrics of the server.
 
-use ringfence_metric::{Counter, metrics};
+use ringfence_metric::{Counter, Gauge, metrics};
 
 /// Why a connection was closed.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +39,11 @@ metrics! {
         "ringfence_http_connections_closed_total",
         "Connections that this node closed, by reason: evicted (no room for a new one), silent, late (slow request), unread (response not read).",
     ).by("reason", CLOSE_REASONS);
+    CONNECTIONS: Gauge = Gauge::new("ringfence_http_connections", "Open client connections.");
+    CONNECTIONS_MOST: Gauge = Gauge::new(
+        "ringfence_http_connections_most",
+        "Maximum number of client connections.",
+    );
     HANDSHAKES_FAILED: Counter = Counter::new(
         "ringfence_tls_handshakes_failed_total",
         "TLS handshakes with clients that failed, and plain connections that were refused.",

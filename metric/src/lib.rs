@@ -6,7 +6,11 @@
 //! proposes it: sum over all nodes. Metrics of the table are equal on all nodes that have applied the same entries: take the
 //! maximum.
 
-use metrics::{Key, Level, Metadata};
+mod series;
+
+use metrics::{Key, Label, Level, Metadata};
+
+use series::Series;
 
 /// A metric that a crate defines.
 pub trait Metric: Sync {
@@ -14,7 +18,7 @@ pub trait Metric: Sync {
     fn name(&self) -> &'static str;
 
     /// Tells the recorder what the metric means, and starts it at 0 if it counts: a rate misses the first count of a counter that did
-    /// not exist before. Call it once, after the recorder is installed.
+    /// not exist before. Call it once, after the recorder is installed: from then on, each series is looked up once.
     fn register(&self);
 }
 
@@ -28,25 +32,33 @@ enum Labels {
     /// One series for each value of the label. These are expected.
     One(&'static str, &'static [&'static str]),
     /// Several labels. Their values are known only when something happens.
-    Several,
+    Several(&'static [&'static str]),
+}
+
+impl Labels {
+    fn names(&self) -> &[&'static str] {
+        match self {
+            Self::None => &[],
+            Self::One(label, _) => std::slice::from_ref(label),
+            Self::Several(labels) => labels,
+        }
+    }
 }
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident, $make:ident, $register:ident, $describe:ident, starts: $starts:literal;)*) => {$(
+    ($($(#[$doc:meta])* $kind:ident, $register:ident, $describe:ident, starts: $starts:literal;)*) => {$(
         $(#[$doc])*
         pub struct $kind {
-            /// Its name.
-            pub name: &'static str,
-            // Made once, so that looking up the series hashes nothing.
-            key: Key,
+            name: &'static str,
             help: &'static str,
             labels: Labels,
+            series: Series<metrics::$kind>,
         }
 
         impl $kind {
             /// A metric with one series.
             pub const fn new(name: &'static str, help: &'static str) -> Self {
-                Self { name, key: Key::from_static_name(name), help, labels: Labels::None }
+                Self { name, help, labels: Labels::None, series: Series::new() }
             }
 
             /// The same with a series for each value of `label`. A counter starts at 0 for each of `values`, and may meet others.
@@ -56,27 +68,35 @@ macro_rules! kinds {
                 self
             }
 
-            /// The same with several labels. The caller makes its series by [`Self::name`].
+            /// The same with several labels.
             #[must_use]
-            pub const fn by_several(mut self) -> Self {
-                self.labels = Labels::Several;
+            pub const fn by_several(mut self, labels: &'static [&'static str]) -> Self {
+                self.labels = Labels::Several(labels);
                 self
             }
 
             /// The series without a label.
-            pub fn get(&self) -> metrics::$kind {
-                metrics::with_recorder(|recorder| recorder.$register(&self.key, &METADATA))
+            pub fn get(&self) -> &metrics::$kind {
+                self.of_all(&[])
             }
 
             /// The series for `value` of the label.
-            pub fn of(&self, value: &'static str) -> metrics::$kind {
-                match self.labels {
-                    Labels::One(label, values) => {
-                        debug_assert!($starts || values.contains(&value), "{value} is no {label} of {}", self.name);
-                        metrics::$make!(self.name, label => value)
-                    }
-                    Labels::None | Labels::Several => self.get(),
+            pub fn of(&self, value: &str) -> &metrics::$kind {
+                if let Labels::One(label, values) = self.labels {
+                    debug_assert!($starts || values.contains(&value), "{value} is no {label} of {}", self.name);
                 }
+                self.of_all(&[value])
+            }
+
+            /// The series for these values of all labels.
+            pub fn of_all(&self, values: &[&str]) -> &metrics::$kind {
+                debug_assert_eq!(values.len(), self.labels.names().len(), "labels of {}", self.name);
+                self.series.get(values, || {
+                    let labels = self.labels.names().iter().zip(values);
+                    let labels: Vec<_> = labels.map(|(name, value)| Label::new(*name, (*value).to_owned())).collect();
+                    let key = Key::from_parts(self.name, labels);
+                    metrics::with_recorder(|recorder| recorder.$register(&key, &METADATA))
+                })
             }
         }
 
@@ -87,9 +107,10 @@ macro_rules! kinds {
 
             fn register(&self) {
                 metrics::$describe!(self.name, self.help);
+                self.series.begin();
                 match self.labels {
-                    Labels::None if $starts => drop(self.get()),
-                    Labels::One(_, values) if $starts => values.iter().for_each(|value| drop(self.of(value))),
+                    Labels::None if $starts => _ = self.get(),
+                    Labels::One(_, values) if $starts => values.iter().for_each(|value| _ = self.of(value)),
                     _ => {}
                 }
             }
@@ -99,11 +120,11 @@ macro_rules! kinds {
 
 kinds! {
     /// A number that only grows. It starts at 0.
-    Counter, counter, register_counter, describe_counter, starts: true;
+    Counter, register_counter, describe_counter, starts: true;
     /// A number that is set. It has no value before.
-    Gauge, gauge, register_gauge, describe_gauge, starts: false;
+    Gauge, register_gauge, describe_gauge, starts: false;
     /// Counts of times, by their length. It starts empty.
-    Histogram, histogram, register_histogram, describe_histogram, starts: true;
+    Histogram, register_histogram, describe_histogram, starts: true;
 }
 
 /// Defines the metrics of a crate, and the list of all of them, which comes first.
@@ -127,7 +148,7 @@ mod tests {
         METRICS;
         PLAIN: Counter = Counter::new("ringfence_plain_total", "Plain ones.");
         BY_REASON: Counter = Counter::new("ringfence_by_reason_total", "By reason.").by("reason", &["late", "silent"]);
-        SEVERAL: Counter = Counter::new("ringfence_several_total", "Several labels.").by_several();
+        SEVERAL: Counter = Counter::new("ringfence_several_total", "Several labels.").by_several(&["a", "c"]);
         LEVEL: Gauge = Gauge::new("ringfence_level", "A level.");
         TIMES: Histogram = Histogram::new("ringfence_times_seconds", "Times.");
     }
@@ -154,7 +175,7 @@ mod tests {
         metrics::with_local_recorder(&recorder, || {
             LEVEL.get().set(2.0);
             BY_REASON.of("late").increment(1);
-            metrics::counter!(SEVERAL.name, "a" => "b", "c" => "d").increment(3);
+            (0..3).for_each(|_| SEVERAL.of_all(&["b", "d"]).increment(1));
         });
         let text = shown.render();
         for line in [
@@ -172,8 +193,8 @@ mod tests {
     #[should_panic(expected = "odd is no state of ringfence_state")]
     fn the_values_of_a_gauge_are_those_of_its_definition() {
         static STATE: Gauge = Gauge::new("ringfence_state", "1 for the state.").by("state", &["even"]);
-        drop(BY_REASON.of("other"));
-        drop(STATE.of("even"));
-        drop(STATE.of("odd"));
+        BY_REASON.of("other").increment(1);
+        STATE.of("even").set(1.0);
+        STATE.of("odd").set(1.0);
     }
 }

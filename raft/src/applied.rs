@@ -6,6 +6,5 @@ pub(crate) mod history;
 pub(crate) mod lease_wait;
 pub(crate) mod state_machine;
 pub(crate) mod table;
-pub(crate) mod tally;
 pub(crate) mod waits;
 pub(crate) mod witness;

@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use metrics::Gauge;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use uuid::Uuid;
@@ -49,7 +48,7 @@ struct Diverged {
 /// Compares this node with the others until a majority of the voters agree, and not with it; then stops it, with the reason as
 /// its `fault`.
 pub(crate) async fn watch(replica: Arc<Replica>, dir: Arc<DataDir>, fault: watch::Sender<Option<String>>) {
-    let mut comparison = Comparison::new(replica, DIFFERING_NODES.get());
+    let mut comparison = Comparison::new(replica);
     loop {
         // At once, and also if nothing was applied: by connecting, the nodes learn which program the others are.
         if let Err(diverged) = comparison.run().await {
@@ -63,13 +62,12 @@ struct Comparison {
     replica: Arc<Replica>,
     /// The voters that differed from this node, by their incarnations: a data directory that was wrong stays wrong.
     differing: BTreeSet<(NodeId, Uuid)>,
-    gauge: Gauge,
 }
 
 impl Comparison {
-    fn new(replica: Arc<Replica>, gauge: Gauge) -> Self {
-        gauge.set(0.0);
-        Self { replica, differing: BTreeSet::new(), gauge }
+    fn new(replica: Arc<Replica>) -> Self {
+        DIFFERING_NODES.get().set(0.0);
+        Self { replica, differing: BTreeSet::new() }
     }
 
     async fn run(&mut self) -> Result<(), Diverged> {
@@ -134,7 +132,7 @@ impl Comparison {
                 );
             }
         }
-        self.gauge.set(self.differing.len() as f64);
+        DIFFERING_NODES.get().set(self.differing.len() as f64);
     }
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_lease::{Attachment, Command, LeaseTable, Outcome, Owner, Request};
+use ringfence_lease::{LeaseTable, Outcome, Request};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, PrincipalName, Revision};
 use tokio::runtime;
 use tokio::sync::watch;
@@ -18,18 +18,15 @@ use crate::applied::lease_wait::LeaseWait;
 use crate::applied::table::Progress;
 use crate::batching::Batching;
 use crate::consensus::NodeId;
-use crate::measure;
 use crate::peer::passed;
 use crate::propose::asker::Asker;
 use crate::propose::proposal::{Failure, Origin};
 use crate::reads::leader_is;
 use crate::replica::{MirrorView, Replica};
-use crate::status::{Sums, Unfinished, status};
+use crate::status::{Sums, Unfinished, set_gauges, status};
 use crate::storage::log_store::HANGS;
-use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered, insist};
+use crate::unanswered::{RETRY, Stuck, TIMEOUT, Unanswered};
 
-/// How long after its connection closed an acquire is taken back.
-const DETACH_AFTER: Duration = Duration::from_secs(2);
 /// How long a node may take to prove that it is ready.
 const READY_WITHIN: Duration = Duration::from_secs(1);
 /// A leader with an entry that waits for longer is not ready.
@@ -65,50 +62,60 @@ impl Handle {
     /// The outcomes of a request's commands, in their order, once they are committed and applied on the leader. They stand in
     /// one log entry, each on its own.
     pub async fn propose(&self, request: impl Into<Request>) -> Result<Vec<Outcome>, Unanswered> {
-        self.propose_of(Asker::UNNAMED, request.into()).await
+        self.propose_of(Asker::UNNAMED, request.into(), &mut false).await
     }
 
-    /// As [`Handle::propose`], in the turns of `asker`.
-    pub async fn propose_of(&self, asker: Asker, mut request: Request) -> Result<Vec<Outcome>, Unanswered> {
+    /// As [`Handle::propose`], in the turns of `asker`. `is_proposed` says at every moment, also once this is dropped, whether the request
+    /// may have come, or may come yet, into the log.
+    pub async fn propose_of(
+        &self,
+        asker: Asker,
+        mut request: Request,
+        is_proposed: &mut bool,
+    ) -> Result<Vec<Outcome>, Unanswered> {
         let shared = &self.shared;
         let deadline = Instant::now() + TIMEOUT;
         loop {
             match shared.leader() {
                 Some(leader) if leader == shared.id => {
-                    match self.propose_here(asker.into(), request, deadline).await {
+                    match self.propose_here(asker.into(), request, deadline, is_proposed).await {
                         Ok(outcomes) => return Ok(outcomes),
                         Err(Failure::Unknown) => return Err(Unanswered::Indeterminate),
                         Err(Failure::Full) => return Err(Unanswered::Full),
                         Err(Failure::Rejected(back)) => request = back,
                     }
                 }
-                Some(leader) => match shared.pass_on(leader, asker, &request, deadline).await {
-                    Err(Unanswered::Unavailable) => {}
-                    answered => return answered,
-                },
+                Some(leader) => {
+                    *is_proposed = true;
+                    let answer = shared.pass_on(leader, asker, &request, deadline).await;
+                    *is_proposed = !matches!(answer, Err(Unanswered::Unavailable | Unanswered::Full));
+                    match answer {
+                        Err(Unanswered::Unavailable) => {}
+                        answered => return answered,
+                    }
+                }
                 None => {}
             }
             shared.wait_for_another_try(deadline).await?;
         }
     }
 
-    /// As [`Handle::propose_of`], for requests that end leases of a client that is gone: tries again while the asker's share is full.
-    pub async fn insist(&self, asker: Asker, request: Request) -> Result<Vec<Outcome>, Unanswered> {
-        insist(|| self.propose_of(asker, request.clone())).await
-    }
-
-    /// Proposes on this node, which must lead, or be about to.
+    /// Proposes on this node, which must lead, or be about to. `is_proposed`: as for [`Handle::propose_of`].
     pub(crate) async fn propose_here(
         &self,
         origin: Origin,
         request: Request,
         deadline: Instant,
+        is_proposed: &mut bool,
     ) -> Result<Vec<Outcome>, Failure> {
         if !self.shared.is_leading(deadline).await {
             return Err(Failure::Rejected(request));
         }
+        *is_proposed = true;
         let outcomes = self.batching.propose(origin, request);
-        timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown))
+        let answer = timeout_at(deadline, outcomes).await.unwrap_or(Err(Failure::Unknown));
+        *is_proposed = !matches!(answer, Err(Failure::Rejected(_) | Failure::Full));
+        answer
     }
 
     /// Resolves when the lease that `by` calls `lease_id`, whose acquire waits, is granted or ends.
@@ -117,21 +124,6 @@ impl Handle {
     /// The thread that has the table hangs.
     pub fn wait_for(&self, by: Option<PrincipalName>, lease_id: LeaseId) -> Result<LeaseWait, Stuck> {
         LeaseWait::start(&self.shared.applied, (lease_id, by), self.batching.reply())
-    }
-
-    /// Ends leases in 2 s, granted or not, except those of which a renewal or an acquire with another attachment arrives before. They are
-    /// of one request, and stay one.
-    pub fn detach_later(&self, asker: Asker, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
-        let detach = |(lease_id, attachment)| Command::Detach { lease_id, attachment };
-        let (handle, commands) = (self.clone(), leases.into_iter().map(detach).collect());
-        let at = Instant::now() + DETACH_AFTER;
-        tokio::spawn(async move {
-            sleep_until(at).await;
-            // The wait deadline or the time-to-live ends it where this does not arrive.
-            if let Err(error) = handle.insist(asker, Request { by, commands }).await {
-                tracing::debug!(%error, "could not cancel an abandoned acquire");
-            }
-        });
     }
 
     /// The cluster's id, made when it was.
@@ -285,7 +277,7 @@ impl Handle {
             .shared
             .applied
             .try_read(|state| (Sums::of(state), state.table.bytes(), state.table.max_bytes()))?;
-        measure::set(&status(&self.shared, sums), bytes, max_bytes, self.unfinished());
+        set_gauges(&status(&self.shared, sums), bytes, max_bytes, self.unfinished());
         Ok(())
     }
 

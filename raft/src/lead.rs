@@ -29,7 +29,6 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
     let mut raft_metrics = replica.raft.server_metrics();
     let mut progress = replica.applied.progress();
     let term_opened = replica.leading.term();
-    let leader_changes = LEADER_CHANGES.get();
     let (mut leads, mut leader): (Option<u64>, Option<NodeId>) = (None, None);
     let mut proposing: Option<JoinHandle<()>> = None;
     let mut logging = JoinSet::new();
@@ -44,7 +43,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
         replica.publish_leader();
         let known = raft_metrics.borrow_watched().current_leader;
         if known != leader {
-            leader_changes.increment(known.is_some().into());
+            LEADER_CHANGES.get().increment(known.is_some().into());
             leader = known;
         }
         let term = replica.leads_in().filter(|term| !replica.given_up.is(*term));

@@ -1,16 +1,20 @@
 //! The metrics of this crate.
 
+use ringfence_lease::{Change, Event};
 use ringfence_metric::{Counter, Gauge, Histogram, metrics};
-use ringfence_wire::{ClusterStatus, Role};
+use ringfence_wire::EndReason;
 
-use crate::status::Unfinished;
+const RELEASED: &str = "released";
+const EXPIRED: &str = "expired";
+const REVOKED: &str = "revoked";
+const ABANDONED: &str = "abandoned";
 
 metrics! {
     pub METRICS;
     LEASE_ENDS: Counter = Counter::new(
         "ringfence_lease_end_total",
         "Ended leases, by reason, counted by the leader that proposed the end: sum over all nodes. Counts can get lost when the leader changes.",
-    ).by("reason", &["released", "expired", "revoked", "abandoned"]);
+    ).by("reason", &[RELEASED, EXPIRED, REVOKED, ABANDONED]);
     COMMANDS_APPLIED: Counter = Counter::new(
         "ringfence_raft_commands_applied_total",
         "Commands that this node applied, including the replay of the log at start.",
@@ -111,25 +115,15 @@ metrics! {
     );
 }
 
-/// Sets the gauges that are not kept up to date. The leases take `bytes` of `max_bytes`.
-pub(crate) fn set(status: &ClusterStatus, bytes: u64, max_bytes: Option<u64>, unfinished: Unfinished) {
-    let set = |gauge: &Gauge, value: u64| gauge.get().set(value as f64);
-    set(&HAS_LEADER, status.leader.is_some().into());
-    set(&IS_LEADER, (status.role == Role::Leader).into());
-    set(&TERM, status.term);
-    set(&LAST_LOG_INDEX, status.last_log_index.unwrap_or(0));
-    set(&COMMITTED_INDEX, status.committed_index.unwrap_or(0));
-    set(&APPLIED_INDEX, status.applied_index.unwrap_or(0));
-    let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
-    set(&APPLY_LAG_ENTRIES, lag);
-    set(&RULES, status.rules.into());
-    // If it is not known, it is not a number, which no alert takes for one.
-    RULES_SUPPORTED.get().set(status.rules_supported.map_or(f64::NAN, f64::from));
-    set(&REVISION, status.revision.0);
-    set(&LEASES_LIVE, status.live_leases);
-    set(&WAITERS, status.waiters);
-    set(&LEASE_BYTES, bytes);
-    LEASE_BYTES_MOST.get().set(max_bytes.map_or(f64::NAN, |max| max as f64));
-    PROPOSAL_PENDING_SECONDS.get().set(unfinished.proposal);
-    LOG_FLUSH_PENDING_SECONDS.get().set(unfinished.flush);
+/// Counts the end of a lease. Call it only for entries that this node proposed: then the sum over all nodes counts each end once.
+pub(crate) fn changed(event: &Event) {
+    if let Change::Ended(reason) = event.change {
+        let reason = match reason {
+            EndReason::Released => RELEASED,
+            EndReason::Expired => EXPIRED,
+            EndReason::Revoked => REVOKED,
+            EndReason::Abandoned => ABANDONED,
+        };
+        LEASE_ENDS.of(reason).increment(1);
+    }
 }

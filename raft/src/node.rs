@@ -347,12 +347,10 @@ async fn load(
 fn wal_options(snapshot_after_bytes: u64) -> ringfence_wal::Options {
     // A segment is deleted as a whole, so none is larger than what one snapshot frees.
     let segment_bytes = snapshot_after_bytes.clamp(32 << 10, 64 << 20);
-    let seconds = measure::LOG_FLUSH_SECONDS.get();
-    let written = measure::LOG_WRITTEN_BYTES.get();
     ringfence_wal::Options {
-        on_flush: Some(Arc::new(move |took, bytes| {
-            seconds.record(took.as_secs_f64());
-            written.increment(bytes as u64);
+        on_flush: Some(Arc::new(|took, bytes| {
+            measure::LOG_FLUSH_SECONDS.get().record(took.as_secs_f64());
+            measure::LOG_WRITTEN_BYTES.get().increment(bytes as u64);
         })),
         segment_bytes,
         // In whole blocks, so that the log is written past the page cache.

@@ -76,7 +76,7 @@ impl Service for NodeService {
 async fn propose(handle: &Handle, mut origin: Origin, request: Request) -> Answer {
     let principal = request.name().filter(|name| **name != PrincipalName::anonymous());
     origin.asker = principal.map_or(origin.asker, Asker::of);
-    match handle.propose_here(origin, request, Instant::now() + TIMEOUT).await {
+    match handle.propose_here(origin, request, Instant::now() + TIMEOUT, &mut false).await {
         Ok(outcomes) => Answer::Outcomes(outcomes),
         Err(Failure::Rejected(_)) => Answer::NotDone,
         Err(Failure::Full) => Answer::Full,

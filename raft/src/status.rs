@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use openraft::async_runtime::watch::WatchReceiver;
 use openraft::{RaftMetrics, ServerState};
+use ringfence_metric::Gauge;
 use ringfence_wire::{ClusterStatus, MemberStatus, Revision, Role};
 
 use crate::applied::table::Inner;
 use crate::consensus::{Consensus, LogId, Member, NodeId};
+use crate::measure;
 use crate::replica::Replica;
 
 /// What the applied state says.
@@ -76,6 +78,29 @@ pub(crate) fn status(shared: &Replica, sums: Sums) -> ClusterStatus {
         certificates: Vec::new(),
         files_refused: Vec::new(),
     }
+}
+
+/// Sets the gauges that are not kept up to date. The leases take `bytes` of `max_bytes`.
+pub(crate) fn set_gauges(status: &ClusterStatus, bytes: u64, max_bytes: Option<u64>, unfinished: Unfinished) {
+    let set = |gauge: &Gauge, value: u64| gauge.get().set(value as f64);
+    set(&measure::HAS_LEADER, status.leader.is_some().into());
+    set(&measure::IS_LEADER, (status.role == Role::Leader).into());
+    set(&measure::TERM, status.term);
+    set(&measure::LAST_LOG_INDEX, status.last_log_index.unwrap_or(0));
+    set(&measure::COMMITTED_INDEX, status.committed_index.unwrap_or(0));
+    set(&measure::APPLIED_INDEX, status.applied_index.unwrap_or(0));
+    let lag = status.committed_index.unwrap_or(0).saturating_sub(status.applied_index.unwrap_or(0));
+    set(&measure::APPLY_LAG_ENTRIES, lag);
+    set(&measure::RULES, status.rules.into());
+    // If it is not known, it is not a number, which no alert takes for one.
+    measure::RULES_SUPPORTED.get().set(status.rules_supported.map_or(f64::NAN, f64::from));
+    set(&measure::REVISION, status.revision.0);
+    set(&measure::LEASES_LIVE, status.live_leases);
+    set(&measure::WAITERS, status.waiters);
+    set(&measure::LEASE_BYTES, bytes);
+    measure::LEASE_BYTES_MOST.get().set(max_bytes.map_or(f64::NAN, |max| max as f64));
+    measure::PROPOSAL_PENDING_SECONDS.get().set(unfinished.proposal);
+    measure::LOG_FLUSH_PENDING_SECONDS.get().set(unfinished.flush);
 }
 
 fn member_status(

@@ -1,6 +1,5 @@
 //! Metrics of RESP. Labels are names of commands and reasons, never text from a client.
 
-use std::sync::LazyLock;
 use std::time::Duration;
 
 use ringfence_metric::{Counter, Histogram, metrics};
@@ -36,8 +35,6 @@ metrics! {
     );
 }
 
-static RERUN: LazyLock<metrics::Counter> = LazyLock::new(|| RERUNS.get());
-
 /// A request came to an end.
 pub(crate) fn ended(command: &'static str, took: Duration) {
     SECONDS.of(command).record(took);
@@ -65,5 +62,5 @@ pub(crate) fn call_refused(command: &'static str) {
 
 /// A request ran `times` more times after its first run.
 pub(crate) fn reran(times: u64) {
-    RERUN.increment(times);
+    RERUNS.get().increment(times);
 }

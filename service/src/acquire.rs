@@ -2,6 +2,7 @@
 //!
 //! At a node that is cut off, nobody begins to wait.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_access::KeyRight;
@@ -9,31 +10,31 @@ use ringfence_lease::{Acquire, Command, Outcome, Refusal};
 use ringfence_wire::{AcquireRequest, Blocker, Key, LeaseId};
 use tokio::time::Instant;
 
-use crate::abandon::AbandonGuard;
 use crate::caller::Caller;
 use crate::done::Acquired;
 use crate::failure::Failure;
 use crate::measure;
 use crate::mirror::tokens;
 use crate::service::Service;
+use crate::take_back::Unsent;
 use crate::wait::Waiter;
 
 /// An acquire whose client has not been answered yet. If this is dropped, the lease is abandoned.
 #[must_use = "an acquire that is not answered is abandoned"]
-pub struct Attempt<'a> {
+pub struct Attempt {
     result: Result<Acquired, Failure>,
     waited: Duration,
-    guard: Option<AbandonGuard<'a>>,
+    unsent: Option<Unsent>,
 }
 
-impl<'a> Attempt<'a> {
+impl Attempt {
     fn failed(failure: Failure) -> Self {
-        Self { result: Err(failure), waited: Duration::ZERO, guard: None }
+        Self { result: Err(failure), waited: Duration::ZERO, unsent: None }
     }
 
     /// The client is answered with this result. Also how long it stood in the queue because it asked to.
     pub fn answered(self) -> (Result<Acquired, Failure>, Duration) {
-        self.guard.into_iter().for_each(AbandonGuard::answered);
+        self.unsent.into_iter().for_each(Unsent::sent);
         (self.result, self.waited)
     }
 }
@@ -41,27 +42,27 @@ impl<'a> Attempt<'a> {
 impl Service {
     /// Acquires `lease_id` for `caller`, as `request` says, which arrived at `began`. Calls `lasts` before it waits: in the queue, or
     /// for the mirror.
-    pub async fn acquire<'a>(
-        &'a self,
-        caller: &'a Caller,
+    pub async fn acquire(
+        self: &Arc<Self>,
+        caller: &Caller,
         lease_id: LeaseId,
         request: AcquireRequest,
         began: Instant,
         lasts: impl Fn(),
-    ) -> Attempt<'a> {
+    ) -> Attempt {
         let attempt = self.attempt(caller, lease_id, request, began, lasts).await;
         measure::acquired(attempt.result.as_ref());
         attempt
     }
 
-    async fn attempt<'a>(
-        &'a self,
-        caller: &'a Caller,
+    async fn attempt(
+        self: &Arc<Self>,
+        caller: &Caller,
         lease_id: LeaseId,
         request: AcquireRequest,
         began: Instant,
         lasts: impl Fn(),
-    ) -> Attempt<'a> {
+    ) -> Attempt {
         let attachment = self.attachment();
         let wait = Duration::from_millis(request.wait_ms.ms().into());
         if !wait.is_zero() && self.handle.is_cut_off() {
@@ -79,8 +80,8 @@ impl Service {
             metadata: request.metadata,
             attachment,
         }));
-        let guard = AbandonGuard::new(self, caller, vec![(lease_id, attachment)]);
-        let outcome = self.propose(caller, command).await;
+        let mut unsent = Unsent::new(self, caller);
+        let outcome = self.propose_acquire(caller, command, &mut unsent).await;
         let keep_place = keep_place || matches!(outcome, Ok(Outcome::Kept(_)));
         let mut waited = Duration::ZERO;
         let outcome = match outcome {
@@ -92,7 +93,7 @@ impl Service {
                 let outcome = tokio::select! {
                     biased;
                     outcome = waiter.wait() => outcome,
-                    // The guard takes the acquire back.
+                    // What is not sent is taken back.
                     denied = caller.clone().until_denied(allow) => return Attempt::failed(denied),
                 };
                 // The wait began a moment before this node learned of it.
@@ -112,7 +113,7 @@ impl Service {
         };
         let sees_holders = caller.sees_holders(keys.iter());
         let result = outcome.and_then(|outcome| self.acquired(outcome, mirrored, sees_holders));
-        Attempt { result, waited, guard: Some(guard) }
+        Attempt { result, waited, unsent: Some(unsent) }
     }
 
     /// What an acquire came to. `mirrored`: whether the mirror has the grant; `None` if grants do not wait for it.

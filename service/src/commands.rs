@@ -9,6 +9,7 @@ use crate::failure::Failure;
 use crate::measure;
 use crate::rights::Allowed;
 use crate::service::Service;
+use crate::take_back::Unsent;
 
 impl Service {
     /// Extends a lease to its full time-to-live from now: its own, or `ttl`.
@@ -47,24 +48,44 @@ impl Service {
 
     /// The outcome of one command of `caller`.
     pub(crate) async fn propose(&self, caller: &Caller, command: Command) -> Result<Outcome, Failure> {
-        self.check_blocked()?;
-        let allowed = caller.allow_commands(&self.handle, vec![command]).await?;
-        let allowed = allowed.into_iter().collect::<Result<_, _>>()?;
-        let mut outcomes = self.propose_all(caller, allowed).await?;
-        Ok(outcomes.pop().expect("one outcome per command"))
+        let allowed = self.allow(caller, command).await?;
+        one(self.propose_all(caller, allowed, &mut false).await)
     }
 
-    /// The outcomes of commands of `caller`, in their order.
+    /// As [`Service::propose`], of a command that acquires leases.
+    pub(crate) async fn propose_acquire(
+        &self,
+        caller: &Caller,
+        command: Command,
+        unsent: &mut Unsent,
+    ) -> Result<Outcome, Failure> {
+        let allowed = self.allow(caller, command).await?;
+        one(unsent.propose(caller, allowed).await)
+    }
+
+    async fn allow(&self, caller: &Caller, command: Command) -> Result<Vec<Allowed<Command>>, Failure> {
+        self.check_blocked()?;
+        let allowed = caller.allow_commands(&self.handle, vec![command]).await?;
+        allowed.into_iter().collect()
+    }
+
+    /// The outcomes of commands of `caller`, in their order. `is_proposed` says at every moment whether they may have come, or may come yet,
+    /// into the log.
     pub(crate) async fn propose_all(
         &self,
         caller: &Caller,
         commands: Vec<Allowed<Command>>,
+        is_proposed: &mut bool,
     ) -> Result<Vec<Outcome>, Unanswered> {
         let commands = commands.into_iter().map(Allowed::into_inner).collect();
         let request = lease::Request { by: caller.owner(), commands };
         #[expect(clippy::disallowed_methods, reason = "the commands are allowed")]
-        self.handle.propose_of(caller.asker(), request).await
+        self.handle.propose_of(caller.asker(), request, is_proposed).await
     }
+}
+
+fn one(outcomes: Result<Vec<Outcome>, Unanswered>) -> Result<Outcome, Failure> {
+    Ok(outcomes?.pop().expect("one outcome per command"))
 }
 
 /// What a renewal came to.

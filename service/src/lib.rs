@@ -7,7 +7,7 @@
 //!  door ◀── its own words ◀── result or Failure ◀──┘
 //! ```
 //! A door (`api/`) speaks a protocol: it reads requests, shows who sent them, calls the [`Service`], and words what it returns. The
-//! service knows no protocol. It keeps no state of a request: whatever must outlive that is in the replicated table.
+//! service knows no protocol. Whatever must outlive a request is in the replicated table.
 //!
 //! What this crate guarantees to every door:
 //!
@@ -15,11 +15,11 @@
 //!   that: no door depends on `ringfence-raft`, and `clippy.toml` lets one function here propose, and one give orders to the members.
 //! - Nothing is shown but what the rights allow.
 //! - *Certainly not done* is kept apart from *maybe done*, by [`Failure::kind`] alone.
-//! - An acquire that is dropped before it is [answered](Attempt::answered) is abandoned (`abandon`). After any answer, it is not.
-//! - A command is sent before the future of its call is dropped, or never. The one task that outlives a call takes an abandoned
-//!   acquire back.
+//! - An acquire that is dropped before it is [answered](Attempt::answered) is abandoned (`take_back`). After any answer, it is not.
+//! - A command is sent before the future of its call is dropped, or never. Two kinds of tasks outlive a call. One takes back what a request
+//!   has proposed that was dropped: one task for each such request, and no more for each principal than a node has connections by default. It
+//!   ends once that is done, and for acquires after one attempt. The other drives the watches of a door while there are any.
 
-mod abandon;
 mod acquire;
 mod caller;
 mod cluster;

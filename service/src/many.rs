@@ -5,15 +5,15 @@
 //! first part has no outcome, the whole request fails. If a later part has no outcome, its operations fail so, and the operations
 //! after it are certainly not done. Parts may take long, so what the caller may do is decided anew for each of them.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use ringfence_lease::{Acquire, Attachment, Command, LeaseTable, Outcome, Subject};
+use ringfence_lease::{Acquire, Command, LeaseTable, Outcome, Subject};
 use ringfence_raft::{Stuck, Unanswered};
 use ringfence_wire::{BatchRenew, LeaseId, MAX_KEYS, Operation, Wait};
 use tokio::time::{Instant, timeout};
 
-use crate::abandon::AbandonGuard;
 use crate::caller::Caller;
 use crate::commands::{ended, renewed};
 use crate::done::Done;
@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::measure;
 use crate::mirror::tokens;
 use crate::service::Service;
+use crate::take_back::Unsent;
 
 /// The maximum number of keys of a part with more than one operation.
 const MAX_KEYS_AT_ONCE: usize = 4_096;
@@ -40,7 +41,6 @@ pub trait Results {
 enum Kind {
     Acquire {
         lease_id: LeaseId,
-        attachment: Attachment,
         /// Whether a refusal may name those who hold the keys.
         sees_holders: bool,
     },
@@ -55,7 +55,7 @@ impl Service {
     /// # Errors
     /// None of them was done, or the first ones have no outcome and the others were not done. Then there are no results.
     pub async fn run(
-        &self,
+        self: &Arc<Self>,
         caller: &Caller,
         operations: Vec<Operation>,
         counted: usize,
@@ -69,7 +69,7 @@ impl Service {
         let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands)? };
         let parts = parts(commands.into_iter().zip(keys));
         // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
-        let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
+        let (mut unsent, mut failure, mut now) = (Unsent::new(self, caller), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
         for (number, part) in parts.into_iter().enumerate() {
@@ -81,8 +81,7 @@ impl Service {
                 continue;
             }
             kinds.iter_mut().zip(&commands).for_each(|(kind, command)| kind.look(command, &now));
-            let guard = |acquires| guards.push(AbandonGuard::new(self, caller, acquires));
-            match self.propose_part(&now, &kinds, commands, guard).await {
+            match self.propose_part(&now, commands, &mut unsent).await {
                 Ok(outcomes) => {
                     let mirrored = match &mut mirror_timeout {
                         Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
@@ -100,7 +99,7 @@ impl Service {
                     let unanswered = Failure::from(unanswered);
                     kinds.iter().for_each(|kind| kind.count_failed(&unanswered));
                     if number == 0 {
-                        guards.into_iter().for_each(AbandonGuard::answered);
+                        unsent.sent();
                         return Err(unanswered);
                     }
                     kinds.into_iter().for_each(|kind| results.put(Err(unanswered.clone()), kind.acquires()));
@@ -108,14 +107,14 @@ impl Service {
                 }
             }
         }
-        guards.into_iter().for_each(AbandonGuard::answered);
+        unsent.sent();
         Ok(())
     }
 
     fn command(&self, operation: Operation) -> (Kind, Command) {
         match operation {
             Operation::Acquire(acquire) => {
-                let (lease_id, attachment) = (acquire.lease_id, self.attachment());
+                let lease_id = acquire.lease_id;
                 let command = Command::Acquire(Box::new(Acquire {
                     lease_id,
                     claims: acquire.keys.into_iter().map(|claim| (claim.key, claim.mode)).collect(),
@@ -124,9 +123,9 @@ impl Service {
                     keep_place: acquire.keep_place,
                     holder: acquire.holder,
                     metadata: acquire.metadata,
-                    attachment,
+                    attachment: self.attachment(),
                 }));
-                (Kind::Acquire { lease_id, attachment, sees_holders: false }, command)
+                (Kind::Acquire { lease_id, sees_holders: false }, command)
             }
             Operation::Renew(BatchRenew { lease_id, ttl_ms }) => {
                 (Kind::Renew, Command::Renew { lease_id, ttl: ttl_ms })
@@ -141,23 +140,20 @@ impl Service {
         self.handle.try_view(|table| commands.iter().map(|(_, command)| keys(table, command)).collect())
     }
 
-    /// The outcomes of the commands that are allowed, and why the others are not. Gives `guard` the acquires before they are proposed.
+    /// The outcomes of the commands that are allowed, and why the others are not.
     async fn propose_part(
         &self,
         caller: &Caller,
-        kinds: &[Kind],
         commands: Vec<Command>,
-        guard: impl FnOnce(Vec<(LeaseId, Attachment)>),
+        unsent: &mut Unsent,
     ) -> Result<Vec<Result<Outcome, Failure>>, Unanswered> {
         let commands = caller.allow_commands(&self.handle, commands).await?;
-        let allowed = kinds.iter().zip(&commands).filter(|(_, command)| command.is_ok());
-        guard(allowed.filter_map(|(kind, _)| kind.acquire()).collect());
         let mut allowed = Vec::with_capacity(commands.len());
         let denied: Vec<_> =
             commands.into_iter().map(|command| command.map(|command| allowed.push(command)).err()).collect();
         let mut outcomes = match allowed.is_empty() {
             true => Vec::new(),
-            false => self.propose_all(caller, allowed).await?,
+            false => unsent.propose(caller, allowed).await?,
         }
         .into_iter();
         let outcome = |denied: Option<Failure>| match denied {
@@ -226,17 +222,12 @@ impl Kind {
         }
     }
 
-    /// The lease and the attachment of an acquire.
-    fn acquire(&self) -> Option<(LeaseId, Attachment)> {
-        match self {
-            Self::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
-            Self::Renew | Self::Release => None,
-        }
-    }
-
     /// The lease, if it is an acquire.
     fn acquires(&self) -> Option<LeaseId> {
-        self.acquire().map(|(lease_id, _)| lease_id)
+        match self {
+            Self::Acquire { lease_id, .. } => Some(*lease_id),
+            Self::Renew | Self::Release => None,
+        }
     }
 
     /// Counts an operation that failed with its whole part.

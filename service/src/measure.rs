@@ -1,6 +1,5 @@
 //! Metrics of what requests came to. Labels are outcomes, never values that a client chose.
 
-use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use ringfence_metric::{Counter, Gauge, Histogram, metrics};
@@ -9,11 +8,16 @@ use ringfence_wire::{CutOffReason, ProblemKind};
 use crate::done::Acquired;
 use crate::failure::Failure;
 
+const GRANTED: &str = "granted";
+const STANDING: &str = "standing";
+const WAITING: &str = "waiting";
+const RENEWED: &str = "renewed";
+
 /// The outcomes of acquires: three that are no failures, then the failures that are expected.
 const ACQUIRE_OUTCOMES: &[&str] = &[
-    "granted",
-    "standing",
-    "waiting",
+    GRANTED,
+    STANDING,
+    WAITING,
     ProblemKind::Held.name(),
     ProblemKind::WaitTimeout.name(),
     ProblemKind::LeaseMismatch.name(),
@@ -25,7 +29,7 @@ const ACQUIRE_OUTCOMES: &[&str] = &[
 ];
 /// The outcomes of renewals: one that is no failure, then the failures that are expected.
 const RENEW_OUTCOMES: &[&str] = &[
-    "renewed",
+    RENEWED,
     ProblemKind::NotGranted.name(),
     ProblemKind::LeaseGone.name(),
     ProblemKind::UnknownLease.name(),
@@ -63,68 +67,35 @@ metrics! {
     );
 }
 
-static ACQUIRED: Outcomes<3> = Outcomes::new(&ACQUIRES, ACQUIRE_OUTCOMES);
-static RENEWED: Outcomes<1> = Outcomes::new(&RENEWALS, RENEW_OUTCOMES);
-static RELEASED: LazyLock<metrics::Counter> = LazyLock::new(|| RELEASES.get());
-static WAITED: LazyLock<metrics::Histogram> = LazyLock::new(|| WAITS.get());
-
-/// A counter for each outcome, made when it is first counted: looking one up in the recorder costs more than counting.
-struct Outcomes<const N: usize> {
-    total: &'static Counter,
-    /// The first `N` are no failures.
-    names: &'static [&'static str],
-    done: [OnceLock<metrics::Counter>; N],
-    failed: [OnceLock<metrics::Counter>; ProblemKind::ALL.len()],
-}
-
-impl<const N: usize> Outcomes<N> {
-    const fn new(total: &'static Counter, names: &'static [&'static str]) -> Self {
-        Self {
-            total,
-            names,
-            done: [const { OnceLock::new() }; N],
-            failed: [const { OnceLock::new() }; ProblemKind::ALL.len()],
-        }
-    }
-
-    fn done(&self, place: usize) -> &metrics::Counter {
-        self.done[place].get_or_init(|| self.total.of(self.names[place]))
-    }
-
-    fn failed(&self, kind: ProblemKind) -> &metrics::Counter {
-        self.failed[kind as usize].get_or_init(|| self.total.of(kind.name()))
-    }
-}
-
 /// An acquire came to this.
 pub(crate) fn acquired(result: Result<&Acquired, &Failure>) {
-    let counter = match result {
-        Ok(Acquired::Granted { standing: false, .. }) => ACQUIRED.done(0),
-        Ok(Acquired::Granted { standing: true, .. }) => ACQUIRED.done(1),
-        Ok(Acquired::Waiting(_)) => ACQUIRED.done(2),
-        Err(failure) => ACQUIRED.failed(failure.kind()),
+    let outcome = match result {
+        Ok(Acquired::Granted { standing: false, .. }) => GRANTED,
+        Ok(Acquired::Granted { standing: true, .. }) => STANDING,
+        Ok(Acquired::Waiting(_)) => WAITING,
+        Err(failure) => failure.kind().name(),
     };
-    counter.increment(1);
+    ACQUIRES.of(outcome).increment(1);
 }
 
 /// A request of several steps acquired as many leases.
 pub(crate) fn transacted(grants: usize) {
-    ACQUIRED.done(0).increment(grants as u64);
+    ACQUIRES.of(GRANTED).increment(grants as u64);
 }
 
 /// An acquire was granted after a wait in the queue.
 pub(crate) fn waited(took: Duration) {
-    WAITED.record(took);
+    WAITS.get().record(took);
 }
 
 /// A renewal came to this.
 pub(crate) fn renewed(failure: Option<&Failure>) {
-    failure.map_or_else(|| RENEWED.done(0), |failure| RENEWED.failed(failure.kind())).increment(1);
+    RENEWALS.of(failure.map_or(RENEWED, |failure| failure.kind().name())).increment(1);
 }
 
 /// A release came to an end.
 pub(crate) fn released() {
-    RELEASED.increment(1);
+    RELEASES.get().increment(1);
 }
 
 /// Counts a watch that this node cut off.

@@ -124,9 +124,9 @@ impl Service {
         self.usages.watch_place(caller.principal())
     }
 
-    /// A place for a take-back of a grant to `caller` that is repeated, unless there are as many as one may have.
-    pub(crate) fn repeat_place(&self, caller: &Caller) -> Option<Counted> {
-        self.usages.repeat_place(caller.principal())
+    /// A place for a task that takes leases of `caller` back, unless there are as many as one may have.
+    pub(crate) fn take_back_place(&self, caller: &Caller) -> Option<Counted> {
+        self.usages.take_back_place(caller.principal())
     }
 
     /// Holds back a client that was refused for the rate of its requests.

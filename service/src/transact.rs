@@ -184,12 +184,7 @@ impl Service {
         caller: &Caller,
         command: Conditional,
     ) -> Result<Option<Option<Unsent>>, Failure> {
-        let acquired = command.changes().iter().filter_map(|change| match change {
-            KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
-            _ => None,
-        });
-        // Made before the proposal, so that it is dropped with this future.
-        let unsent = Unsent::new(self, caller, acquired.collect());
+        let mut unsent = Unsent::repeating(self, caller);
         let kept = command.changes().iter().filter_map(|change| match change {
             KeyChange::Keep { key, token } | KeyChange::Expire { key, token, .. } => {
                 Some((key.clone(), *token))
@@ -197,12 +192,13 @@ impl Service {
             _ => None,
         });
         let mut told: Vec<_> = if self.mirror_timeout.is_some() { kept.collect() } else { Vec::new() };
-        let outcome = self.propose(caller, Command::Conditional(Box::new(command))).await;
+        let outcome =
+            self.propose_acquire(caller, Command::Conditional(Box::new(command)), &mut unsent).await;
         let grants = match outcome.and_then(changed) {
             Ok(Some(grants)) => grants,
             not_done => {
                 if not_done.as_ref().err().is_none_or(Failure::is_certain) {
-                    unsent.into_iter().for_each(Unsent::sent);
+                    unsent.sent();
                 }
                 return not_done.map(|_| None);
             }
@@ -214,7 +210,7 @@ impl Service {
             }
         }
         measure::transacted(grants.len());
-        Ok(Some(unsent))
+        Ok(Some(unsent.if_any()))
     }
 }
 

@@ -35,7 +35,7 @@ pub(crate) async fn serve(
 }
 
 async fn answer(
-    service: &Service,
+    service: &Arc<Service>,
     caller: &Caller,
     invocation: Invocation,
     load: Load,

@@ -1,7 +1,6 @@
 use axum::http::StatusCode;
 
 use crate::door::{Answer, Door, Request};
-use crate::measure;
 use crate::request::query::Query;
 use crate::response::with_type;
 
@@ -10,9 +9,7 @@ pub(crate) async fn get(door: &Door, request: Request) -> Answer {
     Query::none(request.uri())?;
     door.service.measure()?;
     door.watchers.measure();
-    let (connections, max) = door.options.connections.count();
-    measure::CONNECTIONS.get().set(connections as f64);
-    measure::CONNECTIONS_MOST.get().set(max as f64);
+    door.options.connections.measure();
     let text = door.options.metrics.render();
     Ok(with_type(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", text))
 }

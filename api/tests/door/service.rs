@@ -276,7 +276,12 @@ pub(crate) fn measurements() -> PrometheusHandle {
     static HANDLE: OnceLock<PrometheusHandle> = OnceLock::new();
     let install = || {
         let handle = metrics_builder().install_recorder().unwrap();
-        let metrics = [ringfence_api::METRICS, ringfence_raft::METRICS, ringfence_service::METRICS];
+        let metrics = [
+            ringfence_api::METRICS,
+            ringfence_http::METRICS,
+            ringfence_raft::METRICS,
+            ringfence_service::METRICS,
+        ];
         metrics.into_iter().flatten().for_each(|metric| metric.register());
         handle
     };

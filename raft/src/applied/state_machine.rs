@@ -4,7 +4,6 @@ use std::io;
 use std::sync::Arc;
 
 use futures_util::{Stream, StreamExt};
-use metrics::Histogram;
 use openraft::storage::{EntryResponder, RaftStateMachine};
 use openraft::{EntryPayload, OptionalSend, RaftSnapshotBuilder};
 use ringfence_lease::{FrozenTable, Outcome};
@@ -29,8 +28,6 @@ pub(crate) struct StateMachine {
     generations: Arc<Generations>,
     /// The rules of the entries that can be applied.
     supported: RulesRange,
-    /// Durations of writing snapshots.
-    snapshot_seconds: Histogram,
 }
 
 impl StateMachine {
@@ -40,8 +37,7 @@ impl StateMachine {
         generations: Arc<Generations>,
         supported: RulesRange,
     ) -> Self {
-        let snapshot_seconds = SNAPSHOT_SECONDS.get();
-        Self { applied, log, generations, supported, snapshot_seconds }
+        Self { applied, log, generations, supported }
     }
 
     /// Applies an entry and returns its outcomes; `is_own`: this node proposed it. An entry that cannot be decoded stops the
@@ -103,7 +99,6 @@ impl RaftStateMachine<Consensus> for StateMachine {
             log: self.log.clone(),
             applied: self.applied.clone(),
             view: Some(view(&self.applied)),
-            seconds: self.snapshot_seconds.clone(),
         }
     }
 
@@ -145,7 +140,6 @@ pub(crate) struct Builder {
     applied: Applied,
     /// `None` once it is written.
     view: Option<(SnapshotMeta, FrozenTable)>,
-    seconds: Histogram,
 }
 
 impl Builder {
@@ -175,7 +169,7 @@ impl RaftSnapshotBuilder<Consensus> for Builder {
         })
         .await?;
         let (bytes, took) = (made.head().bytes, started.elapsed());
-        self.seconds.record(took.as_secs_f64());
+        SNAPSHOT_SECONDS.get().record(took.as_secs_f64());
         tracing::info!(index = made.index(), bytes, ?took, "snapshot taken");
         let snapshot = self.generations.newest().unwrap_or_else(|| Arc::clone(&made));
         Ok(Snapshot { meta: made.head().meta.clone(), snapshot })

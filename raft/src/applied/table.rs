@@ -14,10 +14,10 @@ use tokio::time::Instant;
 use crate::applied::audit;
 use crate::applied::changes::Marker;
 use crate::applied::history::History;
-use crate::applied::tally::Tally;
 use crate::applied::waits::{Left, Notification, Waits};
 use crate::applied::witness::Witness;
 use crate::consensus::{LogId, SnapshotMeta, StoredMembership};
+use crate::measure::{self, COMMANDS_APPLIED};
 use crate::propose::batch::Batch;
 use crate::unanswered::Stuck;
 
@@ -95,7 +95,6 @@ pub(crate) struct Inner {
     pub(crate) history: History,
     pub(crate) witness: Witness,
     events: Vec<Event>,
-    tally: Tally,
 }
 
 impl Applied {
@@ -111,7 +110,6 @@ impl Applied {
             history: History::default(),
             witness: Witness::default(),
             events: Vec::new(),
-            tally: Tally::new(),
         };
         let gate = Gate {
             raft: thread::current().id(),
@@ -292,13 +290,13 @@ impl Inner {
             tracing::info!(from, to, "the rules are raised");
         }
         let outcomes = batch.apply(&mut self.table, &mut self.events);
-        self.tally.applied(outcomes.len());
+        COMMANDS_APPLIED.get().increment(outcomes.len() as u64);
         self.witness.note(&outcomes, &self.events, &self.table);
         for event in self.events.drain(..) {
             self.waits.apply(&event, &self.table);
             self.marker.mark(&event);
             if is_own {
-                self.tally.changed(&event);
+                measure::changed(&event);
                 audit::tell(&event);
             }
             self.history.keep(event);

@@ -25,7 +25,7 @@ fn corrupt(handle: &Handle) {
 }
 
 fn comparison(handle: &Handle) -> Comparison {
-    Comparison::new(Arc::clone(&handle.shared), Gauge::noop())
+    Comparison::new(Arc::clone(&handle.shared))
 }
 
 /// Waits until `count` others did the same as this node, in one entry at least.

@@ -82,7 +82,7 @@ mod tests {
         let ask = |supports| {
             let (leader, origin) = (leader.clone(), Origin { asker: Asker::UNNAMED, supports });
             tokio::spawn(async move {
-                leader.propose_here(origin, Request::default(), Instant::now() + SOON).await
+                leader.propose_here(origin, Request::default(), Instant::now() + SOON, &mut false).await
             })
         };
         let (older, own) = (ask(NAMES - 1), ask(NAMES));

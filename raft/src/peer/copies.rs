@@ -35,6 +35,7 @@ use super::directory::{Directory, Target, refusal};
 use super::handshake::{Channel, Hello, Processes};
 use super::known::{Process, Run, Sent};
 use crate::consensus::{LogId, NodeId, as_of};
+use crate::measure::COPIES_REFUSED;
 use crate::storage::starts::{Start, Starts};
 
 /// How long a member's address may take to answer.
@@ -105,13 +106,13 @@ impl Directory {
         let (id, incarnation) = process;
         let lost = self.with_known(id, |known| known.lost.clone());
         if let Some((_, what)) = lost.filter(|(it, _)| *it == incarnation) {
-            return Err(self.copied(what));
+            return Err(Self::copied(what));
         }
         let (Some(met), Some(newest)) = (self.met(id, Some(incarnation)), starts.newest()) else {
             return Ok(());
         };
         if !starts.include(met) {
-            return Err(self.copied(older(id, newest, met)));
+            return Err(Self::copied(older(id, newest, met)));
         }
         if met == newest {
             self.with_known(id, |known| known.heard = Some(Instant::now()));
@@ -133,7 +134,7 @@ impl Directory {
         };
         if let Some(Found::Member(found)) = &before {
             if !is_start(found, newest) {
-                return Err(self.copied(format!(
+                return Err(Self::copied(format!(
                     "another process with the data directory of node {to} answers at its address: this one is a copy. Remove the \
                      node from the cluster, empty both data directories, and add it again"
                 )));
@@ -219,8 +220,8 @@ impl Directory {
         })
     }
 
-    fn copied(&self, reason: String) -> io::Error {
-        self.copies_refused.increment(1);
+    fn copied(reason: String) -> io::Error {
+        COPIES_REFUSED.get().increment(1);
         copied(reason)
     }
 
@@ -286,7 +287,7 @@ impl Directory {
         );
         tracing::error!(peer = id, "{what}");
         self.with_known(id, |known| known.lost = Some((incarnation, what.clone())));
-        Err(self.copied(what))
+        Err(Self::copied(what))
     }
 }
 

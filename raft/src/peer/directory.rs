@@ -5,7 +5,6 @@ use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
 use std::time::Duration;
 
-use metrics::Counter;
 use openraft::Instant as _;
 use openraft::alias::WatchReceiverOf;
 use openraft::async_runtime::watch::WatchReceiver;
@@ -21,7 +20,6 @@ use super::known::{Known, Process};
 use super::transport::Transport;
 use crate::applied::state_machine::Raft;
 use crate::consensus::{Consensus, ELECTION_MS, Member, NodeId, StoredMembership, as_of, is_empty};
-use crate::measure::COPIES_REFUSED;
 use crate::storage::identity::Identity;
 
 /// How far a term may be above this node's own of [`BASELINE_FOR`] ago. A cluster that elects ten leaders a second takes 13
@@ -61,7 +59,6 @@ pub(crate) struct Directory {
     baseline: Mutex<Option<Baseline>>,
     /// Why this process must not go on.
     pub(super) condemned: watch::Sender<Option<String>>,
-    pub(super) copies_refused: Counter,
     pub(super) campaign: Campaign,
     pub(crate) callable: Callable,
 }
@@ -103,7 +100,6 @@ impl Directory {
             followed: Mutex::default(),
             baseline: Mutex::default(),
             condemned: watch::Sender::new(None),
-            copies_refused: COPIES_REFUSED.get(),
             campaign: Campaign::default(),
             callable: Callable::default(),
         }

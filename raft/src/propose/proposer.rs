@@ -71,7 +71,7 @@ impl Proposer {
     ) -> (Self, impl Future<Output = ()>) {
         let (queue, messages) = mpsc::unbounded_channel();
         let permits = Arc::new(Semaphore::new(MAX_IN_FLIGHT));
-        let seconds = PROPOSAL_SECONDS.get();
+        let seconds = PROPOSAL_SECONDS.get().clone();
         let room = Arc::new(Semaphore::new(MAX_UNITS));
         let received = Queue::new(messages);
         let packer = Packer {

@@ -62,12 +62,14 @@ async fn one_who_asks_for_little_does_not_wait_for_all_that_others_asked_for_bef
     let seen = Arc::clone(&done);
     let asked = thread.spawn(async move {
         let many = (0..MANY).map(|_| async {
-            let outcome = handle.propose_of(Asker::of("many"), vec![acquire(1, "many", 0)].into()).await;
+            let outcome =
+                handle.propose_of(Asker::of("many"), vec![acquire(1, "many", 0)].into(), &mut false).await;
             assert!(outcome.is_ok());
             done.fetch_add(1, Ordering::Relaxed);
         });
         let few = async {
-            let outcome = few.propose_of(Asker::of("few"), vec![acquire(2, "few", 0)].into()).await;
+            let outcome =
+                few.propose_of(Asker::of("few"), vec![acquire(2, "few", 0)].into(), &mut false).await;
             assert!(matches!(&outcome.unwrap()[..], [Outcome::Granted(_)]));
             seen.load(Ordering::Relaxed)
         };

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 mod acquire;
+mod dropped;
 mod ended;
 mod many;
 mod node;

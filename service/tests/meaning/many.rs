@@ -1,9 +1,11 @@
+use std::cell::Cell;
+
 use ringfence_service::{Acquired, Done, Failure, Results};
 use ringfence_wire::{BatchAcquire, BatchRelease, BatchRenew, LeaseId, Operation, Ttl};
 
 use futures_util::FutureExt;
 
-use crate::node::{Node, request_of};
+use crate::node::{Node, eventually, request_of};
 
 /// Takes results until there are `room`.
 struct Taken {
@@ -162,6 +164,34 @@ fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {
         acquire(*id, keys.iter().map(String::as_str), false)
     };
     ids.iter().enumerate().map(acquire).collect()
+}
+
+/// Each part of it once was a task of its own.
+#[tokio::test]
+async fn a_batch_that_is_abandoned_in_a_later_part_is_one_task() {
+    struct Counts<'a>(&'a Cell<usize>);
+    impl Results for Counts<'_> {
+        fn put(&mut self, _: Result<Done, Failure>, _: Option<LeaseId>) {
+            self.0.set(self.0.get() + 1);
+        }
+
+        fn are_full(&mut self) -> bool {
+            false
+        }
+    }
+    let node = Node::start().await;
+    let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
+    let count = Cell::new(0);
+    let mut counts = Counts(&count);
+    let mut running = Box::pin(node.service.run(&node.caller, on_many_keys(&ids), 0, || (), &mut counts));
+    while count.get() < 128 {
+        assert!((&mut running).now_or_never().is_none());
+        tokio::task::yield_now().await;
+    }
+    let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    drop(running);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks() - before, 1);
+    eventually("all are taken back", || node.handle.view(|table| table.live()) == 0).await;
 }
 
 /// Each of them once was a task and a proposal of its own.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_access::Watched;
-use ringfence_raft::{Handle, Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
+use ringfence_raft::{Handle, Node as RaftNode, NodeId, Quartz, Random, Settings, System, Tcp, WallClock};
 use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
 use ringfence_tls::Reload;
 use ringfence_wire::{
@@ -30,7 +30,7 @@ pub(crate) struct Node {
     /// Whether its Raft thread seems to hang.
     pub(crate) blocked: watch::Sender<bool>,
     _draining: watch::Sender<bool>,
-    _node: RaftNode,
+    node: RaftNode,
     data: TempDir,
 }
 
@@ -42,12 +42,38 @@ impl Node {
 
     /// The same, with access rules.
     pub(crate) async fn start_with(rules: Option<&str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_of(1, listener, BTreeMap::new(), rules).await
+    }
+
+    /// A cluster of two nodes.
+    pub(crate) async fn start_two() -> [Self; 2] {
+        let mut listeners = Vec::new();
+        for _ in 0..2 {
+            listeners.push(TcpListener::bind("127.0.0.1:0").await.unwrap());
+        }
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let peers: BTreeMap<_, _> = (1..).zip(listeners.iter().map(address)).collect();
+        let [second, first] = [listeners.pop().unwrap(), listeners.pop().unwrap()];
+        let (first, second) = tokio::join!(
+            Self::start_of(1, first, peers.clone(), None),
+            Self::start_of(2, second, peers.clone(), None)
+        );
+        [first, second]
+    }
+
+    async fn start_of(
+        id: NodeId,
+        listener: TcpListener,
+        peers: BTreeMap<NodeId, String>,
+        rules: Option<&str>,
+    ) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let settings = Settings {
-            id: 1,
+            id,
             data: data.path().join("node"),
-            transport: Arc::new(Tcp(TcpListener::bind("127.0.0.1:0").await.unwrap())),
-            peers: BTreeMap::new(),
+            transport: Arc::new(Tcp(listener)),
+            peers,
             join: false,
             url: "http://localhost".to_owned(),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
@@ -80,7 +106,11 @@ impl Node {
         let service = Arc::new(Service::new(handle.clone(), options));
         eventually("the table is started", || handle.view(|table| table.started())).await;
         let caller = service.caller(Proof::default()).unwrap();
-        Self { service, caller, handle, access, blocked, _draining: draining, _node: node, data }
+        Self { service, caller, handle, access, blocked, _draining: draining, node, data }
+    }
+
+    pub(crate) async fn stop(self) {
+        self.node.stop().await;
     }
 
     /// Replaces the access rules, and uses the new ones at once.

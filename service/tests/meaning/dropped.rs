@@ -1,0 +1,57 @@
+//! What requests leave behind that are dropped before they are answered.
+
+use futures_util::FutureExt;
+use ringfence_wire::LeaseId;
+use tokio::runtime::Handle;
+use tokio::time::Instant;
+
+use crate::node::{Node, eventually, granted, request, waiting};
+
+/// On the thread of the test, no other task begins or ends between two looks without a pause.
+fn tasks() -> usize {
+    Handle::current().metrics().num_alive_tasks()
+}
+
+/// Drops an acquire of `key` that has no outcome yet. Returns how many tasks it leaves.
+fn left_by(node: &Node, key: &str) -> usize {
+    let before = tasks();
+    let began = Instant::now();
+    let mut acquire =
+        Box::pin(node.service.acquire(&node.caller, LeaseId::random(), request(key), began, || ()));
+    assert!((&mut acquire).now_or_never().is_none(), "it has no outcome yet");
+    drop(acquire);
+    tasks() - before
+}
+
+#[tokio::test]
+async fn an_acquire_that_is_dropped_while_it_is_proposed_or_forwarded_leaves_one_task() {
+    let nodes = Node::start_two().await;
+    let leads = |node: &&Node| {
+        let status = node.handle.status();
+        status.leader == Some(status.node_id)
+    };
+    for node in &nodes {
+        // It connects to the leader.
+        node.hold(if leads(&node) { "here" } else { "there" }).await;
+        assert_eq!(left_by(node, "dropped"), 1, "leads: {}", leads(&node));
+        let next = granted(node.acquire(LeaseId::random(), waiting("dropped", 60_000)).await);
+        node.release(next.lease_id).await;
+    }
+}
+
+/// Regression: a node that had lost its leader tried for seconds to take back what it had never proposed, for each connection that closed.
+#[tokio::test]
+async fn an_acquire_that_is_dropped_without_a_leader_leaves_nothing() {
+    let [node, other] = Node::start_two().await;
+    other.stop().await;
+    eventually("there is no leader", || node.handle.status().leader.is_none()).await;
+    assert_eq!(left_by(&node, "a"), 0);
+}
+
+#[tokio::test]
+async fn an_answered_acquire_leaves_nothing() {
+    let node = Node::start().await;
+    let before = tasks();
+    node.hold("a").await;
+    assert_eq!(tasks(), before);
+}
