@@ -133,8 +133,7 @@ async fn measure(plan: &Plan, leases: u64) -> Result<Row> {
     ensure!(leads == leader.id(), "node {leads} leads instead of node {}: void", leader.id());
     let renewals = renewals.stop().await?;
     cluster.kill_all()?;
-    cluster.start_all()?;
-    let restart_s = seconds(cluster.ready()).await?;
+    let restart_s = seconds(cluster.all_ready()).await?;
     has_live(cluster.leader().await?, leases).await?;
 
     Ok(Row {

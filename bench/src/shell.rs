@@ -54,8 +54,7 @@ pub(crate) async fn shell(plan: &Plan) -> Result<Shell> {
     for _ in 0..3 {
         cluster.kill_all()?;
         let begun = Instant::now();
-        cluster.start_all()?;
-        cluster.ready().await?;
+        cluster.all_ready().await?;
         restarted_ms.push(ms(begun));
     }
     let pids: Vec<u32> = cluster.nodes().iter().filter_map(|node| node.pid()).collect();

@@ -11,16 +11,14 @@
 use std::collections::HashSet;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use ringfence_harness::Node;
+use ringfence_harness::{Delivery, Direction, Node, Proxy, splice};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 use tokio::time::sleep;
 
 /// How long bytes take on a slow link, at most.
@@ -49,61 +47,38 @@ pub(crate) enum Trouble {
 type Troubles = HashSet<(Trouble, (u64, u64))>;
 
 /// The proxies of one cluster; they end with this.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Proxies {
-    troubles: watch::Sender<Troubles>,
-    held: Arc<AtomicU64>,
-    listening: Mutex<JoinSet<()>>,
-}
-
-impl Default for Proxies {
-    fn default() -> Self {
-        Self {
-            troubles: watch::Sender::new(Troubles::new()),
-            held: Arc::default(),
-            listening: Mutex::default(),
-        }
-    }
+    wrong: Wrong,
+    listening: Mutex<Vec<Proxy>>,
 }
 
 impl Proxies {
     /// One before this node, where it is now.
     pub(crate) async fn listen(&self, node: &Node) -> anyhow::Result<()> {
         let listener = TcpListener::bind(node.advertised()).await?;
-        let wrong = Wrong { troubles: self.troubles.subscribe(), held: Arc::clone(&self.held) };
-        let serving = serve(listener, node.id(), node.peer(), wrong);
-        self.listening.lock().expect("no panic while it is locked").spawn(serving);
+        let (to, address, wrong) = (node.id(), node.peer(), self.wrong.clone());
+        let proxy = Proxy::on(listener, move |caller| relay(caller, to, address, wrong.clone()))?;
+        self.listening.lock().expect("no panic while it is locked").push(proxy);
         Ok(())
     }
 
     /// How often bytes were held up so far.
     pub(crate) fn held(&self) -> u64 {
-        self.held.load(Ordering::Relaxed)
+        self.wrong.held.load(Ordering::Relaxed)
     }
 
     pub(crate) fn trouble(&self, trouble: Trouble, links: &[(u64, u64)]) {
-        self.troubles.send_modify(|troubles| troubles.extend(links.iter().map(|link| (trouble, *link))));
+        self.wrong
+            .troubles
+            .send_modify(|troubles| troubles.extend(links.iter().map(|link| (trouble, *link))));
     }
 
     pub(crate) fn ease(&self, trouble: Trouble) {
-        self.troubles.send_modify(|troubles| troubles.retain(|(other, _)| *other != trouble));
+        self.wrong.troubles.send_modify(|troubles| troubles.retain(|(other, _)| *other != trouble));
     }
 }
 
-/// Until the task is aborted, and with it all connections.
-async fn serve(listener: TcpListener, to: u64, node: SocketAddr, wrong: Wrong) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => if let Ok((caller, _)) = accepted {
-                connections.spawn(relay(caller, to, node, wrong.clone()));
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
-/// An end of a connection, or an error, is told to the other side by closing.
 async fn relay(mut caller: TcpStream, to: u64, node: SocketAddr, wrong: Wrong) -> io::Result<()> {
     let mut first = Vec::new();
     let from = loop {
@@ -114,23 +89,18 @@ async fn relay(mut caller: TcpStream, to: u64, node: SocketAddr, wrong: Wrong) -
             return Ok(());
         }
     };
-    let way = |from, to| Way { link: (from, to), wrong: wrong.clone(), passed: 0 };
-    let (mut there, mut back) = (way(from, to), way(to, from));
-    there.lets_pass(first.len()).await;
+    let way = |from, to| Way { link: (from, to), wrong: wrong.clone(), passed: AtomicUsize::new(0) };
+    let there = way(from, to);
+    there.arrives(&first).await;
     let mut callee = TcpStream::connect(node).await?;
     callee.write_all(&first).await?;
-    caller.set_nodelay(true)?;
-    callee.set_nodelay(true)?;
-    let (caller_reads, caller_writes) = caller.into_split();
-    let (callee_reads, callee_writes) = callee.into_split();
-    tokio::try_join!(there.pump(caller_reads, callee_writes), back.pump(callee_reads, caller_writes))?;
-    Ok(())
+    splice(caller, callee, there, way(to, from)).await
 }
 
 /// What connections know of what is wrong.
-#[derive(Clone)]
+#[derive(Clone, Debug, Default)]
 struct Wrong {
-    troubles: watch::Receiver<Troubles>,
+    troubles: watch::Sender<Troubles>,
     /// How often bytes were held up.
     held: Arc<AtomicU64>,
 }
@@ -139,29 +109,16 @@ struct Wrong {
 struct Way {
     link: (u64, u64),
     wrong: Wrong,
-    passed: usize,
+    passed: AtomicUsize,
 }
 
-impl Way {
-    async fn pump(&mut self, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf) -> io::Result<()> {
-        let mut bytes = vec![0; 64 << 10];
-        loop {
-            // That a side is gone is learnt by the other no sooner than anything else.
-            let read = source.read(&mut bytes).await;
-            self.lets_pass(*read.as_ref().unwrap_or(&0)).await;
-            match read? {
-                0 => return sink.shutdown().await,
-                length => sink.write_all(&bytes[..length]).await?,
-            }
-        }
-    }
-
+impl Direction for Way {
     /// Waits as long as its link lets nothing pass, or takes.
-    async fn lets_pass(&mut self, bytes: usize) {
+    async fn arrives(&self, bytes: &[u8]) -> Delivery {
         let link = self.link;
-        self.passed = self.passed.saturating_add(bytes);
-        let is_late = self.passed > FIRST_BYTES;
-        let Wrong { troubles, held } = &mut self.wrong;
+        let passed = self.passed.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        let is_late = passed > FIRST_BYTES;
+        let Wrong { troubles, held } = &self.wrong;
         let is_slow = troubles.borrow().contains(&(Trouble::Slow, link));
         if is_slow {
             held.fetch_add(1, Ordering::Relaxed);
@@ -174,8 +131,9 @@ impl Way {
         if !passes(&troubles.borrow()) {
             held.fetch_add(1, Ordering::Relaxed);
         }
-        // Without the sender all is over.
-        let _ = troubles.wait_for(passes).await;
+        // The sender is here.
+        let _ = troubles.subscribe().wait_for(passes).await;
+        Delivery::Pass
     }
 }
 

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::support::peer::{HELLO, Hello, Identity, PREFACE, REFUSAL, WELCOME, frame, varint, words};
+use crate::support::routes::{About, request, routes};
 use crate::support::{ALL, PROGRAM, SOON, Secured, cert, principal};
 use rcgen::{CertificateParams, ExtendedKeyUsagePurpose, Issuer, KeyPair, SanType, date_time_ymd};
 use ringfence_access::Credential;
 use ringfence_harness::{Cluster, HttpConnection, Network, Node, available};
 use ringfence_tls::{Files, Peer, Refused, Unrelated};
-use ringfence_wire::LeaseId;
+use ringfence_wire::{Grant, LeaseId, Token};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -146,47 +147,17 @@ impl Attacker {
 }
 
 /// A method, a target and a body.
-type Asked = (&'static str, String, Option<Value>);
+type Asked = (String, String, Option<Value>);
 
-/// Every route of the document, with effect for who may call it.
-fn requests(document: &Value, lease: LeaseId, token: u64) -> Vec<(Asked, bool)> {
-    let mut requests = Vec::new();
-    for (path, item) in document["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters")
-        {
-            let of_lease = |rest: &str| format!("/v1/leases/{lease}{rest}");
-            let here = || path.clone();
-            let asked: Asked = match (method.as_str(), path.as_str()) {
-                ("post", "/v1/leases") => ("POST", here(), Some(json!({ "keys": ["stolen"] }))),
-                ("put", "/v1/leases/{lease_id}") => {
-                    let target = format!("/v1/leases/{}", LeaseId::random());
-                    ("PUT", target, Some(json!({ "keys": ["stolen"] })))
-                }
-                ("get", "/v1/leases/{lease_id}") => ("GET", of_lease(""), None),
-                ("delete", "/v1/leases/{lease_id}") => ("DELETE", of_lease(""), None),
-                ("post", "/v1/leases/{lease_id}/renew") => ("POST", of_lease("/renew"), Some(json!({}))),
-                ("post", "/v1/renew") => ("POST", here(), Some(json!({ "lease_ids": [lease] }))),
-                ("post", "/v1/batch") => {
-                    let release = json!({ "release": { "lease_id": lease } });
-                    ("POST", here(), Some(json!({ "operations": [release] })))
-                }
-                ("post", "/v1/revoke") => ("POST", here(), Some(json!({ "key": KEY, "token": token }))),
-                ("post", "/v1/validate") => ("POST", here(), Some(json!({ "key": KEY, "token": token }))),
-                ("get", "/v1/keys/{key}") => ("GET", format!("/v1/keys/{KEY}"), None),
-                ("post", "/v1/cluster/members") => {
-                    ("POST", here(), Some(json!({ "id": 4, "peer": "10.0.0.4:7504" })))
-                }
-                ("delete", "/v1/cluster/members/{id}") => {
-                    ("DELETE", "/v1/cluster/members/3?force=true".into(), None)
-                }
-                ("post", "/v1/cluster/transfer" | "/v1/cluster/upgrade") => ("POST", here(), Some(json!({}))),
-                ("get", path) if !path.contains('{') => ("GET", here(), None),
-                (method, path) => panic!("{method} {path} has no request here"),
-            };
-            requests.push((asked, operation["x-right"] == "none"));
-        }
-    }
-    requests
+/// Every route of the document, with effect for who may call it, and whether anybody may.
+fn requests(document: &Value, lease: LeaseId, token: Token) -> Vec<(Asked, bool)> {
+    let keys = ["stolen".to_owned()];
+    let about = About { keys: &keys, prefix: "", lease, held: (KEY, token), changes_cluster: true };
+    let asked = |(method, path, right): (String, String, String)| {
+        let (target, body) = request(&method, &path, &about);
+        ((method, target, body), right == "none")
+    };
+    routes(document).into_iter().map(asked).collect()
 }
 
 /// A hello of node 2 on a channel, and messages that would elect it, change the log, or found another cluster.
@@ -241,7 +212,7 @@ async fn nobody_gets_in_from_another_host_with_the_wrong_certificate() {
     let mut connection = secured.connection(first, Some(operator.reveal())).await.unwrap();
     let wish = json!({ "keys": [KEY], "ttl_ms": 3_600_000 }).to_string();
     let grant = connection.expect(201, "PUT", &format!("/v1/leases/{lease}"), &wish).await.unwrap();
-    let token = serde_json::from_slice::<Value>(grant).unwrap()["token"].as_u64().unwrap();
+    let token = serde_json::from_slice::<Grant>(grant).unwrap().token;
     let document = connection.expect(200, "GET", "/openapi.json", "").await.unwrap();
     let requests = requests(&serde_json::from_slice(document).unwrap(), lease, token);
     assert!(requests.len() > 20, "{requests:?}");

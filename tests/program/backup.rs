@@ -1,43 +1,32 @@
 //! Backups, and clusters that are restored from them.
 
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-use ringfence_harness::{
-    Acquired, Answered, Builder, Client, Cluster, Consistency, definite, key, try_once, until,
-};
-use ringfence_wire::{Backup, LeaseId, Token};
+use ringfence_harness::{Answered, Builder, Cluster, Consistency, key, take, until};
+use ringfence_wire::{Backup, Token};
 use tempfile::TempDir;
 
-use crate::support::{PROGRAM, SOON};
+use crate::support::end::{self, End, ringfence};
+use crate::support::{PROGRAM, SOON, file_of};
 
 fn cluster(first_revision: u64) -> Builder {
     Cluster::builder(PROGRAM).first_revision(Some(first_revision))
 }
 
-async fn take(client: &Client, name: &str) -> Token {
-    let (id, request) = (LeaseId::random(), try_once(name));
-    match Ok(definite(SOON, || client.acquire(id, &request)).await.unwrap()).done() {
-        Acquired::Granted(grant) => grant.token,
-        other => panic!("not granted: {other:?}"),
-    }
-}
-
-fn backup(words: &[&str], file: &Path) -> Output {
-    Command::new(PROGRAM).arg("backup").args(words).arg(file).output().unwrap()
+fn backup(words: &[&str], file: &Path) -> End {
+    end::run(Command::new(PROGRAM).arg("backup").args(words).arg(file))
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("backup.json");
+    let (_dir, file) = file_of("backup.json");
     let old = cluster(1_000).start().await.unwrap();
-    let token = take(&old.node(1).client().patient(), "a").await;
+    let token = take(&old.node(1).client().patient(), "a").await.token;
     let saved = backup(&["save", "--urls", &old.node(2).url(), "-o", "json"], &file);
-    assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
-    let saved: Backup = serde_json::from_slice(&saved.stdout).unwrap();
+    let saved: Backup = saved.json();
     assert!(saved.first_revision.0 == 1_000 && saved.revision.0 >= token.0, "{saved:?}");
-    let shown: Backup = serde_json::from_slice(&backup(&["inspect", "-o", "json"], &file).stdout).unwrap();
+    let shown: Backup = backup(&["inspect", "-o", "json"], &file).json();
     assert_eq!(shown, saved);
     drop(old);
 
@@ -49,15 +38,12 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let leads = || async { below.node(1).client().cluster().await.done().leader };
     until(SOON, "it has a leader nevertheless", leads).await.unwrap();
     assert!(!below.node(1).client().is_ready().await);
-    let status =
-        Command::new(PROGRAM).args(["cluster", "status", "--urls", &below.node(1).url()]).output().unwrap();
-    let shown = String::from_utf8(status.stdout).unwrap();
+    let shown = end::run(&mut ringfence(&format!("cluster status --urls {}", below.node(1).url()))).out;
     assert!(shown.contains("none: not started"), "{shown}");
     // It must not replace the backup of the cluster that it replaces.
     let kept = std::fs::read(&file).unwrap();
-    let again = backup(&["save", "--urls", &below.node(1).url()], &file);
-    let said = String::from_utf8(again.stderr).unwrap();
-    assert!(!again.status.success() && said.contains("no revision yet"), "{said}");
+    let said = backup(&["save", "--urls", &below.node(1).url()], &file).fails();
+    assert!(said.contains("no revision yet"), "{said}");
     assert_eq!(std::fs::read(&file).unwrap(), kept);
     drop(below);
 
@@ -65,20 +51,19 @@ async fn a_restored_cluster_grants_larger_tokens_or_none_and_holds_no_lease() {
     let client = beyond.node(1).client().patient();
     let view = client.key(&key("a"), Consistency::Linearizable).await.done();
     assert!(view.holders.is_empty() && view.fence > token, "{view:?}");
-    assert!(take(&client, "a").await > token);
+    assert!(take(&client, "a").await.token > token);
 }
 
 /// A backup of a running cluster has its revision of that moment.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_first_revision_that_an_objection_states_is_above_what_was_granted_after_the_backup() {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("backup.json");
+    let (_dir, file) = file_of("backup.json");
     let old = cluster(1 << 52).nodes(1).start().await.unwrap();
-    assert!(backup(&["save", "--urls", &old.node(1).url()], &file).status.success());
+    backup(&["save", "--urls", &old.node(1).url()], &file).with(0);
     let client = old.node(1).client().patient();
     let mut token = Token(0);
     for number in 0..100 {
-        token = take(&client, &format!("later/{number}")).await;
+        token = take(&client, &format!("later/{number}")).await.token;
     }
     drop(old);
     let restore = format!("--restore={}", file.display());
@@ -93,7 +78,7 @@ async fn the_first_revision_that_an_objection_states_is_above_what_was_granted_a
     let stated = until(SOON, "the objection states a revision", stated).await.unwrap();
     drop(behind);
     let new = cluster(stated).nodes(1).argument(&restore).start().await.unwrap();
-    assert!(take(&new.node(1).client().patient(), "a").await > token);
+    assert!(take(&new.node(1).client().patient(), "a").await.token > token);
 }
 
 /// The survivor lacks what the others acknowledged without it.
@@ -105,9 +90,8 @@ async fn a_cluster_restored_from_a_stale_survivor_grants_larger_tokens_than_the_
     let survivor = old.node(3);
     take(&old.node(1).client().patient(), "a").await;
     let data = format!("--data={}", survivor.data().display());
-    let running = backup(&["save", &data], &file);
-    let said = String::from_utf8(running.stderr).unwrap();
-    assert!(!running.status.success() && said.contains("in use by another process"), "{said}");
+    let said = backup(&["save", &data], &file).fails();
+    assert!(said.contains("in use by another process"), "{said}");
     assert!(!file.exists());
 
     // Its entry takes several sectors.
@@ -115,9 +99,9 @@ async fn a_cluster_restored_from_a_stale_survivor_grants_larger_tokens_than_the_
     old.caught_up(SOON).await.unwrap();
     survivor.kill().unwrap();
     let client = old.node(1).client().patient();
-    let mut token = take(&client, "b").await;
+    let mut token = take(&client, "b").await.token;
     for number in 0..50 {
-        let next = take(&client, &format!("without/{number}")).await;
+        let next = take(&client, &format!("without/{number}")).await.token;
         assert!(next > token);
         token = next;
     }
@@ -131,14 +115,13 @@ async fn a_cluster_restored_from_a_stale_survivor_grants_larger_tokens_than_the_
     let copied = Command::new("cp").arg("-r").args([survivor.data(), copy.clone()]).status().unwrap();
     assert!(copied.success());
     let saved = backup(&["save", "--data", copy.to_str().unwrap(), "-o", "json"], &file);
-    assert!(saved.status.success(), "{}", String::from_utf8_lossy(&saved.stderr));
-    let saved: Backup = serde_json::from_slice(&saved.stdout).unwrap();
+    let saved: Backup = saved.json();
     assert!(saved.revision.0 >= token.0, "{saved:?}, though {token} was granted");
     drop(old);
 
     let restore = format!("--restore={}", file.display());
     let new = Cluster::builder(PROGRAM).first_revision(None).argument(&restore).start().await.unwrap();
-    assert!(take(&new.node(1).client().patient(), "a").await.0 > saved.revision.0);
+    assert!(take(&new.node(1).client().patient(), "a").await.token.0 > saved.revision.0);
 }
 
 /// Leaves out the last sector that was written to a segment, as a power cut may.
@@ -152,14 +135,13 @@ fn tear(segment: &Path) {
 /// The wall clock tells nothing of a cluster that was founded ahead of it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_survivor_that_is_ahead_of_the_clock_gives_a_wide_margin() {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("backup.json");
+    let (_dir, file) = file_of("backup.json");
     let first = 1 << 52;
     let old = cluster(first).nodes(1).start().await.unwrap();
-    let token = take(&old.node(1).client().patient(), "a").await;
+    let token = take(&old.node(1).client().patient(), "a").await.token;
     old.kill_all().unwrap();
     let save = ["save", "--data", &old.node(1).data().display().to_string()];
-    assert!(backup(&save, &file).status.success());
+    backup(&save, &file).with(0);
     let saved: Backup = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
     assert!(saved.first_revision.0 == first + 1 && saved.revision.0 > token.0 + (1 << 44), "{saved:?}");
 }
@@ -169,21 +151,17 @@ async fn a_backup_can_go_to_standard_output_and_come_from_standard_input() {
     let dir = TempDir::new().unwrap();
     let cluster = cluster(1_000).nodes(1).start().await.unwrap();
     let save = |file: &str| {
-        let mut command = Command::new(PROGRAM);
-        command.current_dir(dir.path()).args(["backup", "save", file, "--urls", &cluster.node(1).url()]);
-        command.output().unwrap()
+        let words = format!("backup save {file} --urls {}", cluster.node(1).url());
+        end::run(ringfence(&words).current_dir(dir.path())).with(0).out
     };
-    let (saved, in_file) = (save("-"), save("file"));
-    assert!(saved.status.success() && in_file.status.success(), "{saved:?} {in_file:?}");
-    let [of_output, of_file] = [saved.stdout.clone(), std::fs::read(dir.path().join("file")).unwrap()]
-        .map(|text| serde_json::from_slice::<Backup>(&text).unwrap());
+    let (saved, _) = (save("-"), save("file"));
+    let [of_output, of_file] = [saved.clone(), std::fs::read_to_string(dir.path().join("file")).unwrap()]
+        .map(|text| serde_json::from_str::<Backup>(&text).unwrap());
     assert_eq!(of_output.cluster_id, of_file.cluster_id);
     assert!(!dir.path().join("-").exists());
     let out = dir.path().join("out");
-    std::fs::write(&out, &saved.stdout).unwrap();
-    let mut inspect = Command::new(PROGRAM);
-    inspect.args(["backup", "inspect", "-"]).stdin(std::fs::File::open(&out).unwrap());
-    assert!(inspect.status().unwrap().success());
+    std::fs::write(&out, &saved).unwrap();
+    end::run(ringfence("backup inspect -").stdin(std::fs::File::open(&out).unwrap())).with(0);
 }
 
 #[tokio::test]
@@ -192,9 +170,9 @@ async fn a_directory_without_a_committed_entry_gives_no_backup() {
     let (empty, file) = (dir.path().join("empty"), dir.path().join("backup.json"));
     std::fs::create_dir(&empty).unwrap();
     let refused = |data: &Path| {
-        let output = backup(&["save", "--data", data.to_str().unwrap()], &file);
-        assert!(!output.status.success() && !file.exists());
-        String::from_utf8(output.stderr).unwrap()
+        let said = backup(&["save", "--data", data.to_str().unwrap()], &file).fails();
+        assert!(!file.exists());
+        said
     };
     let said = refused(&empty);
     assert!(said.contains("not the data directory of a node"), "{said}");
@@ -210,12 +188,11 @@ async fn a_directory_without_a_committed_entry_gives_no_backup() {
 
 #[tokio::test]
 async fn an_invalid_backup_is_refused_with_the_reason() {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("backup.json");
+    let (_dir, file) = file_of("backup.json");
     let cluster_id = "5c0f3c60-4f0e-4d0b-9a53-0f8f0c1b7e55";
     let whole = format!(r#"{{"format":1,"cluster_id":"{cluster_id}","first_revision":5,"revision":7}}"#);
     std::fs::write(&file, &whole).unwrap();
-    assert!(backup(&["inspect"], &file).status.success());
+    backup(&["inspect"], &file).with(0);
     for (wrong, reason) in [
         (whole.replace("\"format\":1", "\"format\":2"), "format"),
         (whole.replace("\"revision\":7", "\"revision\":4"), "revision"),
@@ -225,12 +202,8 @@ async fn an_invalid_backup_is_refused_with_the_reason() {
         (String::new(), "backup.json"),
     ] {
         std::fs::write(&file, &wrong).unwrap();
-        let inspected = backup(&["inspect"], &file);
-        let said = String::from_utf8(inspected.stderr).unwrap();
-        assert!(
-            !inspected.status.success() && said.contains(reason) && said.contains("backup.json"),
-            "{wrong}: {said}"
-        );
+        let said = backup(&["inspect"], &file).fails();
+        assert!(said.contains(reason) && said.contains("backup.json"), "{wrong}: {said}");
         let node =
             cluster(9).nodes(1).argument(format!("--restore={}", file.display())).lay_out().await.unwrap();
         let ended = node.node(1).start_in_vain().await.unwrap();

@@ -3,13 +3,10 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
 use ringfence_harness::{Ended, run};
 
-use crate::support::PROGRAM;
-
-const SOON: Duration = Duration::from_secs(60);
+use crate::support::{PROGRAM, SOON};
 
 async fn cert(dir: &Path, words: &str) -> Ended {
     let dir = format!("--dir={}", dir.display());

@@ -8,7 +8,7 @@ mod tables;
 mod texts;
 mod views;
 
-use ringfence_harness::{Acquired, Answered, Browser, Client, Cluster, Node, try_once};
+use ringfence_harness::{Answered, Browser, Client, Cluster, Node, granted, try_once};
 use ringfence_wire::{AcquireRequest, Grant, Holder, LeaseId, Ttl};
 
 use crate::support::{PROGRAM, SOON};
@@ -24,14 +24,10 @@ async fn cluster() -> Option<Cluster> {
 /// A browser with the dashboard of `node`, once it has drawn something.
 async fn browse(node: &Node, hash: &str) -> Browser {
     let mut browser = Browser::start().await.unwrap();
-    browser.open(&format!("{}/{hash}", node.url())).await.unwrap();
+    browser.open(&format!("{}/{hash}", node.url())).await;
     browser
-        .until(
-            SOON,
-            "document.querySelector('main h1') && !document.querySelector('#mode').matches(':empty')",
-        )
-        .await
-        .unwrap();
+        .until("document.querySelector('main h1') && !document.querySelector('#mode').matches(':empty')")
+        .await;
     browser
 }
 
@@ -59,10 +55,7 @@ fn is_without_a_leader(complaint: &str) -> bool {
 }
 
 async fn acquire(client: &Client, wish: &AcquireRequest) -> Grant {
-    match client.acquire(LeaseId::random(), wish).await.done() {
-        Acquired::Granted(grant) => grant,
-        other => panic!("{other:?}"),
-    }
+    granted(client, LeaseId::random(), wish).await
 }
 
 fn held_for(ttl_ms: u32, name: &str, holder: &str) -> AcquireRequest {
@@ -76,5 +69,5 @@ const SHARE: &str =
 
 /// Runs the body of an async function in the page, and returns its result.
 async fn run(browser: &mut Browser, script: &str) -> serde_json::Value {
-    browser.evaluate(&format!("(async () => {{ {script} }})()")).await.unwrap()
+    browser.evaluate(&format!("(async () => {{ {script} }})()")).await
 }

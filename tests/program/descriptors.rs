@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use ringfence_harness::{Cluster, definite, key, try_once, until};
 use ringfence_wire::{AcquireRequest, LeaseId, Mode, WantedKey};
 
-use crate::support::{PROGRAM, SOON};
+use crate::support::{SOON, limited};
 
 /// More connections to a node than its limit of open files.
 const SILENT: usize = 540;
@@ -24,11 +24,8 @@ fn large(number: u64) -> AcquireRequest {
 #[ignore = "slow"]
 async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let limited = dir.path().join("limited");
-    let script = format!("#!/bin/sh\nulimit -n 512 && exec '{}' \"$@\"\n", PROGRAM);
-    std::fs::write(&limited, script).unwrap();
-    std::fs::set_permissions(&limited, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let builder = Cluster::builder(&limited).argument("--snapshot-after-bytes").argument("1000000");
+    let builder =
+        Cluster::builder(limited(dir.path(), 512)).argument("--snapshot-after-bytes").argument("1000000");
     let builder = builder.argument("--http-threads").argument("2");
     let cluster = builder.start().await.unwrap();
     cluster.node(1).tells("few connections").await.unwrap();

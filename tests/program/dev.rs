@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, Shown, run, try_once, until};
+use ringfence_harness::{Acquired, Answered, Client, RedisServer, Reply, Shown, run, take, try_once, until};
 use ringfence_wire::{LeaseId, Token};
 use tempfile::TempDir;
 
@@ -129,7 +129,8 @@ async fn a_restarted_dev_grants_larger_tokens() {
     let mut last = Token(0);
     for _ in 0..2 {
         let dev = Dev::start(&["--nodes", "1"]);
-        let token = acquire(&dev, "orders/42").await;
+        let client = Client::new(dev.nodes[0].0).patient();
+        let token = take(&client, "orders/42").await.token;
         assert!(token > last, "{token} after {last}");
         last = token;
         dev.ends_with("-KILL");
@@ -186,14 +187,6 @@ async fn a_dev_whose_ports_are_taken_says_what_to_do() {
     assert!(!ended.status.success() && ended.output.contains("--base-port"), "{ended:?}");
     assert!(!ended.output.contains("Ctrl-C"), "{ended:?}");
     dev.ends_with("-TERM");
-}
-
-async fn acquire(dev: &Dev, name: &str) -> Token {
-    let client = Client::new(dev.nodes[0].0).patient();
-    match client.acquire(LeaseId::random(), &try_once(name)).await.done() {
-        Acquired::Granted(grant) => grant.token,
-        other => panic!("{other:?}"),
-    }
 }
 
 /// The kernel gives an orphan another parent and says nothing, so the node compares pids.

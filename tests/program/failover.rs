@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::join_all;
 use ringfence_harness::{
     Acquired, Answered, Called, Client, Cluster, Consistency, Fate, LeaseView, Load, Node, Reply, definite,
-    granted, key, queued, try_once, until, wait_for,
+    granted, key, queued, released, try_once, until, wait_for,
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Ttl};
 use tokio::task::JoinHandle;
@@ -51,7 +51,7 @@ async fn no_grant_and_no_place_is_lost_with_a_killed_leader() {
         queued(&others[0].client(), &name(0), 6).await;
         let (mut held, mut last) = (grants[0].0, grants[0].2.token);
         for (lease, waiter) in waiters.into_iter().zip(again) {
-            release(&others[1].client(), held).await;
+            released(&others[1].client(), held).await;
             let grant =
                 tokio::time::timeout(SOON, waiter).await.expect("the next waiter is granted").unwrap();
             assert!(grant.token > last, "tokens rise");
@@ -80,7 +80,7 @@ async fn a_waiter_that_keeps_its_place_finds_it_under_the_next_leader() {
         let Reply::Done { body: Acquired::Waiting(place), .. } = repeat else { panic!("{repeat:?}") };
         assert_eq!(place.ahead, ahead);
     }
-    release(&client, held).await;
+    released(&client, held).await;
     assert!(matches!(client.acquire(kept, &request).await.done(), Acquired::Standing(_)));
 }
 
@@ -156,11 +156,11 @@ async fn hands_over(cluster: &Cluster, name: &str) -> bool {
         let (client, request) = (other.clone(), request.clone());
         tokio::spawn(async move {
             let grant = granted(&client, lease, &request).await;
-            release(&client, lease).await;
+            released(&client, lease).await;
             grant
         })
     });
-    release(&other, held).await;
+    released(&other, held).await;
     for waiter in found {
         let next = tokio::time::timeout(SOON, waiter).await.expect("it finds its place").unwrap();
         assert!(next.token > grant.token);
@@ -327,11 +327,6 @@ async fn five_nodes_go_on_without_two_but_not_without_three() {
 fn wait_at(client: &Client, lease: LeaseId, name: &str) -> JoinHandle<Grant> {
     let (client, request) = (client.clone(), wait_for(name, 60_000));
     tokio::spawn(async move { granted(&client, lease, &request).await })
-}
-
-async fn release(client: &Client, lease: LeaseId) {
-    let released = definite(SOON, || client.release(lease)).await.unwrap();
-    assert_eq!(released.status(), 204);
 }
 
 fn unit<T>(answer: Called<T>) -> Called<()> {

@@ -1,13 +1,12 @@
 //! A cluster is founded once, with all its members, whatever happens meanwhile.
 
 use std::collections::BTreeSet;
-use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
-use ringfence_harness::{Acquired, Answered, Cluster, Node, definite, try_once, until};
+use ringfence_harness::{Acquired, Answered, Cluster, Node, granted, take, try_once, until};
 use ringfence_wire::LeaseId;
 
-use crate::support::{PROGRAM, SOON, cluster};
+use crate::support::{PROGRAM, SOON, cluster, script};
 
 /// The id of its cluster that a node has on disk.
 fn belongs_to(node: &Node) -> Option<String> {
@@ -22,10 +21,7 @@ async fn is_one_cluster(cluster: &Cluster) {
     assert_eq!(ids.len(), 1, "{ids:?}");
     let mut tokens = BTreeSet::new();
     for node in cluster.nodes() {
-        let (lease, request) = (LeaseId::random(), try_once(&format!("founded/{}", node.id())));
-        let client = node.client();
-        let reply = definite(SOON, || client.acquire(lease, &request)).await.unwrap();
-        let Acquired::Granted(grant) = Ok(reply).done() else { panic!("not granted") };
+        let grant = take(&node.client(), &format!("founded/{}", node.id())).await;
         assert!(tokens.insert(grant.token), "{tokens:?}");
     }
 }
@@ -76,13 +72,8 @@ async fn a_node_without_a_list_of_members_says_that_it_is_a_cluster_of_its_own()
     let cluster = cluster().nodes(1).lay_out().await.unwrap();
     let node = cluster.node(1);
     let dir = tempfile::tempdir().unwrap();
-    let program = dir.path().join("without-list");
-    let script =
-        "#!/bin/sh\nfor it; do shift; case $it in --peers=*) ;; *) set -- \"$@\" \"$it\" ;; esac; done\n";
-    let script = format!("{script}exec '{}' \"$@\"\n", PROGRAM);
-    std::fs::write(&program, script).unwrap();
-    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
-    node.use_program(&program);
+    let drops_it = "for it; do shift; case $it in --peers=*) ;; *) set -- \"$@\" \"$it\" ;; esac; done";
+    node.use_program(script(dir.path(), &format!("{drops_it}\nexec '{PROGRAM}' \"$@\"")));
     node.start().unwrap();
     node.tells("--peers is not set").await.unwrap();
     node.use_program(PROGRAM);
@@ -97,10 +88,7 @@ async fn a_node_without_a_list_of_members_says_that_it_is_a_cluster_of_its_own()
 async fn nodes_that_are_all_terminated_at_once_stop_cleanly_and_start_again() {
     let cluster = cluster().start().await.unwrap();
     let (lease, request) = (LeaseId::random(), try_once("kept"));
-    let Acquired::Granted(grant) = cluster.node(1).client().patient().acquire(lease, &request).await.done()
-    else {
-        panic!()
-    };
+    let grant = granted(&cluster.node(1).client(), lease, &request).await;
     let stopped = cluster.nodes().iter().map(|node| async { (node.id(), node.terminate().await.unwrap()) });
     for (id, status) in futures_util::future::join_all(stopped).await {
         assert!(status.success(), "node {id}: {status}");

@@ -25,8 +25,7 @@ async fn it_stops_and_comes_back(victim_leads: bool) {
     let cluster = cluster().lay_out().await.unwrap();
     let disks: Vec<Disk> =
         cluster.nodes().iter().map(|node| Disk::memory(node.data(), 64 << 20).unwrap()).collect();
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let full = if victim_leads { leader } else { cluster.others(leader.id()).next().unwrap() };
     let disk = &disks[full.id() as usize - 1];
@@ -78,8 +77,7 @@ async fn a_node_whose_disk_is_full_when_it_starts_says_so() {
     let cluster = cluster().nodes(1).argument("--snapshot-after-bytes=1048576").lay_out().await.unwrap();
     let node = cluster.node(1);
     let disk = Disk::memory(node.data(), 64 << 20).unwrap();
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     let mut granted = Vec::new();
     for number in 0..300 {
         let (lease, request, client) = (LeaseId::random(), large(number), node.client().patient());

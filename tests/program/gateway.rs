@@ -4,36 +4,29 @@ use std::process::Output;
 use std::time::Duration;
 
 use ringfence_client::{Client, Consistency, Error, Revision};
-use ringfence_harness::{Cluster, Node};
+use ringfence_harness::{Cluster, Node, Proxy};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, copy};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
-const SOON: Duration = Duration::from_secs(60);
 const LONG: Duration = Duration::from_secs(86_400);
 
-/// A gateway that has `node` under `/ringfence/`, and nothing else. Returns its URL without the path.
-async fn gateway(node: &Node) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (url, http) = (format!("http://{}", listener.local_addr().unwrap()), node.http());
-    tokio::spawn(async move {
-        loop {
-            let (client, _) = listener.accept().await.unwrap();
-            tokio::spawn(async move {
-                let (from_client, mut to_client) = client.into_split();
-                let (mut from_node, mut to_node) = TcpStream::connect(http).await?.into_split();
-                let answers = async { copy(&mut from_node, &mut to_client).await.map(drop) };
-                tokio::select! {
-                    ended = answers => ended,
-                    ended = pass_on(BufReader::new(from_client), &mut to_node) => ended,
-                }
-            });
+/// A gateway that has `node` under `/ringfence/`, and nothing else.
+async fn gateway(node: &Node) -> Proxy {
+    let http = node.http();
+    let serve = move |client: TcpStream| async move {
+        let (from_client, mut to_client) = client.into_split();
+        let (mut from_node, mut to_node) = TcpStream::connect(http).await?.into_split();
+        let answers = async { copy(&mut from_node, &mut to_client).await.map(drop) };
+        tokio::select! {
+            ended = answers => ended,
+            ended = pass_on(BufReader::new(from_client), &mut to_node) => ended,
         }
-    });
-    url
+    };
+    Proxy::open(serve).await.unwrap()
 }
 
 /// Passes requests on, without the gateway's path. Ends with the first that is of no path below it.
@@ -73,7 +66,8 @@ async fn a_cluster_behind_a_gateway_is_used_under_its_path() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let follower = cluster.others(leader.id()).next().unwrap();
-    let gateway = gateway(follower).await;
+    let proxy = gateway(follower).await;
+    let gateway = proxy.url();
     for url in [format!("{gateway}/ringfence"), format!("{gateway}/ringfence/")] {
         let client = Client::connect([&url]).unwrap();
         let lease = client.lock("a b/ä").ttl(LONG).acquire().await.unwrap();

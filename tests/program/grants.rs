@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use ringfence_harness::{
-    Acquired, Answered, Client, Consistency, LeaseView, Reply, key, run, try_once, until, wait_for,
+    Acquired, Answered, Client, Consistency, LeaseView, Reply, granted, key, run, try_once, until, wait_for,
 };
 use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
 
@@ -208,13 +208,6 @@ async fn a_first_revision_beyond_what_json_keeps_exact_is_refused() {
         let ended = run(PROGRAM, ["serve", "--id=1", "--data=d", &flag], ENDS_WITHIN).await.unwrap();
         assert!(!ended.status.success(), "{revision}: {ended:?}");
         assert!(ended.output.contains("--first-revision"), "{revision}: {ended:?}");
-    }
-}
-
-async fn granted(client: &Client, lease: LeaseId, request: &AcquireRequest) -> Grant {
-    match client.acquire(lease, request).await.done() {
-        Acquired::Granted(grant) | Acquired::Standing(grant) => grant,
-        other => panic!("not granted: {other:?}"),
     }
 }
 

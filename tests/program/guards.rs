@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use ringfence_guard::{Admission, Claim, GuardedKey, MemoryGuard};
 use ringfence_harness::{
-    Acquired, Answered, Client, Cluster, Consistency, Failure, PostgresServer, RedisServer, Shown, try_once,
+    Answered, Client, Cluster, Consistency, Failure, PostgresServer, RedisServer, Shown, granted, take,
+    try_once,
 };
 use ringfence_wire::{Grant, Key, LeaseId};
 use tokio::net::TcpListener;
@@ -66,11 +67,11 @@ async fn a_restarted_guard_rejects_by_the_clusters_fence() {
     let client = cluster.leader().await.unwrap().client().patient();
     let key: Key = "accounts/42".parse().unwrap();
     let old = LeaseId::random();
-    let stale = claim(&acquire(&client, old).await);
+    let stale = claim(&granted(&client, old, &try_once("accounts/42")).await);
     let guard = MemoryGuard::new(100);
     assert_eq!(known(&guard, &key, &client).await.unwrap().touch(stale), Admission::Accepted(()));
     client.release(old).await.done();
-    let live = claim(&acquire(&client, LeaseId::random()).await);
+    let live = claim(&take(&client, "accounts/42").await);
     assert_eq!(known(&guard, &key, &client).await.unwrap().touch(live), Admission::Accepted(()));
 
     // This one has seen neither token.
@@ -86,7 +87,7 @@ async fn a_restarted_guard_accepts_nothing_without_a_quorum() {
     let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
     let client = cluster.node(1).client().patient();
     let key: Key = "accounts/42".parse().unwrap();
-    let live = claim(&acquire(&client, LeaseId::random()).await);
+    let live = claim(&take(&client, "accounts/42").await);
     for node in cluster.others(1) {
         node.kill().unwrap();
     }
@@ -142,13 +143,6 @@ async fn a_lease_is_shown_to_guards_of_all_kinds() {
     assert_eq!(known.touch(second.claim("files/ä b").unwrap()), Admission::Accepted(()));
     assert_eq!(put(headers).await, "412");
     assert!(!known.touch(claim).is_accepted());
-}
-
-async fn acquire(client: &Client, lease: LeaseId) -> Grant {
-    match client.acquire(lease, &try_once("accounts/42")).await.done() {
-        Acquired::Granted(grant) => grant,
-        other => panic!("{other:?}"),
-    }
 }
 
 fn claim(grant: &Grant) -> Claim {

@@ -4,14 +4,12 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::support::{ALL, PROGRAM, SOON, Secured, connect_from, principal};
+use crate::support::{ALL, SOON, Secured, connect_from, limited, principal};
 use futures_util::future::join_all;
 use ringfence_access::Credential;
 use ringfence_client::{Client, Consistency, LeaseView};
@@ -37,14 +35,6 @@ const AT_ONCE: usize = 20;
 const TTL: Duration = Duration::from_secs(10);
 const MIB: u64 = 1 << 20;
 const MAX_GROWTH: u64 = 200 * MIB;
-
-/// The program, with this limit of descriptors.
-fn limited(dir: &tempfile::TempDir, descriptors: u32) -> PathBuf {
-    let limited = dir.path().join("limited");
-    fs::write(&limited, format!("#!/bin/sh\nulimit -n {descriptors} && exec '{PROGRAM}' \"$@\"\n")).unwrap();
-    fs::set_permissions(&limited, fs::Permissions::from_mode(0o755)).unwrap();
-    limited
-}
 
 /// Holders of leases, each of which calls one node. They renew all the time.
 struct Holders {
@@ -158,7 +148,7 @@ async fn no_flood_takes_a_lease_from_its_holder_or_the_leadership_from_a_node() 
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (holder, rules) = principal("holder", ALL);
     // Nodes need descriptors for snapshots and segments of the log all the time.
-    let builder = Cluster::builder(limited(&dir, 1_024)).argument("--snapshot-after-bytes=4096");
+    let builder = Cluster::builder(limited(dir.path(), 1_024)).argument("--snapshot-after-bytes=4096");
     let secured = Secured::lay_out(builder, &rules).await;
     secured.start(&[]);
     secured.ready().await;
@@ -251,7 +241,7 @@ async fn requests_that_wait_keep_nobody_out() {
 async fn others_get_in(request: impl Fn(&Credential, usize) -> String) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let (holder, rules) = principal("holder", ALL);
-    let builder = Cluster::builder(limited(&dir, 512)).nodes(1);
+    let builder = Cluster::builder(limited(dir.path(), 512)).nodes(1);
     let secured = Secured::lay_out(builder, &rules).await;
     secured.start(&["--http-threads=2".to_owned()]);
     secured.ready().await;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 use ringfence_harness::{
-    Acquired, Answered, Cluster, Consistency, churn_until, definite, granted, key, try_once, until, wait_for,
+    Cluster, churn_until, definite, granted, key, queued, released, take, try_once, wait_for,
 };
 use ringfence_wire::{Holder, LeaseId, Mode, Token};
 use serde_json::{Value, json};
@@ -34,10 +34,9 @@ fn refusal(data: &Path, arguments: &[&str]) -> String {
 async fn acquire(cluster: &Cluster, keys: std::ops::Range<u64>) -> BTreeMap<String, u64> {
     let mut tokens = BTreeMap::new();
     for key in keys {
-        let lease = LeaseId::random();
         let client = cluster.running().nth(key as usize % cluster.running().count()).unwrap().client();
-        let grant = granted(&client, lease, &try_once(&format!("inspected/{key}"))).await;
-        tokens.insert(lease.to_string(), grant.token.0);
+        let grant = take(&client, &format!("inspected/{key}")).await;
+        tokens.insert(grant.lease_id.to_string(), grant.token.0);
     }
     tokens
 }
@@ -62,8 +61,7 @@ async fn nodes_have_equal_checksums_after_the_same_entry() {
     let mut tokens = acquire(&cluster, 0..10).await;
     cluster.leader().await.unwrap().kill().unwrap();
     tokens.extend(acquire(&cluster, 10..20).await);
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     cluster.kill_all().unwrap();
 
     let before: Vec<_> = cluster.nodes().iter().map(|node| files(&node.data())).collect();
@@ -92,8 +90,7 @@ async fn nodes_have_equal_checksums_after_the_same_entry() {
     for lease in tokens.keys() {
         assert!(text.contains(lease), "{lease} is missing in:\n{text}");
     }
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
 }
 
 fn entries(log: &Value) -> Vec<u64> {
@@ -113,31 +110,21 @@ async fn every_change_in_the_log_is_shown_and_equal_on_all_nodes() {
     let cluster = cluster().start().await.unwrap();
     let client = cluster.node(1).client();
     let [first, second, reader, vain] = [LeaseId::random(); 4].map(|_| LeaseId::random());
-    let granted = |reply| match Ok(reply).done() {
-        Acquired::Granted(grant) => grant.token.0,
-        other => panic!("not granted: {other:?}"),
-    };
     let mut request = try_once("told/a");
     request.holder = Holder::new("worker 1");
-    let token = granted(definite(SOON, || client.acquire(first, &request)).await.unwrap());
-    let (a, b) = (key("told/a"), key("told/b"));
+    let token = granted(&client, first, &request).await.token.0;
     let other = cluster.node(2).client();
-    let waiter = tokio::spawn(async move {
-        let request = wait_for("told/a", 60_000);
-        definite(SOON, || other.acquire(second, &request)).await.unwrap()
-    });
-    let is_queued = || async {
-        let view = definite(SOON, || client.key(&a, Consistency::Linearizable)).await;
-        (Ok(view.unwrap()).done().waiters.len() == 1).then_some(())
-    };
-    until(SOON, "a waiter", is_queued).await.unwrap();
+    let waiter =
+        tokio::spawn(async move { granted(&other, second, &wait_for("told/a", 60_000)).await.token.0 });
+    queued(&client, "told/a", 1).await;
     request = wait_for("told/a", 1);
     definite(SOON, || client.acquire(vain, &request)).await.unwrap();
-    definite(SOON, || client.release(first)).await.unwrap();
-    let next = granted(waiter.await.unwrap());
+    released(&client, first).await;
+    let next = waiter.await.unwrap();
     request = try_once("told/b");
     request.keys[0].mode = Mode::Shared { limit: NonZeroU32::new(2) };
-    let shared = granted(definite(SOON, || client.acquire(reader, &request)).await.unwrap());
+    let shared = granted(&client, reader, &request).await.token.0;
+    let b = key("told/b");
     definite(SOON, || client.revoke(&b, Token(shared))).await.unwrap();
     // Otherwise the log of a lagging node might end before the last change.
     cluster.caught_up(SOON).await.unwrap();

@@ -16,15 +16,15 @@ use std::path::Path;
 use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 
-use ringfence_harness::{
-    Answered, Cluster, Consistency, definite, granted, key, may_inject, try_once, until,
-};
+use ringfence_harness::{Answered, Cluster, Consistency, definite, key, may_inject, queued, until};
 use ringfence_wire::{KeyView, LeaseId};
 use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
 use tokio::process::{Child, Command};
 use tokio::signal::unix::{self, SignalKind};
 
-use crate::support::{PROGRAM, SOON};
+use crate::support::end::End;
+use crate::support::{PROGRAM, SOON, file_of, urls};
 
 async fn cluster() -> Cluster {
     catch_signals();
@@ -44,16 +44,18 @@ fn catch_signals() {
     }
 }
 
-fn urls(cluster: &Cluster) -> String {
-    cluster.nodes().iter().map(|node| node.url()).collect::<Vec<_>>().join(",")
+/// `ringfence` with these arguments, separated by spaces.
+fn ringfence(cluster: &Cluster, words: &str) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.env("RINGFENCE_URLS", urls(cluster)).args(words.split(' '));
+    piped(command)
 }
 
-/// `ringfence lock` with these arguments, separated by spaces, for a shell with this script.
+/// `ringfence lock` with these arguments, for a shell with this script.
 fn lock(cluster: &Cluster, words: &str, script: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.env("RINGFENCE_URLS", urls(cluster)).arg("lock").args(words.split(' '));
+    let mut command = ringfence(cluster, &format!("lock {words}"));
     command.args(["--", "sh", "-c", script]);
-    piped(command)
+    command
 }
 
 fn piped(mut command: Command) -> Command {
@@ -85,25 +87,18 @@ fn is_root() -> bool {
     is
 }
 
-/// Its exit status, standard output and standard error.
-async fn end_of(child: Child) -> (ExitStatus, String, String) {
-    let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("it ends").unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status, text(output.stdout), text(output.stderr))
-}
-
-async fn run(mut command: Command) -> (ExitStatus, String, String) {
-    end_of(command.spawn().unwrap()).await
-}
-
 /// The exit status as a shell shows it: 128 plus the signal for a process that died of one.
 fn as_shown(status: ExitStatus) -> Option<i32> {
     status.code().or_else(|| status.signal().map(|signal| 128 + signal))
 }
 
-async fn code(command: Command) -> i32 {
-    let (status, out, err) = run(command).await;
-    status.code().unwrap_or_else(|| panic!("{status}: {out}{err}"))
+async fn end_of(child: Child) -> End {
+    let output = tokio::time::timeout(SOON, child.wait_with_output()).await.expect("it ends").unwrap();
+    End::of(output)
+}
+
+async fn run(mut command: Command) -> End {
+    end_of(command.spawn().unwrap()).await
 }
 
 async fn view(cluster: &Cluster, name: &str) -> KeyView {
@@ -119,15 +114,12 @@ async fn is_free(cluster: &Cluster, name: &str) {
 }
 
 async fn waiters(cluster: &Cluster, name: &str, count: usize) {
-    let look = || async { (view(cluster, name).await.waiters.len() == count).then_some(()) };
-    until(SOON, format!("{count} waiters"), look).await.unwrap();
+    queued(&cluster.running().next().unwrap().client(), name, count).await;
 }
 
 /// Acquires the key for another holder.
 async fn take(cluster: &Cluster, name: &str) -> LeaseId {
-    let lease = LeaseId::random();
-    granted(&cluster.node(1).client(), lease, &try_once(name)).await;
-    lease
+    ringfence_harness::take(&cluster.node(1).client(), name).await.lease_id
 }
 
 /// The text of a file, once it is complete.

@@ -138,8 +138,7 @@ async fn a_wiped_node_is_removed_and_added_again_under_its_old_id() {
     }
     // No node has its first data directory any more.
     cluster.kill_all().unwrap();
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     for node in cluster.nodes() {
         held.is_known_to(node).await;
     }

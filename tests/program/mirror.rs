@@ -9,11 +9,8 @@ mod traffic;
 use std::collections::{BTreeMap, HashMap};
 
 use redis::aio::MultiplexedConnection;
-use ringfence_harness::{
-    Answered, Builder, Client, Cluster, Consistency, Error, Node, RedisServer, Reply, definite, try_once,
-    until,
-};
-use ringfence_wire::{KeyView, LeaseId};
+use ringfence_harness::{Answered, Builder, Client, Cluster, Consistency, Error, Node, RedisServer, until};
+use ringfence_wire::KeyView;
 use serde_json::Value;
 
 use crate::support::{PROGRAM, SOON};
@@ -89,12 +86,6 @@ async fn state(node: &Node) -> String {
 async fn becomes(node: &Node, wanted: &str) {
     let look = || async { (state(node).await == wanted).then_some(()) };
     until(SOON, format!("the mirror is {wanted}"), look).await.unwrap();
-}
-
-async fn acquire(client: &Client, name: &str) {
-    let (lease, request) = (LeaseId::random(), try_once(name));
-    let reply = definite(SOON, || client.acquire(lease, &request)).await;
-    assert!(matches!(reply, Ok(Reply::Done { .. })), "{reply:?}");
 }
 
 async fn id(client: &Client) -> String {

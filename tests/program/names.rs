@@ -1,11 +1,10 @@
 //! Nodes and clients that know each other by name, where lookups are slow and some addresses lead nowhere.
 
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::process::Command;
 use std::time::Duration;
 
-use ringfence_harness::{Cluster, Lookups, Node, available, until};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
+use ringfence_harness::{BlackHoles, Cluster, Lookups, Node, available, until};
 use tokio::process::Command as Async;
 use tokio::time::timeout;
 
@@ -69,17 +68,6 @@ async fn a_cluster_with_slow_lookups_is_founded_and_takes_a_restarted_node_back(
     succeeds(&cluster, &lookups, &["lock", "a", "--try", "--", "true"]).await;
 }
 
-/// An address that does not answer, as long as the sockets exist: its queue of connections is full.
-async fn silence(address: SocketAddr) -> (TcpListener, Vec<TcpStream>) {
-    let socket = TcpSocket::new_v4().unwrap();
-    socket.bind(address).unwrap();
-    let (listener, mut queue) = (socket.listen(0).unwrap(), Vec::new());
-    while let Ok(connected) = timeout(Duration::from_millis(200), TcpStream::connect(address)).await {
-        queue.push(connected.unwrap());
-    }
-    (listener, queue)
-}
-
 /// Where nothing of a node is.
 fn other_address(node: &Node) -> IpAddr {
     let IpAddr::V4(ip) = node.peer().ip() else { unreachable!("loopback addresses are IPv4") };
@@ -93,12 +81,11 @@ async fn nodes_and_clients_go_past_an_address_that_does_not_answer() {
     let Some((cluster, lookups)) = lay_out(|node| vec![other_address(node)], Duration::ZERO).await else {
         return;
     };
-    let mut silent = Vec::new();
-    for node in cluster.nodes() {
-        for port in [node.http().port(), node.peer().port()] {
-            silent.push(silence((other_address(node), port).into()).await);
-        }
-    }
+    let ports = |node: &Node| {
+        let elsewhere = other_address(node);
+        [node.http(), node.peer()].map(|address| (elsewhere, address.port()).into())
+    };
+    let _silent = BlackHoles::dig(cluster.nodes().iter().flat_map(ports)).await.unwrap();
     cluster.nodes().iter().for_each(|node| start(node, &lookups));
     for node in cluster.nodes() {
         ready(node).await;

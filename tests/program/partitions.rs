@@ -30,8 +30,15 @@ struct Cut {
 impl Cut {
     /// All packets between `few` and `many` are lost.
     fn between(few: &[u64], many: &[u64]) -> Self {
-        let lost = [pairs(few, many), pairs(many, few)].concat();
-        Self { lost, grant: many.to_vec(), refuse: few.to_vec(), leader_stays: false }
+        Self::of([pairs(few, many), pairs(many, few)].concat(), many, few)
+    }
+
+    fn of(lost: Vec<(u64, u64)>, grant: &[u64], refuse: &[u64]) -> Self {
+        Self { lost, grant: grant.to_vec(), refuse: refuse.to_vec(), leader_stays: false }
+    }
+
+    fn keeps_the_leader(self) -> Self {
+        Self { leader_stays: true, ..self }
     }
 }
 
@@ -118,7 +125,7 @@ async fn a_leader_that_is_cut_off_grants_nothing_and_the_others_go_on() {
 #[ignore = "slow"]
 async fn a_follower_that_is_cut_off_grants_nothing_and_the_others_go_on() {
     let cut = |leader, others: &[u64]| Cut::between(&others[..1], &[leader, others[1]]);
-    goes_on(3, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+    goes_on(3, |leader, others| cut(leader, others).keeps_the_leader()).await;
 }
 
 #[tokio::test]
@@ -131,41 +138,27 @@ async fn two_of_five_nodes_that_are_cut_off_with_the_leader_among_them_stop_nobo
 #[ignore = "slow"]
 async fn two_of_five_nodes_that_are_cut_off_without_the_leader_stop_nobody_else() {
     let cut = |leader, others: &[u64]| Cut::between(&others[..2], &[leader, others[2], others[3]]);
-    goes_on(5, |leader, others| Cut { leader_stays: true, ..cut(leader, others) }).await;
+    goes_on(5, |leader, others| cut(leader, others).keeps_the_leader()).await;
 }
 
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_leader_that_is_heard_but_does_not_hear_is_replaced() {
-    goes_on(3, |leader, others| Cut {
-        lost: pairs(others, &[leader]),
-        grant: others.to_vec(),
-        refuse: vec![leader],
-        leader_stays: false,
-    })
-    .await;
+    goes_on(3, |leader, others| Cut::of(pairs(others, &[leader]), others, &[leader])).await;
 }
 
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_leader_that_hears_but_is_not_heard_is_replaced() {
-    goes_on(3, |leader, others| Cut {
-        lost: pairs(&[leader], others),
-        grant: others.to_vec(),
-        refuse: vec![leader],
-        leader_stays: false,
-    })
-    .await;
+    goes_on(3, |leader, others| Cut::of(pairs(&[leader], others), others, &[leader])).await;
 }
 
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
-    goes_on(3, |leader, others| Cut {
-        lost: pairs(&[leader, others[1]], &others[..1]),
-        grant: vec![leader, others[1]],
-        refuse: vec![others[0]],
-        leader_stays: true,
+    goes_on(3, |leader, others| {
+        Cut::of(pairs(&[leader, others[1]], &others[..1]), &[leader, others[1]], &[others[0]])
+            .keeps_the_leader()
     })
     .await;
 }
@@ -173,11 +166,9 @@ async fn a_follower_that_hears_nobody_but_is_heard_disturbs_nobody() {
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_follower_that_reaches_all_but_the_leader_disturbs_nobody() {
-    goes_on(3, |leader, others| Cut {
-        leader_stays: true,
-        lost: vec![(leader, others[0]), (others[0], leader)],
-        grant: vec![leader, others[1]],
-        refuse: vec![others[0]],
+    goes_on(3, |leader, others| {
+        Cut::of(vec![(leader, others[0]), (others[0], leader)], &[leader, others[1]], &[others[0]])
+            .keeps_the_leader()
     })
     .await;
 }
@@ -188,12 +179,8 @@ async fn a_leader_in_a_ring_of_five_goes_on_with_its_neighbours() {
     goes_on(5, |leader, others| {
         let ring = [leader, others[0], others[1], others[2], others[3]];
         let links: Vec<(u64, u64)> = (0..5).map(|place| (ring[place], ring[(place + 1) % 5])).collect();
-        Cut {
-            lost: all_but(&ring, &links),
-            grant: vec![leader, others[0], others[3]],
-            refuse: vec![others[1], others[2]],
-            leader_stays: true,
-        }
+        Cut::of(all_but(&ring, &links), &[leader, others[0], others[3]], &[others[1], others[2]])
+            .keeps_the_leader()
     })
     .await;
 }
@@ -205,12 +192,7 @@ async fn a_leader_that_reaches_one_of_three_nodes_that_reach_each_other_is_repla
     goes_on(5, |leader, others| {
         let (bridge, a, b, alone) = (others[0], others[1], others[2], others[3]);
         let links = [(leader, bridge), (bridge, a), (bridge, b), (a, b)];
-        Cut {
-            lost: all_but(&[leader, bridge, a, b, alone], &links),
-            grant: vec![bridge, a, b],
-            refuse: vec![alone],
-            leader_stays: false,
-        }
+        Cut::of(all_but(&[leader, bridge, a, b, alone], &links), &[bridge, a, b], &[alone])
     })
     .await;
 }
@@ -221,12 +203,7 @@ async fn the_only_node_that_reaches_a_majority_comes_to_lead() {
         let centre = others[0];
         let links: Vec<(u64, u64)> =
             [leader, others[1], others[2], others[3]].map(|leaf| (centre, leaf)).to_vec();
-        Cut {
-            lost: all_but(&[&[leader], others].concat(), &links),
-            grant: others.to_vec(),
-            refuse: vec![],
-            leader_stays: false,
-        }
+        Cut::of(all_but(&[&[leader], others].concat(), &links), others, &[])
     })
     .await;
 }

@@ -2,14 +2,13 @@
 //! dead token as live, nor act on its old state.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ringfence_harness::{
-    Acquired, Answered, Called, Client, Cluster, Consistency, Fate, LeaseView, Reply, definite, key,
+    Answered, Called, Client, Cluster, Consistency, Fate, LeaseView, Reply, Workers, granted, key, take,
     try_once, until,
 };
-use ringfence_wire::{AcquireRequest, Grant, LeaseId, ProblemKind, Token, Ttl, VerdictName};
+use ringfence_wire::{AcquireRequest, LeaseId, ProblemKind, Token, Ttl, VerdictName};
 
 use crate::support::{PROGRAM, SOON};
 
@@ -45,8 +44,9 @@ async fn a_stopped_node(leads: bool) {
     let other = cluster.others(leader.id()).next().unwrap();
     let (stopped, other) = if leads { (leader, other) } else { (other, leader) };
     let (free, taken) = (LeaseId::random(), LeaseId::random());
-    let free_token = granted(&stopped.client(), free, "free", 10_000).await.token;
-    let taken_token = granted(&stopped.client(), taken, "taken", 10_000).await.token;
+    let short = |name| AcquireRequest { ttl_ms: Ttl::from_ms(10_000).unwrap(), ..try_once(name) };
+    let free_token = granted(&stopped.client(), free, &short("free")).await.token;
+    let taken_token = granted(&stopped.client(), taken, &short("taken")).await.token;
     for (name, token) in [("free", free_token), ("taken", taken_token)] {
         let verdict =
             stopped.client().patient().validate(&key(name), token, Consistency::Linearizable).await.done();
@@ -62,34 +62,27 @@ async fn a_stopped_node(leads: bool) {
         };
         until(SOON, "the lease ends at the other nodes", ended).await.unwrap();
     }
-    let by = granted(&other.client(), LeaseId::random(), "taken", 86_400_000).await.token;
+    let by = take(&other.client(), "taken").await.token;
     assert!(by > taken_token && by > free_token);
 
     let dead = Arc::new(Dead { free, free_token, taken, taken_token, by });
-    let enough = Arc::new(AtomicBool::new(false));
-    let definite_answers = Arc::new(AtomicUsize::new(0));
-    let askers: Vec<_> = (0..QUEUED)
-        .map(|number| {
-            let (client, dead) = (stopped.client(), Arc::clone(&dead));
-            let (enough, definite_answers) = (Arc::clone(&enough), Arc::clone(&definite_answers));
-            tokio::spawn(async move {
-                while !enough.load(Ordering::Relaxed) {
-                    definite_answers.fetch_add(dead.ask(&client, number).await, Ordering::Relaxed);
-                }
-            })
-        })
-        .collect();
+    let askers = Workers::start(QUEUED, |number, work| {
+        let (client, dead) = (stopped.client(), Arc::clone(&dead));
+        async move {
+            while work.goes_on() {
+                work.did(dead.ask(&client, number).await);
+            }
+        }
+    });
     // Whether the requests have arrived at the stopped process is not visible.
     tokio::time::sleep(Duration::from_millis(300)).await;
-    assert_eq!(definite_answers.load(Ordering::Relaxed), 0, "it is stopped");
+    assert_eq!(askers.done(), 0, "it is stopped");
     stopped.resume().unwrap();
     tokio::time::sleep(HARD).await;
-    let many = || async { (definite_answers.load(Ordering::Relaxed) > QUEUED).then_some(()) };
-    until(SOON, "more answers than waiting requests", many).await.unwrap();
-    enough.store(true, Ordering::Relaxed);
-    for asker in askers {
-        asker.await.unwrap();
-    }
+    // More answers than waiting requests.
+    askers.more((QUEUED as u64).saturating_sub(askers.done())).await;
+    askers.end().await;
+
     // Then it works normally.
     cluster.ready().await.unwrap();
     for (name, token) in [("free", free_token), ("taken", taken_token)] {
@@ -102,7 +95,7 @@ async fn a_stopped_node(leads: bool) {
 
 impl Dead {
     /// Makes one call, and panics if the answer is wrong. Returns the number of definite answers.
-    async fn ask(&self, client: &Client, what: usize) -> usize {
+    async fn ask(&self, client: &Client, what: usize) -> u64 {
         let strong = Consistency::Linearizable;
         let (name, lease, token) = match what % 2 {
             0 => ("free", self.free, self.free_token),
@@ -135,7 +128,7 @@ impl Dead {
 }
 
 /// 1 for a definite answer, 0 for none. `check` checks a success.
-fn answered<T: std::fmt::Debug>(answer: Called<T>, check: impl FnOnce(T)) -> usize {
+fn answered<T: std::fmt::Debug>(answer: Called<T>, check: impl FnOnce(T)) -> u64 {
     match answer {
         Ok(Reply::Done { body, .. }) => check(body),
         Ok(Reply::Refused(problem)) => {
@@ -148,14 +141,6 @@ fn answered<T: std::fmt::Debug>(answer: Called<T>, check: impl FnOnce(T)) -> usi
         }
     }
     1
-}
-
-async fn granted(client: &Client, lease: LeaseId, name: &str, ttl_ms: u32) -> Grant {
-    let request = AcquireRequest { ttl_ms: Ttl::from_ms(ttl_ms).unwrap(), ..try_once(name) };
-    match definite(SOON, || client.acquire(lease, &request)).await.unwrap() {
-        Reply::Done { body: Acquired::Granted(grant) | Acquired::Standing(grant), .. } => grant,
-        other => panic!("{other:?}"),
-    }
 }
 
 #[tokio::test]

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::support::PROGRAM;
 use crate::support::peer::{HELLO, Hello, Identity, PREFACE, REFUSAL, WELCOME, frame, varint, words};
-use ringfence_harness::{Acquired, Answered, Cluster, Node, Reply, definite, try_once, until};
-use ringfence_wire::LeaseId;
+use ringfence_harness::{Answered, Cluster, Node, take, until};
 
 /// Bounds the close of a connection. A node waits 5 s for a hello.
 const CLOSED_WITHIN: Duration = Duration::from_secs(60);
@@ -298,13 +297,8 @@ fn lines_about(node: &Node, from: SocketAddr) -> Vec<String> {
 /// Checks that no node was restarted, and that all work.
 async fn unharmed(cluster: &Cluster) {
     for node in cluster.nodes() {
-        let (lease, request) = (LeaseId::random(), try_once(&format!("unharmed/{}", node.id())));
         let client = node.client();
-        let reply = definite(CLOSED_WITHIN, || client.acquire(lease, &request)).await.unwrap();
-        assert!(
-            matches!(reply, Reply::Done { body: Acquired::Granted(_) | Acquired::Standing(_), .. }),
-            "{reply:?}"
-        );
+        take(&client, &format!("unharmed/{}", node.id())).await;
         assert_eq!(node.log().matches("node started").count(), 1, "node {} was not restarted", node.id());
         let one_leads = || async { (client.cluster().await.done().members.len() == 3).then_some(()) };
         until(CLOSED_WITHIN, "the cluster knows its members", one_leads).await.unwrap();

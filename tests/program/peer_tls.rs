@@ -3,15 +3,13 @@
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
 
-use ringfence_harness::{Acquired, Certificates, Cluster, Node, Reply, definite, run, try_once, until};
-use ringfence_wire::LeaseId;
+use ringfence_harness::{Certificates, Cluster, Node, run, take, until};
+
 use tempfile::TempDir;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
-const SOON: Duration = Duration::from_secs(60);
 /// Of the nodes 1 to 3, which share a certificate here, so that they share their arguments.
 const NAMES: &str = "URI:ringfence:node:1,URI:ringfence:node:2,URI:ringfence:node:3";
 const REFUSED: &str = "ringfence_files_refused{use=\"peers\"}";
@@ -24,12 +22,7 @@ async fn value(node: &Node, name: &str) -> Option<f64> {
 /// Each node grants a lease.
 async fn works(cluster: &Cluster, round: &str) {
     for node in cluster.nodes() {
-        let (lease, request) = (LeaseId::random(), try_once(&format!("{round}/{}", node.id())));
-        let client = node.client();
-        let reply = definite(SOON, || client.acquire(lease, &request)).await.unwrap();
-        let is_granted =
-            matches!(reply, Reply::Done { body: Acquired::Granted(_) | Acquired::Standing(_), .. });
-        assert!(is_granted, "{round}: {reply:?}");
+        take(&node.client(), &format!("{round}/{}", node.id())).await;
     }
 }
 

@@ -17,8 +17,7 @@ async fn cut_again_and_again<'a>(
     victims: impl AsyncFn(u64) -> Vec<&'a Node>,
     grants: impl Fn(u64) -> u64,
 ) {
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     let load = Load::start(cluster, "load");
     for round in 0..6 {
         load.more(grants(round)).await.unwrap();

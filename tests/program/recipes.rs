@@ -9,11 +9,9 @@ use ringfence_client::{Client, Consistency, Error, Token};
 use ringfence_harness::{Cluster, until};
 use tokio::time::sleep;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
 const RECIPES: &str = include_str!("../../docs/recipes.md");
-/// A bound for what should take far less.
-const SOON: Duration = Duration::from_secs(60);
 
 // ---
 /// Returns an error if the lease was lost: then another machine may have run the job at the same time.

@@ -4,10 +4,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use ringfence_harness::{Answered, Client, Ended, Node, Reply, definite, run, try_once};
-use ringfence_wire::LeaseId;
+use ringfence_harness::{Answered, Ended, Node, run, take};
 
-use crate::support::{PROGRAM, cluster};
+use crate::support::{PROGRAM, cluster, file_of};
 
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
 /// The exit status after which a service manager does not try again.
@@ -32,7 +31,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     let ended = serve(1, &data).await.unwrap();
     assert_refused(&ended, &["is in use by another process", "--data"]);
     assert_eq!(ended.status.code(), Some(1), "{ended:?}");
-    acquires(&node.client(), "still/served").await;
+    take(&node.client(), "still/served").await;
 
     assert!(node.terminate().await.unwrap().success());
     assert_refused(
@@ -55,7 +54,7 @@ async fn a_data_directory_that_is_not_this_nodes_is_refused() {
     std::fs::write(&identity, written).unwrap();
     node.start().unwrap();
     cluster.ready().await.unwrap();
-    acquires(&node.client(), "served/again").await;
+    take(&node.client(), "served/again").await;
 }
 
 #[tokio::test]
@@ -113,14 +112,14 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
         );
         assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
         for other in cluster.others(wiped) {
-            acquires(&other.client(), &format!("{name}/{}", other.id())).await;
+            take(&other.client(), &format!("{name}/{}", other.id())).await;
         }
         // The remedy that the message gives.
         std::fs::remove_dir_all(node.data()).unwrap();
         std::fs::rename(&kept, node.data()).unwrap();
         node.start().unwrap();
         cluster.ready().await.unwrap();
-        acquires(&node.client(), name).await;
+        take(&node.client(), name).await;
     }
 }
 
@@ -128,7 +127,7 @@ async fn a_wiped_node_is_refused_under_its_old_id_and_the_others_go_on() {
 #[tokio::test]
 async fn a_node_whose_log_alone_is_gone_is_refused() {
     let cluster = cluster().start().await.unwrap();
-    acquires(&cluster.node(1).client(), "before").await;
+    take(&cluster.node(1).client(), "before").await;
     let node = cluster.node(2);
     node.kill().unwrap();
     std::fs::remove_dir_all(node.data().join("log")).unwrap();
@@ -136,7 +135,7 @@ async fn a_node_whose_log_alone_is_gone_is_refused() {
     assert_refused(&ended, &["is gone", "forgotten what it voted"]);
     assert_eq!(ended.status.code(), Some(FINAL), "{ended:?}");
     for other in cluster.others(2) {
-        acquires(&other.client(), &format!("after/{}", other.id())).await;
+        take(&other.client(), &format!("after/{}", other.id())).await;
     }
 }
 
@@ -159,7 +158,7 @@ async fn a_node_that_the_cluster_does_not_know_is_refused() {
     let ended = run(PROGRAM, arguments, ENDS_WITHIN).await.unwrap();
     assert_refused(&ended, &["does not know node 4", "correct --peers"]);
     for node in cluster.nodes() {
-        acquires(&node.client(), &format!("still/{}", node.id())).await;
+        take(&node.client(), &format!("still/{}", node.id())).await;
         assert_eq!(node.client().cluster().await.done().members.len(), 3);
     }
 }
@@ -168,7 +167,7 @@ async fn a_node_that_the_cluster_does_not_know_is_refused() {
 async fn a_damaged_log_is_refused_with_file_and_offset_and_the_others_go_on() {
     let cluster = cluster().start().await.unwrap();
     for number in 0..20 {
-        acquires(&cluster.node(1).client(), &format!("before/{number}")).await;
+        take(&cluster.node(1).client(), &format!("before/{number}")).await;
     }
     for node in cluster.nodes() {
         assert!(node.terminate().await.unwrap().success());
@@ -181,7 +180,7 @@ async fn a_damaged_log_is_refused_with_file_and_offset_and_the_others_go_on() {
         let told: usize = told.split(|c: char| !c.is_ascii_digit()).next().unwrap().parse().unwrap();
         assert!(told <= damaged_at && damaged_at < told + 512, "reported {told}, damaged at {damaged_at}");
         for other in cluster.others(node.id()) {
-            acquires(&other.client(), &format!("without/{}/{}", node.id(), other.id())).await;
+            take(&other.client(), &format!("without/{}/{}", node.id(), other.id())).await;
         }
         std::fs::write(&segment, written).unwrap();
         node.start().unwrap();
@@ -206,8 +205,7 @@ fn damage_the_middle(node: &Node) -> (std::path::PathBuf, usize, Vec<u8>) {
 
 #[tokio::test]
 async fn unknown_words_are_refused_by_name() {
-    let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("ringfence.toml");
+    let (_dir, file) = file_of("ringfence.toml");
     std::fs::write(&file, "id = 1\ndate = \"d\"\n").unwrap();
     let config = format!("--config={}", file.display());
     for (arguments, name) in [
@@ -260,10 +258,4 @@ fn assert_refused(ended: &Ended, said: &[&str]) {
     for words in said {
         assert!(ended.output.contains(words), "{words:?} is not in {:?}", ended.output);
     }
-}
-
-async fn acquires(client: &Client, name: &str) {
-    let (lease, request) = (LeaseId::random(), try_once(name));
-    let reply = definite(ENDS_WITHIN, || client.acquire(lease, &request)).await.unwrap();
-    assert!(matches!(reply, Reply::Done { .. }), "{reply:?}");
 }

@@ -1,33 +1,25 @@
 //! What the command line says to somebody with an error, or with a long list.
 
-use std::process::{Command, Output};
+use std::process::Command;
 
 use ringfence_harness::{Cluster, until};
 use serde_json::Value;
 
+use crate::support::end::{self, End, ringfence};
 use crate::support::{PROGRAM, SOON};
 
-fn run(variables: &[(&str, &str)], words: &[&str]) -> Output {
-    Command::new(PROGRAM).envs(variables.iter().copied()).args(words).output().unwrap()
+fn run(url: Option<&str>, words: &[&str]) -> End {
+    end::run(Command::new(PROGRAM).envs(url.map(|url| ("RINGFENCE_URLS", url))).args(words))
 }
 
 /// What a failing command says.
-fn failed(variables: &[(&str, &str)], words: &[&str]) -> String {
-    let output = run(variables, words);
-    assert!(!output.status.success(), "{words:?}");
-    String::from_utf8(output.stderr).unwrap()
-}
-
-fn url(cluster: &Cluster) -> String {
-    cluster.node(1).url()
+fn failed(url: Option<&str>, words: &[&str]) -> String {
+    run(url, words).fails()
 }
 
 #[test]
 fn the_help_of_each_command_that_calls_nodes_names_the_variable_of_the_credential() {
-    let help = |words: &[&str]| {
-        let output = run(&[], &[words, &["--help"]].concat());
-        String::from_utf8(output.stdout).unwrap()
-    };
+    let help = |words: &[&str]| run(None, &[words, &["--help"]].concat()).out;
     for words in [&["lock"][..], &["ls"], &["acquire"], &["cluster", "add"], &["backup", "save"]] {
         assert!(help(words).contains("RINGFENCE_CREDENTIAL"), "{words:?}");
     }
@@ -36,24 +28,24 @@ fn the_help_of_each_command_that_calls_nodes_names_the_variable_of_the_credentia
     for words in [&["serve"][..], &["cert", "node"], &["inspect"]] {
         assert!(!help(words).contains("RINGFENCE_CREDENTIAL"), "{words:?}");
     }
-    let page = String::from_utf8(run(&[], &["man", "cluster", "add"]).stdout).unwrap();
+    let page = run(None, &["man", "cluster", "add"]).out;
     assert!(page.contains("RINGFENCE_CREDENTIAL"), "{page}");
 }
 
 #[test]
 fn a_credential_for_plain_nodes_is_why_they_must_have_tls() {
-    let said =
-        failed(&[("RINGFENCE_CREDENTIAL", "rfc_1"), ("RINGFENCE_URLS", "http://127.0.0.1:9")], &["get", "a"]);
+    let variables = [("RINGFENCE_CREDENTIAL", "rfc_1"), ("RINGFENCE_URLS", "http://127.0.0.1:9")];
+    let said = end::run(ringfence("get a").envs(variables)).fails();
     assert!(said.contains("credential") && said.contains("TLS"), "{said}");
 }
 
 /// It once listed options that variables had set, as if they were required.
 #[test]
 fn the_usage_in_an_error_is_that_of_the_help() {
-    for variables in [&[][..], &[("RINGFENCE_URLS", "http://127.0.0.1:9")]] {
-        let said = failed(variables, &["revoke", "a"]);
+    for url in [None, Some("http://127.0.0.1:9")] {
+        let said = failed(url, &["revoke", "a"]);
         assert!(said.contains("Usage: ringfence revoke [OPTIONS] <KEY> <TOKEN>"), "{said}");
-        let said = failed(variables, &["cluster", "remove"]);
+        let said = failed(url, &["cluster", "remove"]);
         assert!(said.contains("Usage: ringfence cluster remove [OPTIONS] <ID>"), "{said}");
     }
 }
@@ -66,21 +58,20 @@ fn who_calls_a_command_that_there_is_not_learns_which_one_does_it() {
         ("top", "ringfence ls --sort waiters"),
         ("version", "ringfence --version"),
     ] {
-        let said = failed(&[], &[name]);
+        let said = failed(None, &[name]);
         assert!(said.contains(name) && said.contains(&format!("{meant}\n")), "{said}");
     }
-    assert!(!failed(&[], &["nonsense"]).contains("perhaps"));
+    assert!(!failed(None, &["nonsense"]).contains("perhaps"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_wait_in_vain_names_the_key_and_who_holds_it() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
-    let url = url(&cluster);
-    let urls = [("RINGFENCE_URLS", url.as_str())];
-    assert!(run(&urls, &["acquire", "b", "--ttl=60s", "--holder=billing-7"]).status.success());
+    let url = cluster.node(1).url();
+    run(Some(&url), &["acquire", "b", "--ttl=60s", "--holder=billing-7"]).with(0);
     for words in [&["lock", "a", "b", "--wait=50ms", "--", "true"][..], &["acquire", "a", "b", "--wait=50ms"]]
     {
-        let said = failed(&urls, words);
+        let said = failed(Some(&url), words);
         assert!(said.contains("not granted within 50 ms: b: held by billing-7 with token "), "{said}");
         assert!(!said.contains("wait"), "nobody else waits: {said}");
     }
@@ -89,29 +80,26 @@ async fn a_wait_in_vain_names_the_key_and_who_holds_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_command_in_one_word_is_told_that_no_shell_reads_it() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
-    let url = url(&cluster);
-    let urls = [("RINGFENCE_URLS", url.as_str())];
-    let said = failed(&urls, &["lock", "a", "--", "echo hi && echo ho"]);
+    let url = cluster.node(1).url();
+    let said = failed(Some(&url), &["lock", "a", "--", "echo hi && echo ho"]);
     assert!(said.contains("echo hi && echo ho") && said.contains("sh -c"), "{said}");
-    let said = failed(&urls, &["lock", "a", "--", "no-such-program"]);
+    let said = failed(Some(&url), &["lock", "a", "--", "no-such-program"]);
     assert!(!said.contains("sh -c"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn keys_are_listed_by_waiters_and_by_how_long_they_are_held() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).start().await.unwrap();
-    let url = url(&cluster);
-    let urls = [("RINGFENCE_URLS", url.as_str())];
+    let url = cluster.node(1).url();
     for key in ["b", "c", "a"] {
-        assert!(run(&urls, &["acquire", key, "--ttl=60s"]).status.success());
+        run(Some(&url), &["acquire", key, "--ttl=60s"]).with(0);
     }
     let mut waiters: Vec<_> = ["a", "c", "a"]
         .iter()
         .map(|key| Command::new(PROGRAM).args(["acquire", key, "-u", &url]).spawn().unwrap())
         .collect();
     let keys = |words: &[&str]| {
-        let output = run(&urls, &[&["ls", "-o", "json"], words].concat());
-        let list: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let list: Value = run(Some(&url), &[&["ls", "-o", "json"], words].concat()).json();
         let keys = list["keys"].as_array().unwrap();
         keys.iter().map(|view| view["key"].as_str().unwrap()).collect::<String>()
     };

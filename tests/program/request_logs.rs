@@ -122,64 +122,30 @@ async fn every_operator_action_is_logged_with_its_origin_and_outcome() {
     let token = view.holders[0].token.0;
     let successor = cluster.others(cluster.leader().await.unwrap().id()).next().unwrap().id();
 
-    let revoke = json!({ "key": "a/ü", "token": token });
-    let acts = [
-        (
-            "POST",
-            "/v1/revoke",
-            revoke.clone(),
-            204,
-            json!({ "act": "revoke", "key": "a/ü", "token": token, "outcome": "done" }),
-        ),
-        (
-            "POST",
-            "/v1/revoke",
-            revoke,
-            409,
-            json!({ "act": "revoke", "key": "a/ü", "token": token, "outcome": "not-live" }),
-        ),
-        (
-            "POST",
-            "/v1/cluster/transfer",
-            json!({ "to": successor }),
-            204,
-            json!({ "act": "transfer", "member": successor, "outcome": "done" }),
-        ),
-        (
-            "POST",
-            "/v1/cluster/transfer",
-            json!({ "to": 77 }),
-            409,
-            json!({ "act": "transfer", "member": 77, "outcome": "members-refused" }),
-        ),
-        ("POST", "/v1/cluster/upgrade", json!({}), 200, json!({ "act": "upgrade", "outcome": "done" })),
-        (
-            "POST",
-            "/v1/cluster/upgrade",
-            json!({ "to": 200, "check": true }),
-            409,
-            json!({ "act": "check-upgrade", "rules": 200, "outcome": "members-refused" }),
-        ),
-        (
-            "POST",
-            "/v1/cluster/members",
-            json!({ "id": 1, "peer": "127.0.0.1:1" }),
-            409,
-            json!({ "act": "add-member", "member": 1, "peer": "127.0.0.1:1", "outcome": "members-refused" }),
-        ),
-        (
-            "DELETE",
-            "/v1/cluster/members/3",
-            Value::Null,
-            204,
-            json!({ "act": "remove-member", "member": 3, "outcome": "done" }),
-        ),
-    ];
-    for (number, (method, path, body, expected, told)) in acts.into_iter().enumerate() {
+    let acts = json!([
+        ["POST", "/v1/revoke", { "key": "a/ü", "token": token }, 204,
+         { "act": "revoke", "key": "a/ü", "token": token, "outcome": "done" }],
+        ["POST", "/v1/revoke", { "key": "a/ü", "token": token }, 409,
+         { "act": "revoke", "key": "a/ü", "token": token, "outcome": "not-live" }],
+        ["POST", "/v1/cluster/transfer", { "to": successor }, 204,
+         { "act": "transfer", "member": successor, "outcome": "done" }],
+        ["POST", "/v1/cluster/transfer", { "to": 77 }, 409,
+         { "act": "transfer", "member": 77, "outcome": "members-refused" }],
+        ["POST", "/v1/cluster/upgrade", {}, 200, { "act": "upgrade", "outcome": "done" }],
+        ["POST", "/v1/cluster/upgrade", { "to": 200, "check": true }, 409,
+         { "act": "check-upgrade", "rules": 200, "outcome": "members-refused" }],
+        ["POST", "/v1/cluster/members", { "id": 1, "peer": "127.0.0.1:1" }, 409,
+         { "act": "add-member", "member": 1, "peer": "127.0.0.1:1", "outcome": "members-refused" }],
+        ["DELETE", "/v1/cluster/members/3", null, 204,
+         { "act": "remove-member", "member": 3, "outcome": "done" }],
+    ]);
+    for (number, act) in acts.as_array().unwrap().iter().enumerate() {
+        let [method, path, body, expected, told] = &act.as_array().unwrap()[..] else { panic!("{act}") };
+        let [method, path] = [method, path].map(|text| text.as_str().unwrap());
         let id = format!("act-{number}");
         let headers = [("x-request-id", id.as_str()), ("traceparent", TRACEPARENT)];
         // A leader first transfers the leadership: the repeat removes it.
-        let done = async || (send(node, method, path, &headers, &body).await == expected).then_some(());
+        let done = async || (send(node, method, path, &headers, body).await == *expected).then_some(());
         until(SOON, format!("{method} {path} is answered with {expected}"), done).await.unwrap();
         let is_it = |line: &Value| line["request_id"] == id.as_str() && line["outcome"] == told["outcome"];
         let logged = async || lines(node, "ringfence::audit").into_iter().rfind(is_it);

@@ -1,6 +1,5 @@
 //! Locks over the Redis protocol, while nodes and connections fail.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
@@ -8,9 +7,7 @@ use redis::{
     AsyncConnectionConfig, FromRedisValue, ProtocolVersion, RedisConnectionInfo, RedisResult, cmd, pipe,
 };
 use ringfence_guard::{Admission, Claim, MemoryGuard};
-use ringfence_harness::{
-    Answered, Builder, Cluster, Consistency, Node, RedisServer, key, run, try_once, until,
-};
+use ringfence_harness::{Answered, Builder, Consistency, Node, RedisServer, key, run, try_once, until};
 use ringfence_wire::{LeaseId, ProblemKind, Token};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
@@ -23,30 +20,11 @@ const RELEASE: &str =
 /// A lock with this time-to-live that ends was taken back.
 const DAY_MS: u32 = 86_400_000;
 
-/// Where a node listens.
-fn port(node: &Node) -> SocketAddr {
-    SocketAddr::new(node.http().ip(), 6400 + node.id() as u16)
-}
-
-fn start(node: &Node) {
-    node.start_with(|command| {
-        command.arg(format!("--resp={}", port(node)));
-    })
-    .unwrap();
-}
-
-async fn started(builder: Builder) -> Cluster {
-    let cluster = builder.lay_out().await.unwrap();
-    cluster.nodes().iter().for_each(start);
-    cluster.ready().await.unwrap();
-    cluster
-}
-
 /// A client of a node, which may still be starting.
 async fn connect(node: &Node, protocol: ProtocolVersion) -> MultiplexedConnection {
     let info = RedisConnectionInfo::default().set_protocol(protocol);
     let connect = async || {
-        let stream = TcpStream::connect(port(node)).await.ok()?;
+        let stream = TcpStream::connect(node.resp()).await.ok()?;
         let (connection, driver) =
             MultiplexedConnection::new_with_config(&info, stream, AsyncConnectionConfig::new()).await.ok()?;
         tokio::spawn(driver);
@@ -79,7 +57,7 @@ async fn release(client: &mut MultiplexedConnection, lock: &str, value: &str) ->
 
 #[tokio::test]
 async fn a_lock_by_one_protocol_is_a_lease_by_the_other() {
-    let cluster = started(cluster()).await;
+    let cluster = cluster().resp().start().await.unwrap();
     for (number, protocol) in [ProtocolVersion::RESP2, ProtocolVersion::RESP3].into_iter().enumerate() {
         let lock = format!("orders/{number}");
         let mut client = connect(cluster.node(1), protocol).await;
@@ -127,7 +105,7 @@ async fn a_lock_by_one_protocol_is_a_lease_by_the_other() {
 /// HTTP and the command line use the name that lists show, but they cannot acquire such a lock.
 #[tokio::test]
 async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
-    let cluster = started(cluster().nodes(1)).await;
+    let cluster = cluster().nodes(1).resp().start().await.unwrap();
     let node = cluster.node(1);
     let mut client = connect(node, ProtocolVersion::RESP2).await;
     let http = node.client().patient();
@@ -151,7 +129,7 @@ async fn an_operator_finds_and_revokes_a_lock_of_a_database() {
 /// Once, nothing in the log said which script of a library cannot run.
 #[tokio::test]
 async fn a_script_that_calls_what_is_refused_is_in_the_log_once_and_counted() {
-    let cluster = started(cluster().nodes(1)).await;
+    let cluster = cluster().nodes(1).resp().start().await.unwrap();
     let node = cluster.node(1);
     let mut client = connect(node, ProtocolVersion::RESP2).await;
     let late = "local name = 'in' .. 'cr'\nreturn redis.call(name, KEYS[1])";
@@ -175,7 +153,7 @@ async fn a_script_that_calls_what_is_refused_is_in_the_log_once_and_counted() {
 
 #[tokio::test]
 async fn a_lock_survives_its_leader_and_then_all_nodes() {
-    let cluster = started(cluster()).await;
+    let cluster = cluster().resp().start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let follower = cluster.others(leader.id()).next().unwrap();
     let mut client = connect(follower, ProtocolVersion::RESP2).await;
@@ -188,7 +166,7 @@ async fn a_lock_survives_its_leader_and_then_all_nodes() {
     };
     same(&mut client).await;
     cluster.kill_all().unwrap();
-    cluster.nodes().iter().for_each(start);
+    cluster.start_all().unwrap();
     let mut client = connect(follower, ProtocolVersion::RESP2).await;
     same(&mut client).await;
     let ended = async || release(&mut client.clone(), "lock", "v").await.ok();
@@ -199,7 +177,7 @@ async fn a_lock_survives_its_leader_and_then_all_nodes() {
 
 #[tokio::test]
 async fn a_late_holder_has_the_smaller_token_and_the_guard_rejects_it() {
-    let cluster = started(cluster().nodes(1)).await;
+    let cluster = cluster().nodes(1).resp().start().await.unwrap();
     let [mut late, mut next] = [
         connect(cluster.node(1), ProtocolVersion::RESP3).await,
         connect(cluster.node(1), ProtocolVersion::RESP3).await,
@@ -227,9 +205,9 @@ async fn a_late_holder_has_the_smaller_token_and_the_guard_rejects_it() {
 /// Otherwise the lock would be held for a day by a client that does not know it.
 #[tokio::test]
 async fn a_lock_whose_connection_is_cut_before_the_answer_is_taken_back() {
-    let cluster = started(cluster()).await;
+    let cluster = cluster().resp().start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
-    let mut client = TcpStream::connect(port(leader)).await.unwrap();
+    let mut client = TcpStream::connect(leader.resp()).await.unwrap();
     client.write_all(b"PING\r\n").await.unwrap();
     client.readable().await.unwrap();
     let followers: Vec<&Node> = cluster.others(leader.id()).collect();
@@ -255,7 +233,7 @@ async fn a_lock_whose_connection_is_cut_before_the_answer_is_taken_back() {
 
 #[tokio::test]
 async fn without_a_quorum_a_lock_is_certainly_not_granted() {
-    let cluster = started(cluster()).await;
+    let cluster = cluster().resp().start().await.unwrap();
     let leader = cluster.leader().await.unwrap();
     let follower = cluster.others(leader.id()).next().unwrap();
     let mut client = connect(follower, ProtocolVersion::RESP2).await;
@@ -285,7 +263,7 @@ async fn a_lock_that_the_mirror_does_not_have_is_not_held() {
         "--mirror-timeout=1s".to_owned(),
     ];
     let builder = arguments.into_iter().fold(cluster().nodes(1), Builder::argument);
-    let cluster = started(builder).await;
+    let cluster = builder.resp().start().await.unwrap();
     let client = connect(cluster.node(1), ProtocolVersion::RESP2).await;
     let mut mirror =
         redis::Client::open(server.url()).unwrap().get_multiplexed_async_connection().await.unwrap();

@@ -17,8 +17,7 @@ async fn all_nodes_killed_at_once_under_load_lose_no_acknowledged_lease() {
         load.more(ENOUGH).await.unwrap();
         cluster.kill_all().unwrap();
         all.add(load.end().await);
-        cluster.start_all().unwrap();
-        cluster.ready().await.unwrap();
+        cluster.all_ready().await.unwrap();
         all.check(&cluster).await;
     }
 }

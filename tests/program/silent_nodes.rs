@@ -7,20 +7,20 @@ use std::ffi::OsStr;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use ringfence_client::{Client, Consistency, Lease, Token};
 use ringfence_harness::{
-    Answered, Builder, Cluster, Frozen, Network, Node, Watched, available, granted, try_once, until,
+    Answered, Builder, Cluster, Frozen, Network, Node, Proxy, Watched, available, granted, try_once, until,
 };
 use ringfence_wire::LeaseId;
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
-const SOON: Duration = Duration::from_secs(60);
 /// A time-to-live longer than any test.
 const LONG: Duration = Duration::from_secs(86_400);
 /// How many keys there are. Each has a holder, a `lock` that waits, and one that comes later.
@@ -226,44 +226,22 @@ async fn waiters_go_on_when_the_machine_of_the_leader_vanishes() {
         Command::from(command)
     };
     // This process is outside of all networks: it reaches the nodes through a relay of each.
-    let relays = Relays::start(&network, cluster.others(leader)).await;
-    let others = Client::connect(relays.urls()).unwrap();
+    let relays = join_all(cluster.others(leader).map(|node| relay(&network, node))).await;
+    let others = Client::connect(relays.iter().map(Proxy::url)).unwrap();
     go_on(&cluster, &others, program, || network.isolate(leader).unwrap()).await;
 }
 
-/// Relays from this machine to nodes of a network.
-struct Relays(Vec<(String, tokio::task::JoinHandle<()>)>);
-
-impl Relays {
-    async fn start<'a>(network: &Network, nodes: impl Iterator<Item = &'a Node>) -> Self {
-        let mut relays = Vec::new();
-        for node in nodes {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let url = format!("http://{}", listener.local_addr().unwrap());
-            let (network, to) = (network.clone(), node.http());
-            let task = tokio::spawn(async move {
-                while let Ok((mut near, _)) = listener.accept().await {
-                    let network = network.clone();
-                    tokio::spawn(async move {
-                        let Ok(mut far) = network.connect_from(4, to).await else { return };
-                        let _ = tokio::io::copy_bidirectional(&mut near, &mut far).await;
-                    });
-                }
-            });
-            relays.push((url, task));
+/// A relay from this machine to a node of a network.
+async fn relay(network: &Network, node: &Node) -> Proxy {
+    let (network, to) = (network.clone(), node.http());
+    let serve = move |mut near| {
+        let network = network.clone();
+        async move {
+            let mut far = network.connect_from(4, to).await?;
+            tokio::io::copy_bidirectional(&mut near, &mut far).await.map(drop)
         }
-        Self(relays)
-    }
-
-    fn urls(&self) -> Vec<String> {
-        self.0.iter().map(|(url, _)| url.clone()).collect()
-    }
-}
-
-impl Drop for Relays {
-    fn drop(&mut self) {
-        self.0.iter().for_each(|(_, task)| task.abort());
-    }
+    };
+    Proxy::open(serve).await.unwrap()
 }
 
 /// A node that hangs once cost a `lock` of a free key 32 s, if its URL came first.

@@ -11,6 +11,7 @@ use ringfence_harness::{
 };
 use serde_json::Value;
 
+use crate::support::end::{self, ringfence};
 use crate::support::{PROGRAM, SOON};
 
 /// A snapshot is taken after this much log; a segment has this size.
@@ -27,28 +28,19 @@ fn log_bytes(node: &Node) -> u64 {
     node.segments().iter().map(|path| path.metadata().map_or(0, |file| file.len())).sum()
 }
 
-fn inspect(node: &Node, arguments: &[&str]) -> Value {
-    let mut command = Command::new(PROGRAM);
-    let output = command
-        .arg("inspect")
-        .args(arguments)
-        .args(["-o", "json", "--data"])
-        .arg(node.data())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{output:?}");
-    serde_json::from_slice(&output.stdout).unwrap()
+fn inspect(node: &Node, words: &str) -> Value {
+    end::run(ringfence(&format!("inspect {words} -o json --data")).arg(node.data())).json()
 }
 
 /// The indices of the usable snapshots, the newest first.
 fn usable(node: &Node) -> Vec<u64> {
-    let view = inspect(node, &["snapshot"]);
+    let view = inspect(node, "snapshot");
     view["snapshots"].as_array().unwrap().iter().map(|snapshot| snapshot["index"].as_u64().unwrap()).collect()
 }
 
 /// Flips a bit in the checksum of a usable snapshot: most other bytes in sled's file are stale.
 fn damage(node: &Node, index: u64) {
-    let state = inspect(node, &["state", "--index", &index.to_string()]);
+    let state = inspect(node, &format!("state --index {index}"));
     let hex = state["blake3"].as_str().unwrap().as_bytes();
     let byte = |digits| u8::from_str_radix(str::from_utf8(digits).unwrap(), 16).unwrap();
     let checksum: Vec<u8> = hex.chunks(2).map(byte).collect();
@@ -75,16 +67,12 @@ async fn the_log_stays_short_under_load_and_a_restart_reads_a_snapshot() {
     cluster.kill_all().unwrap();
     let newest: Vec<u64> = cluster.nodes().iter().map(newest_index).collect();
     let states = |index: u64| {
-        let state = move |node: &Node| {
-            let index = index.to_string();
-            inspect(node, &["state", "--index", &index])["blake3"].to_string()
-        };
+        let state = move |node: &Node| inspect(node, &format!("state --index {index}"))["blake3"].to_string();
         cluster.nodes().iter().map(state).collect::<Vec<_>>()
     };
     let states = states(*newest.iter().max().unwrap());
     assert!(states.iter().all(|state| *state == states[0]), "{states:?}");
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     for node in cluster.nodes() {
         node.tells("snapshot read").await.unwrap();
         kept.check(node).await;
@@ -92,7 +80,7 @@ async fn the_log_stays_short_under_load_and_a_restart_reads_a_snapshot() {
 }
 
 fn newest_index(node: &Node) -> u64 {
-    let newest = inspect(node, &["snapshot"])["snapshots"][0]["index"].as_u64().unwrap();
+    let newest = inspect(node, "snapshot")["snapshots"][0]["index"].as_u64().unwrap();
     assert!(node.snapshots().last().unwrap().ends_with(format!("{newest:020}")));
     newest
 }
@@ -127,7 +115,7 @@ async fn a_node_with_a_damaged_snapshot_goes_on_from_the_older_one_and_without_a
     let kept = churn_until(&cluster, "damaged", || node.snapshots().len() == 2).await;
     node.kill().unwrap();
     damage(node, usable(node)[0]);
-    let view = inspect(node, &["snapshot"]);
+    let view = inspect(node, "snapshot");
     assert_eq!(
         (view["snapshots"].as_array().unwrap().len(), view["unusable"].as_array().unwrap().len()),
         (1, 1)
@@ -199,8 +187,7 @@ async fn a_leader_with_a_damaged_snapshot_names_it_and_sends_a_new_one() {
 async fn with_disks() -> (Cluster, Vec<Disk>) {
     let cluster = cluster().lay_out().await.unwrap();
     let disks = Disk::of_each(&cluster, DISK_BYTES).unwrap();
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     (cluster, disks)
 }
 

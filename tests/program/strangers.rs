@@ -8,9 +8,8 @@ use ringfence_harness::{Answered, Cluster, until};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
-const SOON: Duration = Duration::from_secs(60);
 /// A time-to-live longer than any test.
 const LONG: Duration = Duration::from_secs(86_400);
 

@@ -1,10 +1,13 @@
 //! A cluster with TLS at both ports and access rules, and calls to it.
 
+pub(crate) mod end;
 pub(crate) mod peer;
+pub(crate) mod routes;
 
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
@@ -29,6 +32,31 @@ pub(crate) fn cluster() -> Builder {
     Cluster::builder(PROGRAM)
 }
 
+/// A file that does not exist yet, and its folder.
+pub(crate) fn file_of(name: &str) -> (TempDir, PathBuf) {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join(name);
+    (dir, file)
+}
+
+/// A program in `dir` that is this shell script.
+pub(crate) fn script(dir: &Path, text: &str) -> PathBuf {
+    let path = dir.join("program");
+    fs::write(&path, format!("#!/bin/sh\n{text}\n")).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// The program in `dir`, with this limit of descriptors.
+pub(crate) fn limited(dir: &Path, descriptors: u32) -> PathBuf {
+    script(dir, &format!("ulimit -n {descriptors} && exec '{PROGRAM}' \"$@\""))
+}
+
+/// The URLs of its nodes, as commands take them.
+pub(crate) fn urls(cluster: &Cluster) -> String {
+    cluster.nodes().iter().map(Node::url).collect::<Vec<_>>().join(",")
+}
+
 /// All that a principal may do.
 pub(crate) const ALL: &str = "allow = [{ keys = \"*\", may = [\"acquire\", \"read\", \"revoke\"] }]\ncluster = [\"metrics\", \"operate\"]";
 
@@ -42,9 +70,13 @@ pub(crate) struct Secured {
 }
 
 impl Secured {
-    /// Lays out the cluster of `builder`, and makes its certificates. All nodes get these rules and arguments.
+    /// Lays out the cluster of `builder`, and makes its certificates. All nodes get these rules.
     pub(crate) async fn lay_out(builder: Builder, rules: &str) -> Self {
-        let cluster = builder.lay_out().await.unwrap();
+        Self::of(builder.lay_out().await.unwrap(), rules).await
+    }
+
+    /// The same of a cluster that does not run.
+    pub(crate) async fn of(cluster: Cluster, rules: &str) -> Self {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("access.toml"), rules).unwrap();
         cert(dir.path(), &["authorities"]).await;
@@ -166,6 +198,11 @@ pub(crate) async fn cert(dir: &Path, words: &[&str]) {
 /// The rules for a principal with a new credential.
 pub(crate) fn principal(name: &str, allow: &str) -> (Credential, String) {
     let credential = Credential::generate().unwrap();
-    let rules = format!("[principals.{name}]\ncredentials = [\"{}\"]\n{allow}\n", credential.digest());
+    let rules = rules_of(name, &credential, allow);
     (credential, rules)
+}
+
+/// The rules for a principal with this credential.
+pub(crate) fn rules_of(name: &str, credential: &Credential, allow: &str) -> String {
+    format!("[principals.{name}]\ncredentials = [\"{}\"]\n{allow}\n", credential.digest())
 }

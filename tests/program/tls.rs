@@ -4,19 +4,15 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair};
 use ringfence_client::{Client, Consistency, Error, Tls, Token};
-use ringfence_harness::{Certificates, Cluster, run, until};
+use ringfence_harness::{Certificates, Cluster, Workers, run, until};
 use tempfile::TempDir;
-use tokio::task::JoinHandle;
 
-use crate::support::PROGRAM;
+use crate::support::{PROGRAM, SOON};
 
-const SOON: Duration = Duration::from_secs(60);
 const TTL: Duration = Duration::from_secs(10);
 const REFUSED: &str = "ringfence_files_refused{use=\"clients\"}";
 
@@ -70,39 +66,16 @@ async fn works(client: &Client, what: &str) {
 }
 
 /// A client that acquires and releases until it is stopped. No call may fail.
-struct Load {
-    stop: Arc<AtomicBool>,
-    done: Arc<AtomicU64>,
-    task: JoinHandle<Result<(), Error>>,
-}
-
-impl Load {
-    fn start(client: Client, key: &'static str) -> Self {
-        let (stop, done) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
-        let (stopped, counted) = (Arc::clone(&stop), Arc::clone(&done));
-        let task = tokio::spawn(async move {
-            while !stopped.load(Ordering::Relaxed) {
-                client.lock(key).ttl(TTL).acquire().await?.release().await?;
-                counted.fetch_add(1, Ordering::Relaxed);
+fn load(client: Client, key: &'static str) -> Workers {
+    Workers::start(1, |_, work| {
+        let client = client.clone();
+        async move {
+            while work.goes_on() {
+                client.lock(key).ttl(TTL).acquire().await.unwrap().release().await.unwrap();
+                work.did(1);
             }
-            Ok(())
-        });
-        Self { stop, done, task }
-    }
-
-    /// Waits for some more calls, which begin after this.
-    async fn goes_on(&self) {
-        let before = self.done.load(Ordering::Relaxed);
-        let more = async || {
-            (self.task.is_finished() || self.done.load(Ordering::Relaxed) > before + 5).then_some(())
-        };
-        until(SOON, "the load goes on", more).await.unwrap();
-    }
-
-    async fn end(self) {
-        self.stop.store(true, Ordering::Relaxed);
-        self.task.await.unwrap().unwrap();
-    }
+        }
+    })
 }
 
 #[tokio::test]
@@ -174,8 +147,8 @@ async fn certificates_of_clients_are_required_and_their_authority_is_replaced() 
     let refused = without.revoke("a", Token(1)).await.unwrap_err();
     assert!(matches!(&refused, Error::Unavailable { why } if why.contains("ertificate")), "{refused:?}");
 
-    let load = Load::start(new, "new");
-    load.goes_on().await;
+    let load = load(new, "new");
+    load.more(6).await;
     // Half a file changes nothing.
     fs::write(&authority, &both[..both.len() - 100]).unwrap();
     let logged = |text: &'static str| {
@@ -200,7 +173,7 @@ async fn certificates_of_clients_are_required_and_their_authority_is_replaced() 
     let fails = async || old.key("kept", Consistency::Local).await.err();
     let refused = until(SOON, "the requests of the old client fail", fails).await.unwrap();
     assert!(matches!(refused, Error::Unavailable { .. }), "{refused:?}");
-    load.goes_on().await;
+    load.more(6).await;
     load.end().await;
 }
 
@@ -245,8 +218,8 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     let (cluster, dir, files) = laid_out().await;
     start(&cluster, &[]);
     cluster.ready().await.unwrap();
-    let plain = Load::start(Client::connect(urls(&cluster, "http")).unwrap(), "plain");
-    plain.goes_on().await;
+    let plain = load(Client::connect(urls(&cluster, "http")).unwrap(), "plain");
+    plain.more(6).await;
     let restart = async |arguments: &[String], is_plain: bool| {
         for node in cluster.nodes() {
             node.terminate().await.unwrap();
@@ -264,10 +237,10 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
         }
     };
     restart(&[of_server(&files), vec!["--plain=accept".to_owned()]].concat(), true).await;
-    plain.goes_on().await;
+    plain.more(6).await;
     let client = Client::connect_with(urls(&cluster, "https"), &trusting(files.authority())).unwrap();
-    let encrypted = Load::start(client, "encrypted");
-    encrypted.goes_on().await;
+    let encrypted = load(client, "encrypted");
+    encrypted.more(6).await;
 
     // While plain connections are allowed, metrics can be read without TLS.
     let whole = fs::read(files.certificate()).unwrap();
@@ -283,7 +256,7 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     all(0.0).await;
     fs::write(files.certificate(), &whole[..whole.len() / 2]).unwrap();
     all(1.0).await;
-    encrypted.goes_on().await;
+    encrypted.more(6).await;
     fs::write(files.certificate(), &whole).unwrap();
     all(0.0).await;
 
@@ -300,11 +273,11 @@ async fn a_cluster_changes_to_tls_and_replaces_certificates_under_load() {
     until(SOON, "the new certificate is in use", loaded).await.unwrap();
     fs::copy(new.authority(), files.authority()).unwrap();
     works(&Client::connect_with(urls(&cluster, "https"), &trusting(files.authority())).unwrap(), "new").await;
-    encrypted.goes_on().await;
+    encrypted.more(6).await;
 
     plain.end().await;
     restart(&of_server(&files), false).await;
-    encrypted.goes_on().await;
+    encrypted.more(6).await;
     encrypted.end().await;
     let old = cluster.node(1).client();
     assert!(!matches!(old.metric(REFUSED).await, Ok(Some(_))), "no plain connection is answered");

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use ringfence_wire::LeaseId;
 use rustix::fs::OFlags;
 use tempfile::TempDir;
 
-use crate::support::{PROGRAM, SOON};
+use crate::support::{PROGRAM, SOON, script};
 
 const LOST: &str = "ringfence_log_lines_lost_total";
 
@@ -36,12 +36,11 @@ impl Reader {
     /// Has `node` log to this reader from its next start on.
     fn of(node: &Node) -> Self {
         let dir = TempDir::new().unwrap();
-        let (pipe, program) = (dir.path().join("stderr"), dir.path().join("ringfence"));
+        let pipe = dir.path().join("stderr");
         assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
         let end = open(&pipe, File::options().read(true));
-        fs::write(&program, format!("#!/bin/sh\nexec '{PROGRAM}' \"$@\" 2>'{}'\n", pipe.display())).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
-        node.use_program(program);
+        let line = format!("exec '{PROGRAM}' \"$@\" 2>'{}'", pipe.display());
+        node.use_program(script(dir.path(), &line));
         Self { end, dir }
     }
 
@@ -108,8 +107,7 @@ async fn a_node_whose_log_nobody_reads_serves_and_tells_later_how_many_lines_are
     let cluster = Cluster::builder(PROGRAM).nodes(1).argument("--log=trace").lay_out().await.unwrap();
     let node = cluster.node(1);
     let reader = Reader::of(node);
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     assert!(node.metric(LOST).await.unwrap().is_some());
     overflows(node).await;
     granted(&node.client(), LeaseId::random(), &try_once("unread")).await;
@@ -132,8 +130,7 @@ async fn a_node_whose_log_nobody_reads_serves_and_tells_later_how_many_lines_are
 async fn a_cluster_whose_logs_nobody_reads_serves_and_stops() {
     let cluster = Cluster::builder(PROGRAM).argument("--log=trace").lay_out().await.unwrap();
     let _readers: Vec<Reader> = cluster.nodes().iter().map(Reader::of).collect();
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     for node in cluster.nodes() {
         overflows(node).await;
     }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use ringfence_harness::{Ended, Node, run, until};
 
-use crate::support::{PROGRAM, SOON, Secured, cluster};
+use crate::support::{PROGRAM, SOON, Secured, cluster, file_of};
 
 async fn wait_ready(urls: &[String], more: &[&str]) -> Ended {
     let own = ["cluster".to_owned(), "wait-ready".to_owned(), format!("--urls={}", urls.join(","))];
@@ -29,8 +29,7 @@ async fn it_names_the_nodes_that_are_missing_and_waits_for_them() {
         assert!(missing.output.contains(&format!("not ready: {url}: ")), "{missing:?}");
     }
     cluster.node(2).resume().unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let said = dir.path().join("said");
+    let (_dir, said) = file_of("said");
     let script = format!(
         "exec {PROGRAM} cluster wait-ready --urls {} --within 10min 2> {}",
         urls.join(","),

@@ -1,19 +1,16 @@
 //! Watches: every change once and in order, at any node, across lists, kills and snapshots.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use ringfence_harness::{
-    Answered, Client, Consistency, Fate, Network, Node, Reply, Watch, Watched, available, churn_past,
-    definite, granted, key, queued, send_acquire, try_once, until, wait_for,
+    Answered, Client, Consistency, Fate, Network, Node, Watch, Watched, Work, Workers, available, churn_past,
+    definite, granted, key, queued, released, send_acquire, take, try_once, until, wait_for,
 };
 use ringfence_wire::WatchEventName::{Expired, Granted, Left, Queued, Released, Revoked};
 use ringfence_wire::{
-    AcquireRequest, CutOffReason, EndReason, Grant, Holder, Key, LeaseId, Mode, ProblemKind, Revision, Token,
-    Ttl, WantedKey, WatchEvent, WatchEventName,
+    AcquireRequest, CutOffReason, EndReason, Holder, Key, LeaseId, Mode, ProblemKind, Revision, Token, Ttl,
+    WantedKey, WatchEvent, WatchEventName,
 };
-use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::members::remove;
@@ -44,15 +41,6 @@ async fn changes_up_to(watch: &mut Watch, last: Revision) -> Vec<(WatchEventName
 
 async fn revision(node: &Node) -> Revision {
     node.client().patient().keys("no such key", None, Consistency::Linearizable).await.done().revision
-}
-
-async fn hold(node: &Node, name: &str) -> Grant {
-    granted(&node.client(), LeaseId::random(), &try_once(name)).await
-}
-
-async fn release(client: &Client, lease: LeaseId) {
-    let released = definite(SOON, || client.release(lease)).await.unwrap();
-    assert!(matches!(released, Reply::Done { .. }), "{released:?}");
 }
 
 fn of(keys: &[&str]) -> AcquireRequest {
@@ -132,41 +120,23 @@ async fn every_node_sends_the_same_changes_in_order() {
     }
 }
 
-/// Clients that acquire and release keys of their own, some two in a lease, until they are stopped.
-struct Races {
-    enough: Arc<AtomicBool>,
-    racers: Vec<JoinHandle<()>>,
+/// Clients that acquire and release keys of their own, some two in a lease, until they are stopped: `each` of each node.
+fn races<'a>(nodes: impl Iterator<Item = &'a Node>, each: usize) -> Workers {
+    let clients: Vec<_> = nodes.map(Node::client).collect();
+    Workers::start(clients.len() * each, |number, work| {
+        race(clients[number % clients.len()].own_connections(), format!("race/{number}"), work)
+    })
 }
 
-impl Races {
-    /// Starts `each` clients of each node.
-    fn start<'a>(nodes: impl Iterator<Item = &'a Node>, each: usize) -> Self {
-        let enough = Arc::<AtomicBool>::default();
-        let clients: Vec<_> =
-            nodes.flat_map(|node| (0..each).map(|_| node.client().own_connections())).collect();
-        let racers = clients.into_iter().enumerate().map(|(number, client)| {
-            tokio::spawn(race(client, format!("race/{number}"), Arc::clone(&enough)))
-        });
-        Self { racers: racers.collect(), enough }
-    }
-
-    async fn end(self) {
-        self.enough.store(true, Ordering::Relaxed);
-        for racer in self.racers {
-            racer.await.unwrap();
-        }
-    }
-}
-
-async fn race(client: Client, name: String, enough: Arc<AtomicBool>) {
+async fn race(client: Client, name: String, work: Work) {
     let mut slots = [None; 40];
     for turn in 0.. {
-        if enough.load(Ordering::Relaxed) {
+        if !work.goes_on() {
             return;
         }
         let place = (turn * 7 + turn / 40) % slots.len();
         match slots[place].take() {
-            Some(lease) => release(&client, lease).await,
+            Some(lease) => released(&client, lease).await,
             None => {
                 let names = [format!("{name}/{place}"), format!("{name}/{place}/more")];
                 let names: Vec<_> = names.iter().map(String::as_str).take(1 + turn % 2).collect();
@@ -203,7 +173,7 @@ async fn list(client: &Client, prefix: &str) -> (Held, BTreeMap<Key, Revision>, 
 #[tokio::test]
 async fn a_list_and_then_a_watch_leave_no_gap() {
     let cluster = cluster().start().await.unwrap();
-    let races = Races::start(cluster.nodes().iter(), 3);
+    let races = races(cluster.nodes().iter(), 3);
     let client = cluster.node(1).client().patient();
     let many = || async { (list(&client, "race/").await.0.len() > 150).then_some(()) };
     until(SOON, "a list has several pages", many).await.unwrap();
@@ -246,7 +216,7 @@ async fn a_watch_goes_on_at_another_node_when_its_own_is_killed() {
     let cluster = cluster().start().await.unwrap();
     let leader = cluster.leader().await.unwrap().id();
     let begun = revision(cluster.node(leader)).await;
-    let races = Races::start(cluster.others(leader), 4);
+    let races = races(cluster.others(leader), 4);
     let (mut changes, mut at) = (Vec::new(), leader);
     let mut current = watch(cluster.node(leader), "", Some(begun)).await;
     for _ in 0..3 {
@@ -293,7 +263,7 @@ async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
     let leader = leads.id();
     let behind = cluster.others(leader).next().unwrap();
     let mut passed_over = watch(behind, "", None).await;
-    hold(behind, "seen").await;
+    take(&behind.client(), "seen").await;
     assert_eq!(next(&mut passed_over).await.0, Granted);
     let seen = passed_over.last();
     behind.stop().unwrap();
@@ -332,7 +302,7 @@ async fn changes_that_no_node_has_are_history_gone_and_later_ones_are_sent() {
             node.client().watch("", Some(gone)).await.refused(ProblemKind::HistoryGone);
         }
         let mut latest = watch(node, "", Some(last)).await;
-        let token = hold(node, &format!("next/{}", node.id())).await.token;
+        let token = take(&node.client(), &format!("next/{}", node.id())).await.token;
         assert_eq!((next(&mut latest).await.1.token, token.0), (Some(token), last.next().0));
     }
 }
@@ -342,14 +312,13 @@ async fn without_a_quorum_a_watch_stays_open_and_no_new_one_starts() {
     let cluster = cluster().start().await.unwrap();
     let node = cluster.node(1);
     let mut stays = watch(node, "", None).await;
-    let first = hold(node, "before").await;
+    let first = take(&node.client(), "before").await;
     let mut changes = vec![next(&mut stays).await];
     cluster.others(1).for_each(|other| other.kill().unwrap());
     let refused = node.client().watch("", None).await.failed();
     assert_eq!((refused.fate, refused.status()), (Fate::NotDone, Some(503)));
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
-    let last = hold(node, "after").await;
+    cluster.all_ready().await.unwrap();
+    let last = take(&node.client(), "after").await;
     changes.extend(changes_up_to(&mut stays, Revision(last.token.0)).await);
     assert_from(Revision(first.token.0), &changes);
 }
@@ -364,7 +333,7 @@ async fn a_watch_at_a_node_that_was_removed_ends_and_says_why() {
     let begun = revision(removed).await;
     let mut unaware = watch(removed, "", Some(begun)).await;
     remove(leader, removed.id()).await;
-    let change = hold(leader, "after").await;
+    let change = take(&leader.client(), "after").await;
     match timeout(SOON, unaware.next()).await.expect("it ends").unwrap() {
         Some(Watched::CutOff(cut_off)) => {
             assert_eq!((cut_off.reason, cut_off.revision), (CutOffReason::NoContact, begun));
@@ -384,7 +353,7 @@ async fn a_node_that_stops_ends_its_watches_in_order() {
     for number in 0..50 {
         watches.push(watch(node, &format!("watched/{number}"), None).await);
     }
-    hold(node, "watched/7").await;
+    take(&node.client(), "watched/7").await;
     assert_eq!(next(&mut watches[7]).await.0, Granted);
     let status = node.terminate().await.unwrap();
     assert!(status.success(), "{status}");

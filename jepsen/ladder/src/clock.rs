@@ -6,7 +6,10 @@ pub(crate) mod vdso;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
+use anyhow::{Context, ensure};
 use ringfence_harness::preload;
+
+use crate::fault::Fault;
 
 const SOURCE: &str = include_str!("clock.c");
 
@@ -25,6 +28,26 @@ impl Clock {
         let clock = Self { library, offset: folder.join(format!("clock-{name}")) };
         std::fs::write(&clock.offset, [0; 8])?;
         Ok(clock)
+    }
+
+    /// One for servers, if the fault is about their clock.
+    pub(crate) fn of_servers(fault: Fault, folder: &Path) -> anyhow::Result<Option<Self>> {
+        let name = format!("server-{}", fastrand::u64(..));
+        fault.server_clock_h().map(|_| Self::new(folder, &name)).transpose()
+    }
+
+    /// Throws a clock by so many hours. Returns by how much `what` has moved, the time of a server in seconds.
+    pub(crate) async fn moves<F: Future<Output = anyhow::Result<i64>>>(
+        clock: Option<&Self>,
+        hours: i64,
+        what: &str,
+        time: impl Fn() -> F,
+    ) -> anyhow::Result<String> {
+        let before = time().await?;
+        clock.context("there is no clock to throw")?.throw(hours * 3_600)?;
+        let moved = time().await? - before;
+        ensure!((moved - hours * 3_600).abs() < 600, "{what} has moved by {moved} s");
+        Ok(format!("{what} has moved by {moved} s"))
     }
 
     /// What the environment of a process needs.

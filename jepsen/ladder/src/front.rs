@@ -5,19 +5,16 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
+use ringfence_harness::{Delivery, Direction, Proxy, splice};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
-use tokio::task::JoinSet;
 
 /// A proxy. It ends, with its connections, when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Front {
-    address: SocketAddr,
+    proxy: Proxy,
     way: watch::Sender<Way>,
     traps: Traps,
-    _serving: JoinSet<()>,
 }
 
 /// What is to be caught, and was.
@@ -82,19 +79,28 @@ impl Front {
         Self::open_with(target, Trap::new(|_| true)).await
     }
 
-    /// The same with a trap for answers, which it can share with other proxies.
-    pub(crate) async fn open_with(target: SocketAddr, answers: Arc<Trap>) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
+    /// A proxy to each of these, with a trap for answers that they share.
+    pub(crate) async fn open_all(
+        targets: impl IntoIterator<Item = SocketAddr>,
+        answers: &Arc<Trap>,
+    ) -> anyhow::Result<Vec<Self>> {
+        let mut all = Vec::new();
+        for target in targets {
+            all.push(Self::open_with(target, Arc::clone(answers)).await?);
+        }
+        Ok(all)
+    }
+    async fn open_with(target: SocketAddr, answers: Arc<Trap>) -> anyhow::Result<Self> {
         let way = Way { target, holds: false, refuses: false, deliveries: 0, generation: 0 };
         let traps = Traps { answers, requests: Trap::new(|_| true), answered_late: Arc::default() };
-        let (way, mut serving) = (watch::Sender::new(way), JoinSet::new());
-        let address = listener.local_addr()?;
-        serving.spawn(serve(listener, way.clone(), traps.clone()));
-        Ok(Self { address, way, traps, _serving: serving })
+        let way = watch::Sender::new(way);
+        let (to, catches) = (way.clone(), traps.clone());
+        let proxy = Proxy::open(move |caller| relay(caller, to.clone(), catches.clone())).await?;
+        Ok(Self { proxy, way, traps })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.proxy.address()
     }
 
     /// Delivers the next request, and discards its answer and whatever else comes over that connection.
@@ -143,91 +149,71 @@ impl Front {
     }
 }
 
-async fn serve(listener: TcpListener, way: watch::Sender<Way>, traps: Traps) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => if let Ok((caller, _)) = accepted {
-                connections.spawn(relay(caller, way.clone(), traps.clone()));
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
-/// An end of a connection, or an error, is passed on by closing.
 async fn relay(caller: TcpStream, way: watch::Sender<Way>, traps: Traps) -> std::io::Result<()> {
     let Way { target, refuses, generation, .. } = *way.borrow();
     if refuses {
         return Ok(());
     }
     let callee = TcpStream::connect(target).await?;
-    caller.set_nodelay(true)?;
-    callee.set_nodelay(true)?;
-    let (from_caller, to_caller) = caller.into_split();
-    let (from_callee, to_callee) = callee.into_split();
-    let mut changes = way.subscribe();
     // Whether a request was held up.
-    let is_late = AtomicBool::new(false);
+    let is_late = Arc::new(AtomicBool::new(false));
+    let mut changes = way.subscribe();
+    let requests = Requests { way: way.clone(), requests: traps.requests.clone(), is_late: is_late.clone() };
+    let answers = Answers { way, traps, is_late, discards: AtomicBool::new(false) };
     tokio::select! {
-        there = take_requests(from_caller, to_callee, way.subscribe(), &traps.requests, &is_late) => there,
-        back = bring_answers(from_callee, to_caller, way.subscribe(), &traps, &is_late) => back,
+        ended = splice(caller, callee, requests, answers) => ended,
         _ = changes.wait_for(|way| way.generation != generation) => Ok(()),
     }
 }
 
-async fn take_requests(
-    mut source: OwnedReadHalf,
-    mut sink: OwnedWriteHalf,
-    mut way: watch::Receiver<Way>,
-    requests: &Trap,
-    is_late: &AtomicBool,
-) -> std::io::Result<()> {
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        let length = source.read(&mut bytes).await?;
-        // Without the sender all is over.
-        let _ = way.wait_for(|way| !way.holds).await;
-        if length == 0 && is_late.load(Ordering::Relaxed) {
+async fn until(way: &watch::Sender<Way>, is_so: impl FnMut(&Way) -> bool) {
+    // The sender is here.
+    let _ = way.subscribe().wait_for(is_so).await;
+}
+
+/// What one caller says.
+struct Requests {
+    way: watch::Sender<Way>,
+    requests: Arc<Trap>,
+    is_late: Arc<AtomicBool>,
+}
+
+impl Direction for Requests {
+    async fn arrives(&self, bytes: &[u8]) -> Delivery {
+        until(&self.way, |way| !way.holds).await;
+        if bytes.is_empty() && self.is_late.load(Ordering::Relaxed) {
             // A server drops the request of a caller that has gone: it is not to notice.
             std::future::pending::<()>().await;
         }
-        if length == 0 {
-            return sink.shutdown().await;
+        if !bytes.is_empty() && self.requests.catches(bytes) {
+            self.is_late.store(true, Ordering::Relaxed);
+            let before = self.way.borrow().deliveries;
+            until(&self.way, |way| way.deliveries > before).await;
         }
-        if requests.catches(&bytes[..length]) {
-            is_late.store(true, Ordering::Relaxed);
-            let before = way.borrow().deliveries;
-            let _ = way.wait_for(|way| way.deliveries > before).await;
-        }
-        sink.write_all(&bytes[..length]).await?;
+        Delivery::Pass
     }
 }
 
-async fn bring_answers(
-    mut source: OwnedReadHalf,
-    mut sink: OwnedWriteHalf,
-    mut way: watch::Receiver<Way>,
-    traps: &Traps,
-    is_late: &AtomicBool,
-) -> std::io::Result<()> {
-    let mut bytes = vec![0; 64 << 10];
-    let mut discards = false;
-    loop {
-        let length = source.read(&mut bytes).await?;
-        // Without the sender all is over.
-        let _ = way.wait_for(|way| !way.holds).await;
-        if length == 0 {
-            return sink.shutdown().await;
+/// What it is answered.
+struct Answers {
+    way: watch::Sender<Way>,
+    traps: Traps,
+    is_late: Arc<AtomicBool>,
+    discards: AtomicBool,
+}
+
+impl Direction for Answers {
+    async fn arrives(&self, bytes: &[u8]) -> Delivery {
+        until(&self.way, |way| !way.holds).await;
+        if bytes.is_empty() {
+            return Delivery::Pass;
         }
-        if is_late.load(Ordering::Relaxed) {
-            traps.answered_late.fetch_add(1, Ordering::Relaxed);
-            return Ok(());
+        if self.is_late.load(Ordering::Relaxed) {
+            self.traps.answered_late.fetch_add(1, Ordering::Relaxed);
+            return Delivery::Closed;
         }
-        discards |= traps.answers.catches(&bytes[..length]);
-        if !discards {
-            sink.write_all(&bytes[..length]).await?;
-        }
+        self.discards.fetch_or(self.traps.answers.catches(bytes), Ordering::Relaxed);
+        if self.discards.load(Ordering::Relaxed) { Delivery::Lost } else { Delivery::Pass }
     }
 }
 
@@ -236,6 +222,8 @@ mod tests {
     use std::time::Duration;
 
     use ringfence_harness::until;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
 
     use super::*;
 

@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 
 use ringfence_guard::{Claim, High};
+use ringfence_harness::Proxy;
 use ringfence_wire::Token;
 use serde::{Deserialize, Serialize};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::net::TcpStream;
 
 use crate::step::{Answer, Pass};
 
@@ -28,9 +28,8 @@ pub(crate) struct Access {
 /// The storage. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Register {
-    address: SocketAddr,
+    proxy: Proxy,
     state: Arc<Mutex<State>>,
-    _serving: JoinSet<()>,
 }
 
 #[derive(Debug)]
@@ -43,16 +42,14 @@ struct State {
 impl Register {
     /// A register of its own, with a stock of `count`.
     pub(crate) async fn open(count: i64) -> anyhow::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).await?;
         let state = Arc::new(Mutex::new(State { count, high: High::NEW, registered: None }));
-        let mut serving = JoinSet::new();
-        let address = listener.local_addr()?;
-        serving.spawn(serve(listener, Arc::clone(&state)));
-        Ok(Self { address, state, _serving: serving })
+        let own = Arc::clone(&state);
+        let proxy = Proxy::open(move |stream| answer(stream, Arc::clone(&own))).await?;
+        Ok(Self { proxy, state })
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.proxy.address()
     }
 
     /// The stock count.
@@ -61,20 +58,7 @@ impl Register {
     }
 }
 
-async fn serve(listener: TcpListener, state: Arc<Mutex<State>>) {
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => if let Ok((stream, _)) = accepted {
-                let state = Arc::clone(&state);
-                connections.spawn(async move { drop(answer(stream, &state).await) });
-            },
-            Some(_) = connections.join_next() => {}
-        }
-    }
-}
-
-async fn answer(stream: TcpStream, state: &Mutex<State>) -> anyhow::Result<()> {
+async fn answer(stream: TcpStream, state: Arc<Mutex<State>>) -> std::io::Result<()> {
     let (reader, mut writer) = stream.into_split();
     let mut lines = BufReader::new(reader).lines();
     while let Some(line) = lines.next_line().await? {

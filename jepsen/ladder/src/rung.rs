@@ -41,6 +41,19 @@ pub struct Rung {
     two_steps: bool,
 }
 
+/// A lock with a time to live, which nobody renews.
+const PLAIN: Rung = Rung {
+    number: 0,
+    name: "",
+    plays: "",
+    family: Family::Redis,
+    ttl: Duration::from_secs(1),
+    expires: true,
+    renewed: false,
+    checks_clock: false,
+    two_steps: false,
+};
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Family {
     Redis,
@@ -254,10 +267,10 @@ impl Rung {
         match self.family {
             Family::Redis => redis::stage(self, fault, ground).await,
             Family::Postgres => Ok(Box::new(postgres::Database::start(self, fault).await?)),
-            Family::ZooKeeper => Ok(Box::new(zookeeper::Ensemble::start(self, fault, ground).await?)),
+            Family::ZooKeeper => Ok(Box::new(zookeeper::Ensemble::start(fault, ground).await?)),
             Family::Etcd => Ok(Box::new(etcd::Members::start().await?)),
-            Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(self, fault, ground).await?)),
-            Family::Resp => Ok(Box::new(resp::Address::start(self, fault, ground).await?)),
+            Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(fault, ground).await?)),
+            Family::Resp => Ok(Box::new(resp::Address::start(fault, ground).await?)),
         }
     }
 }

@@ -3,7 +3,6 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output};
-use std::time::Duration;
 
 use ringfence_harness::Browser;
 
@@ -28,30 +27,28 @@ async fn a_late_delete_of_another_holders_lock_is_seen_and_drawn() {
         return;
     }
     let mut browser = Browser::start().await.unwrap();
-    let within = Duration::from_secs(20);
     for width in [1_280, 390] {
-        browser.resize(width, 900).await.unwrap();
+        browser.resize(width, 900).await;
         let page = folder.path().join("index.html");
-        browser.open(&format!("file://{}?{width}", page.display())).await.unwrap();
-        browser.until(within, "document.querySelectorAll('#grid button').length === 2").await.unwrap();
-        browser.evaluate("document.querySelector('[data-cell=\"3-R\"]').click()").await.unwrap();
+        browser.open(&format!("file://{}?{width}", page.display())).await;
+        browser.until("document.querySelectorAll('#grid button').length === 2").await;
+        browser.evaluate("document.querySelector('[data-cell=\"3-R\"]').click()").await;
         browser
-            .until(within, "[...document.querySelectorAll('.step.harm')].some((step) => step.innerText.includes('stale'))")
-            .await
-            .unwrap();
+            .until("[...document.querySelectorAll('.step.harm')].some((step) => step.innerText.includes('stale'))")
+            .await;
         let fits = "document.documentElement.scrollWidth <= innerWidth";
-        browser.until(within, fits).await.unwrap();
+        browser.until(fits).await;
         let is_wide = width == 1_280;
-        browser.press("ArrowDown").await.unwrap();
+        browser.press("ArrowDown").await;
         let focused = format!("document.activeElement.dataset.cell === '{}'", "4-R");
-        browser.until(within, &focused).await.unwrap();
+        browser.until(&focused).await;
         let opened = format!(
             "document.querySelector('#grid [aria-pressed=true]').dataset.cell === '{}'",
             if is_wide { "4-R" } else { "3-R" }
         );
-        browser.until(within, &opened).await.unwrap();
-        browser.press("Escape").await.unwrap();
-        browser.until(within, "document.getElementById('cell').hidden").await.unwrap();
+        browser.until(&opened).await;
+        browser.press("Escape").await;
+        browser.until("document.getElementById('cell').hidden").await;
     }
     assert!(browser.complaints().is_empty(), "{:?}", browser.complaints());
 }

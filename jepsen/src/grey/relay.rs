@@ -6,16 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use ringfence_harness::{Delivery, Direction, Proxy, splice};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
-/// How much is read at once, and how many of these a connection has on their way in each direction.
-const CHUNK: usize = 16 << 10;
-const ON_THEIR_WAY: usize = 256;
 /// What the system buffers before the relay: little, so that a sender feels a slow way.
 const BUFFER: u32 = 64 << 10;
 const BACKLOG: u32 = 128;
@@ -34,7 +29,7 @@ pub(super) struct Shape {
 pub(super) struct Relay {
     shape: watch::Sender<Shape>,
     counts: Arc<Counts>,
-    _serving: JoinSet<()>,
+    _proxy: Proxy,
 }
 
 #[derive(Debug, Default)]
@@ -50,12 +45,15 @@ impl Relay {
         socket.set_reuseaddr(true)?;
         socket.set_recv_buffer_size(BUFFER)?;
         socket.bind(listen)?;
-        let listener = socket.listen(BACKLOG)?;
         let (shape, counts) = (watch::Sender::new(Shape::default()), Arc::new(Counts::default()));
-        let way = Way { shape: shape.subscribe(), counts: Arc::clone(&counts), free_at: None };
-        let mut serving = JoinSet::new();
-        serving.spawn(serve(listener, callee, way));
-        Ok(Self { shape, counts, _serving: serving })
+        let back = Way { shape: shape.clone(), counts: Arc::clone(&counts), free_at: None };
+        let there = Way { free_at: Some(Arc::new(Mutex::new(Instant::now()))), ..back.clone() };
+        let proxy = Proxy::on(socket.listen(BACKLOG)?, move |caller| {
+            back.counts.connections.fetch_add(1, Ordering::Relaxed);
+            let (there, back) = (there.clone(), back.clone());
+            async move { splice(caller, TcpStream::connect(callee).await?, there, back).await }
+        })?;
+        Ok(Self { shape, counts, _proxy: proxy })
     }
 
     pub(super) fn shape(&self, shape: Shape) {
@@ -76,69 +74,26 @@ impl Relay {
 /// One direction. The one to the callee has a time from which on it is free again.
 #[derive(Clone)]
 struct Way {
-    shape: watch::Receiver<Shape>,
+    shape: watch::Sender<Shape>,
     counts: Arc<Counts>,
     free_at: Option<Arc<Mutex<Instant>>>,
 }
 
-async fn serve(listener: TcpListener, callee: SocketAddr, back: Way) {
-    let there = Way { free_at: Some(Arc::new(Mutex::new(Instant::now()))), ..back.clone() };
-    let mut connections = JoinSet::new();
-    loop {
-        tokio::select! {
-            accepted = listener.accept() => if let Ok((caller, _)) = accepted {
-                back.counts.connections.fetch_add(1, Ordering::Relaxed);
-                connections.spawn(relay(caller, callee, there.clone(), back.clone()));
-            },
-            Some(_) = connections.join_next() => {}
-        }
+impl Direction for Way {
+    async fn enters(&self, bytes: &[u8]) -> Instant {
+        self.takes(bytes.len()).await;
+        Instant::now() + self.shape.borrow().delay
     }
-}
 
-async fn relay(caller: TcpStream, callee: SocketAddr, there: Way, back: Way) -> io::Result<()> {
-    let callee = TcpStream::connect(callee).await?;
-    caller.set_nodelay(true)?;
-    callee.set_nodelay(true)?;
-    let (caller_reads, caller_writes) = caller.into_split();
-    let (callee_reads, callee_writes) = callee.into_split();
-    tokio::try_join!(there.carry(caller_reads, callee_writes), back.carry(callee_reads, caller_writes))?;
-    Ok(())
+    async fn arrives(&self, bytes: &[u8]) -> Delivery {
+        self.counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Delivery::Pass
+    }
 }
 
 impl Way {
-    /// What is read later is on its way while what was read before still is.
-    async fn carry(mut self, mut source: OwnedReadHalf, mut sink: OwnedWriteHalf) -> io::Result<()> {
-        let (sender, mut arriving) = mpsc::channel::<(Instant, Vec<u8>)>(ON_THEIR_WAY);
-        let counts = Arc::clone(&self.counts);
-        let reads = async move {
-            loop {
-                let mut bytes = vec![0; CHUNK];
-                let length = source.read(&mut bytes).await?;
-                bytes.truncate(length);
-                self.takes(length).await;
-                let due = Instant::now() + self.shape.borrow().delay;
-                if sender.send((due, bytes)).await.is_err() || length == 0 {
-                    return Ok::<_, io::Error>(());
-                }
-            }
-        };
-        let writes = async move {
-            while let Some((due, bytes)) = arriving.recv().await {
-                sleep_until(due).await;
-                counts.bytes.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-                match bytes.is_empty() {
-                    true => return sink.shutdown().await,
-                    false => sink.write_all(&bytes).await?,
-                }
-            }
-            Ok(())
-        };
-        tokio::try_join!(reads, writes)?;
-        Ok(())
-    }
-
     /// Waits as long as this many bytes take on a narrow way.
-    async fn takes(&mut self, bytes: usize) {
+    async fn takes(&self, bytes: usize) {
         let (Some(free_at), Some(bytes_per_s)) = (&self.free_at, self.shape.borrow().bytes_per_s) else {
             return;
         };
@@ -152,33 +107,11 @@ impl Way {
     }
 }
 
-/// Addresses that neither accept nor refuse: their queue of connections is full, so the system drops what comes.
-#[derive(Debug)]
-pub(super) struct BlackHoles {
-    _full: Vec<(TcpListener, Vec<TcpStream>)>,
-}
-
-impl BlackHoles {
-    pub(super) async fn dig(addresses: impl IntoIterator<Item = SocketAddr>) -> anyhow::Result<Self> {
-        let mut full = Vec::new();
-        for address in addresses {
-            let socket = TcpSocket::new_v4()?;
-            socket.set_reuseaddr(true)?;
-            socket.bind(address)?;
-            let listener = socket.listen(1)?;
-            let (mut queue, patience) = (Vec::new(), Duration::from_millis(300));
-            while let Ok(connected) = tokio::time::timeout(patience, TcpStream::connect(address)).await {
-                queue.push(connected?);
-                anyhow::ensure!(queue.len() < 100, "{address} accepts all connections");
-            }
-            full.push((listener, queue));
-        }
-        Ok(Self { _full: full })
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
     use super::*;
 
     async fn echo() -> SocketAddr {
@@ -220,13 +153,5 @@ mod tests {
         relay.shape(Shape { bytes_per_s: Some(1 << 20), ..Shape::default() });
         assert!(there_and_back(&mut stream, 512 << 10).await >= Duration::from_millis(400));
         assert_eq!(relay.connections(), 1);
-    }
-
-    #[tokio::test]
-    async fn a_black_hole_neither_accepts_nor_refuses() {
-        let address = free().await;
-        let _holes = BlackHoles::dig([address]).await.unwrap();
-        let connected = tokio::time::timeout(Duration::from_millis(500), TcpStream::connect(address)).await;
-        assert!(connected.is_err(), "{connected:?}");
     }
 }

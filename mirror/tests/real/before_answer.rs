@@ -7,9 +7,9 @@ use ringfence_mirror::{Mirror, MirrorMode, Settings, State, Status};
 use ringfence_wire::{Key, Revision, Token};
 use tokio::time::timeout;
 
-use crate::proxy::Proxy;
+use crate::proxy::SlowProxy;
 use crate::table::Table;
-use crate::world::{Redis, WITHIN, World, keys, name, unswept};
+use crate::world::{Redis, WITHIN, World, keys, name, one_server, unswept};
 
 /// Longer than any test: an answer that waits for so long waits in vain.
 const PATIENCE: Duration = Duration::from_secs(3_000);
@@ -32,8 +32,7 @@ async fn seen(redis: &Redis, key: &Key) -> Option<u64> {
 
 #[tokio::test]
 async fn a_mirrored_answer_means_that_readers_see_its_fence() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
     world.state(State::Published).await;
     for (number, key) in keys(300).iter().enumerate() {
@@ -56,10 +55,9 @@ async fn a_mirrored_answer_means_that_readers_see_its_fence() {
 
 #[tokio::test]
 async fn concurrent_answers_wait_each_for_its_own_keys() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     // The reader must be faster than the mirror.
-    let proxy = Proxy::start(server.address(), Duration::from_millis(20)).await;
+    let proxy = SlowProxy::start(server.address(), Duration::from_millis(20)).await;
     let settings = Settings { url: proxy.url(), ..settings(&server, Duration::from_secs(20)) };
     let world = World::start(settings, &redis, Table::new(1_000));
     world.state(State::Published).await;
@@ -164,8 +162,7 @@ async fn no_answer_waits_while_sentinel_knows_no_master() {
 
 #[tokio::test]
 async fn a_key_written_by_an_earlier_leader_is_written_again_for_an_answer() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let mut world = World::start(settings(&server, Duration::from_secs(20)), &redis, Table::new(1_000));
     let key = [Key::new("a").unwrap()];
     let (_, token) = world.table.grant(&key[0]).unwrap();

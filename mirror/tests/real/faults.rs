@@ -3,30 +3,36 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ringfence_harness::{RedisServer, until};
+use ringfence_harness::{RedisServer, Workers, until};
 use ringfence_mirror::State;
 use ringfence_wire::Key;
 
-use crate::proxy::Proxy;
+use crate::proxy::SlowProxy;
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, WITHIN, World, keys, unswept};
+use crate::world::{Redis, WITHIN, World, churn, keys, one_server, unswept};
 
 /// A table whose keys change all the time, its mirror, and a sampler.
-async fn begin(server: &RedisServer) -> (World, Churn, Sampler) {
+async fn begin() -> (RedisServer, World, Workers, Sampler) {
+    let server = RedisServer::builder().start().await.unwrap();
+    let (world, churn, sampler) = begin_at(&server).await;
+    (server, world, churn, sampler)
+}
+
+async fn begin_at(server: &RedisServer) -> (World, Workers, Sampler) {
     let redis = Redis::at([server.address()]);
     let world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     let keys = keys(40);
-    let churn = Churn::start(&world.table, &keys);
+    let churn = churn(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);
-    churn.goes_on(50).await;
+    churn.more(50).await;
     (world, churn, sampler)
 }
 
 /// Grants go on for a while, then stop; then the mirror must become equal.
-async fn end(world: World, churn: Churn, sampler: Sampler, since: &str) {
-    churn.goes_on(50).await;
-    churn.stop().await;
+async fn end(world: World, churn: Workers, sampler: Sampler, since: &str) {
+    churn.more(50).await;
+    churn.end().await;
     world.is_equal(since).await;
     world.state(State::Published).await;
     let samples = sampler.samples();
@@ -39,22 +45,21 @@ async fn end(world: World, churn: Churn, sampler: Sampler, since: &str) {
 async fn a_redis_that_is_down_at_the_start_gets_everything_later() {
     let server = RedisServer::builder().start().await.unwrap();
     server.kill().unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (world, churn, sampler) = begin_at(&server).await;
     let status = world.state(State::Failing).await;
     assert!(status.last_error.is_some() && status.lag_keys > 0, "{status:?}");
-    churn.goes_on(50).await;
+    churn.more(50).await;
     server.start().await.unwrap();
     end(world, churn, sampler, "Redis came").await;
 }
 
 #[tokio::test]
 async fn a_redis_restarted_empty_gets_everything_again() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (server, world, churn, sampler) = begin().await;
     world.state(State::Published).await;
     server.kill().unwrap();
     world.state(State::Failing).await;
-    churn.goes_on(50).await;
+    churn.more(50).await;
     sampler.data_is_lost();
     server.restart_empty().await.unwrap();
     end(world, churn, sampler, "Redis came back empty").await;
@@ -62,15 +67,14 @@ async fn a_redis_restarted_empty_gets_everything_again() {
 
 #[tokio::test]
 async fn a_flush_is_noticed_without_a_lost_connection() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (server, world, churn, sampler) = begin().await;
     // This one does not change again.
     world.table.grant(&Key::new("untouched").unwrap()).unwrap();
     world.state(State::Published).await;
     for what in ["flushall", "flushdb"] {
         sampler.data_is_lost();
         server.command([what]).await.unwrap();
-        churn.goes_on(20).await;
+        churn.more(20).await;
     }
     // Scripts can be lost as well.
     server.command(["script", "flush"]).await.unwrap();
@@ -79,17 +83,16 @@ async fn a_flush_is_noticed_without_a_lost_connection() {
 
 #[tokio::test]
 async fn an_old_replica_is_brought_up_to_date_frees_included() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (server, world, churn, sampler) = begin().await;
     let freed = Key::new("freed").unwrap();
     let (lease, _) = world.table.grant(&freed).unwrap();
-    churn.goes_on(20).await;
+    churn.more(20).await;
     world.state(State::Published).await;
     server.command(["save"]).await.unwrap();
     let old = world.redis.dump().await.unwrap();
     assert_eq!(old["freed"]["state"], "held");
     world.table.release(lease);
-    churn.goes_on(100).await;
+    churn.more(100).await;
     server.kill().unwrap();
     sampler.data_is_lost();
     server.start().await.unwrap();
@@ -100,12 +103,11 @@ async fn an_old_replica_is_brought_up_to_date_frees_included() {
 
 #[tokio::test]
 async fn a_stopped_redis_is_noticed_and_catches_up() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (server, world, churn, sampler) = begin().await;
     world.state(State::Published).await;
     server.stop().await.unwrap();
     world.state(State::Failing).await;
-    churn.goes_on(200).await;
+    churn.more(200).await;
     server.resume().unwrap();
     end(world, churn, sampler, "Redis went on").await;
 }
@@ -113,13 +115,13 @@ async fn a_stopped_redis_is_noticed_and_catches_up() {
 #[tokio::test]
 async fn a_full_redis_gets_the_rest_once_it_has_memory() {
     let server = RedisServer::builder().line("maxmemory-policy noeviction").start().await.unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (world, churn, sampler) = begin_at(&server).await;
     world.state(State::Published).await;
     // Less than it uses.
     server.command(["config", "set", "maxmemory", "500kb"]).await.unwrap();
     let status = world.state(State::Failing).await;
     assert!(status.last_error.unwrap().contains("OOM"));
-    churn.goes_on(50).await;
+    churn.more(50).await;
     // Another cluster does not take this one for dead meanwhile.
     let beat = async || server.command(["hget", "ringfence:marker:{0}", "beat"]).await.unwrap();
     let before = beat().await;
@@ -137,7 +139,7 @@ async fn evicted_keys_are_published_again() {
         .start()
         .await
         .unwrap();
-    let (world, churn, sampler) = begin(&server).await;
+    let (world, churn, sampler) = begin_at(&server).await;
     let quiet: Vec<Key> = (0..200).map(|number| Key::new(&format!("quiet/{number}")).unwrap()).collect();
     world.table.grant_all(&quiet);
     world.state(State::Published).await;
@@ -157,20 +159,19 @@ async fn evicted_keys_are_published_again() {
 #[tokio::test]
 async fn a_slow_redis_gets_everything() {
     let server = RedisServer::builder().start().await.unwrap();
-    let proxy = Proxy::start(server.address(), Duration::from_millis(150)).await;
+    let proxy = SlowProxy::start(server.address(), Duration::from_millis(150)).await;
     let redis = Redis::at([server.address()]);
     let world = World::start(unswept(proxy.url()), &redis, Table::new(1_000));
     let keys = keys(40);
-    let churn = Churn::start(&world.table, &keys);
+    let churn = churn(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);
-    churn.goes_on(100).await;
+    churn.more(100).await;
     end(world, churn, sampler, "the last grant, at 300 ms a round trip").await;
 }
 
 #[tokio::test]
 async fn an_overflow_of_changes_becomes_a_full_comparison() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let table = Table::new(1_000);
     table.keep_changed(10);
     let world = World::start(unswept(server.url()), &redis, table);
@@ -183,12 +184,11 @@ async fn an_overflow_of_changes_becomes_a_full_comparison() {
 
 #[tokio::test]
 async fn a_new_leader_publishes_what_the_last_one_did_not() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let (mut world, churn, sampler) = begin(&server).await;
+    let (_server, mut world, churn, sampler) = begin().await;
     world.state(State::Published).await;
     world.step_down().await;
-    churn.goes_on(50).await;
-    churn.stop().await;
+    churn.more(50).await;
+    churn.end().await;
     sampler.finish();
     // Recorded changes are not handed over.
     world.table = world.table.node(true);

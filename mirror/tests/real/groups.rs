@@ -8,7 +8,13 @@ use ringfence_wire::Revision;
 
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
+use crate::world::{Redis, WITHIN, World, churn, keys, name, unswept};
+
+async fn redis_cluster() -> (RedisCluster, Redis) {
+    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
+    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    (cluster, redis)
+}
 
 #[tokio::test]
 #[ignore = "slow"]
@@ -17,15 +23,15 @@ async fn a_failover_of_sentinel_is_followed() {
     let [first, second] = group.servers() else { panic!("not two servers") };
     let world = World::start(unswept(group.url()), &Redis::at([second.address()]), Table::new(1_000));
     let keys = keys(40);
-    let churn = Churn::start(&world.table, &keys);
+    let churn = churn(&world.table, &keys);
     world.state(State::Published).await;
     assert_eq!(world.mirror.status().masters[0].address, first.address().to_string());
-    churn.goes_on(50).await;
+    churn.more(50).await;
     first.stop().await.unwrap();
     world.state(State::Failing).await;
     group.fails_over(first.address()).await.unwrap();
-    churn.goes_on(50).await;
-    churn.stop().await;
+    churn.more(50).await;
+    churn.end().await;
     world.is_equal("a failover").await;
     let status = world.state(State::Published).await;
     assert_eq!(status.masters[0].address, second.address().to_string());
@@ -79,19 +85,18 @@ async fn sentinels_have_a_login_of_their_own() {
 
 #[tokio::test]
 async fn an_emptied_master_of_a_redis_cluster_gets_its_keys_again() {
-    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
-    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let (cluster, redis) = redis_cluster().await;
     let world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
     let keys = keys(60);
-    let churn = Churn::start(&world.table, &keys);
+    let churn = churn(&world.table, &keys);
     let sampler = Sampler::start(&redis, &world.table, &keys);
     let status = world.state(State::Published).await;
     assert_eq!(status.masters.len(), 3);
-    churn.goes_on(60).await;
+    churn.more(60).await;
     let [first, second, third] = cluster.masters() else { panic!("not three masters") };
     sampler.data_is_lost();
     second.command(["flushall"]).await.unwrap();
-    churn.goes_on(50).await;
+    churn.more(50).await;
     third.kill().unwrap();
     let status = world.status("one master is missed", |status| status.state == State::Failing).await;
     let missed = status.masters.iter().filter(|master| master.state == State::Failing);
@@ -99,8 +104,8 @@ async fn an_emptied_master_of_a_redis_cluster_gets_its_keys_again() {
     sampler.data_is_lost();
     third.restart_empty().await.unwrap();
     cluster.ready().await.unwrap();
-    churn.goes_on(50).await;
-    churn.stop().await;
+    churn.more(50).await;
+    churn.end().await;
     world.is_equal("one master came back empty").await;
     for master in [first, second, third] {
         let names = master.command(["keys", "*"]).await.unwrap();
@@ -150,13 +155,12 @@ async fn a_write_to_a_lost_master_is_not_reported_for_the_next() {
 
 #[tokio::test]
 async fn slots_that_move_between_masters_are_followed() {
-    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
-    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let (cluster, redis) = redis_cluster().await;
     let world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
     let keys = keys(60);
-    let churn = Churn::start(&world.table, &keys);
+    let churn = churn(&world.table, &keys);
     world.state(State::Published).await;
-    churn.goes_on(60).await;
+    churn.more(60).await;
     let [first, second, third] = cluster.masters() else { panic!("not three masters") };
     let moved = first.command(["keys", "ringfence:{k/*"]).await.unwrap();
     let moved: Vec<&str> = moved.lines().take(5).collect();
@@ -173,14 +177,14 @@ async fn slots_that_move_between_masters_are_followed() {
     for hash in &moved {
         let slot = begin_move(first, second, hash).await;
         // Now neither clearly owns the slot.
-        churn.goes_on(20).await;
+        churn.more(20).await;
         for master in [second, first] {
             master.command(["cluster", "setslot", &slot, "node", &to]).await.unwrap();
         }
-        churn.goes_on(20).await;
+        churn.more(20).await;
     }
-    churn.goes_on(60).await;
-    churn.stop().await;
+    churn.more(60).await;
+    churn.end().await;
     world.is_equal("slots have moved").await;
     world.state(State::Published).await;
     // Once each moved slot compared every master with the whole table.
@@ -193,8 +197,7 @@ async fn slots_that_move_between_masters_are_followed() {
 /// Once such a key broke the connection to the importing master, again and again.
 #[tokio::test]
 async fn a_freed_key_in_a_moving_slot_delays_nothing() {
-    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
-    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let (cluster, redis) = redis_cluster().await;
     let mut world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
     let keys = keys(60);
     let leases = world.table.grant_all(&keys);
@@ -305,8 +308,7 @@ async fn a_new_master_does_not_go_to_a_cluster_that_is_occupied_on_the_others() 
 /// The name of a marker depends on the slots. Once a purge left markers that had moved.
 #[tokio::test]
 async fn a_purge_removes_the_markers_that_resharding_has_left() {
-    let cluster = RedisCluster::start(&RedisServer::builder()).await.unwrap();
-    let redis = Redis::at(cluster.masters().iter().map(RedisServer::address));
+    let (cluster, redis) = redis_cluster().await;
     let mut world = World::start(unswept(cluster.url()), &redis, Table::new(1_000));
     world.table.grant_all(&keys(30));
     world.is_equal("the grants").await;

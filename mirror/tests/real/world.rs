@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, RedisError};
-use ringfence_harness::until;
+use ringfence_harness::{RedisServer, Workers, until};
 use ringfence_mirror::{Mirror, Settings, State, Status};
-use ringfence_wire::{Key, LeaseId, Mode};
+use ringfence_wire::{Key, Mode};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep};
 
@@ -25,6 +25,13 @@ pub(crate) struct Redis {
 
 /// The fields of all hashes, by key.
 pub(crate) type Dump = BTreeMap<String, BTreeMap<String, String>>;
+
+/// A server, and its reader.
+pub(crate) async fn one_server() -> (RedisServer, Redis) {
+    let server = RedisServer::builder().start().await.unwrap();
+    let redis = Redis::at([server.address()]);
+    (server, redis)
+}
 
 impl Redis {
     pub(crate) fn at(addresses: impl IntoIterator<Item = SocketAddr>) -> Self {
@@ -205,47 +212,25 @@ fn publish(mirror: &Mirror, table: &Table) -> JoinHandle<()> {
 }
 
 /// Grants and releases, exclusive and shared, until it is stopped.
-pub(crate) struct Churn {
-    task: JoinHandle<()>,
-    granted: Arc<Mutex<u64>>,
-}
-
-impl Churn {
-    pub(crate) fn start(table: &Table, keys: &[Key]) -> Self {
-        let granted = Arc::new(Mutex::new(0));
-        let (table, keys, count) = (table.clone(), keys.to_vec(), Arc::clone(&granted));
-        let task = tokio::spawn(async move {
-            let mut held: Vec<LeaseId> = Vec::new();
-            for turn in 0_usize.. {
+pub(crate) fn churn(table: &Table, keys: &[Key]) -> Workers {
+    Workers::start(1, |_, work| {
+        let (table, keys) = (table.clone(), keys.to_vec());
+        async move {
+            let (mut held, mut turn) = (Vec::new(), 0);
+            while work.goes_on() {
                 let key = &keys[turn * 7 % keys.len()];
                 let mode = if turn % 3 == 0 { Mode::Shared { limit: None } } else { Mode::Exclusive };
                 if let Some((lease, _)) = table.grant_as(key, mode, &format!("holder {turn}")) {
                     held.push(lease);
-                    *count.lock().unwrap() += 1;
+                    work.did(1);
                 }
                 // Half of the keys are held at a time.
                 if held.len() > keys.len() / 2 {
                     table.release(held.remove(turn % held.len()));
                 }
+                turn += 1;
                 sleep(Duration::from_millis(2)).await;
             }
-        });
-        Self { task, granted }
-    }
-
-    pub(crate) fn granted(&self) -> u64 {
-        *self.granted.lock().unwrap()
-    }
-
-    /// Waits for this many more grants.
-    pub(crate) async fn goes_on(&self, more: u64) {
-        let goal = self.granted() + more;
-        let look = || std::future::ready((self.granted() >= goal).then_some(()));
-        until(WITHIN, "grants go on", look).await.unwrap();
-    }
-
-    pub(crate) async fn stop(self) {
-        self.task.abort();
-        let _ = self.task.await;
-    }
+        }
+    })
 }

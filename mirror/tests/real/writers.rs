@@ -4,21 +4,20 @@ use std::future::ready;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{RedisServer, until};
+use ringfence_harness::until;
 use ringfence_mirror::{Identity, Mirror, MirrorMode, PurgeError, Settings, State, purge};
 use ringfence_wire::{Key, Revision, Token};
 use tokio::time::sleep;
 
-use crate::proxy::Proxy;
+use crate::proxy::SlowProxy;
 use crate::sampler::Sampler;
 use crate::table::Table;
-use crate::world::{Churn, Redis, WITHIN, World, keys, name, unswept};
+use crate::world::{WITHIN, World, churn, keys, name, one_server, unswept};
 
 #[tokio::test]
 async fn a_former_leader_that_resumes_while_publishing_changes_nothing() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
-    let proxy = Proxy::start(server.address(), Duration::ZERO).await;
+    let (server, redis) = one_server().await;
+    let proxy = SlowProxy::start(server.address(), Duration::ZERO).await;
     let keys = keys(40);
     // Its linearizable reads fail: it no longer leads by then.
     let former = World::start(unswept(proxy.url()), &redis, Table::new(1_000).node(false));
@@ -38,9 +37,9 @@ async fn a_former_leader_that_resumes_while_publishing_changes_nothing() {
     let next = World::start(unswept(server.url()), &redis, former.table.node(true));
     let sampler = Sampler::start(&redis, &next.table, &keys);
     leases[20..].iter().for_each(|lease| next.table.release(*lease));
-    let churn = Churn::start(&next.table, &keys);
-    churn.goes_on(40).await;
-    churn.stop().await;
+    let churn = churn(&next.table, &keys);
+    churn.more(40).await;
+    churn.end().await;
     next.is_equal("another leads").await;
     let before = redis.dump().await.unwrap();
 
@@ -57,8 +56,7 @@ async fn a_former_leader_that_resumes_while_publishing_changes_nothing() {
 
 #[tokio::test]
 async fn reconciling_during_releases_and_grants_never_shows_a_live_token_as_stale() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     let keys = keys(3);
     let sampler = Sampler::start(&redis, &world.table, &keys);
@@ -79,8 +77,7 @@ async fn reconciling_during_releases_and_grants_never_shows_a_live_token_as_stal
 #[tokio::test]
 #[ignore = "slow"]
 async fn foreign_writes_are_noticed_and_replaced() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let world = World::start(Settings::new(server.url()), &redis, Table::new(1_000));
     let huge = ["rev", "9007199254740990", "fence", "9007199254740991"];
     let deeds: [&[&str]; 9] = [
@@ -149,8 +146,7 @@ async fn foreign_writes_are_noticed_and_replaced() {
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_cluster_keeps_its_redis_as_long_as_it_is_alive() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let settings = || unswept(server.url());
     let mut first = World::start(settings(), &redis, Table::new(1_000));
     let keys = keys(20);
@@ -211,8 +207,7 @@ async fn takes_over(world: &World) {
 /// Once checks succeeded while the owner's updates were refused, and found silence.
 #[tokio::test]
 async fn a_check_fails_while_redis_refuses_writes() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let first = World::start(unswept(server.url()), &redis, Table::new(1_000));
     first.table.grant_all(&keys(5));
     first.state(State::Published).await;
@@ -232,8 +227,7 @@ async fn a_check_fails_while_redis_refuses_writes() {
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_silent_marker_of_an_earlier_version_is_replaced() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let id = Table::new(1).identity().cluster_id.to_string();
     let marker =
         ["hset", "ringfence:marker:{0}", "cluster", &id, "first_revision", "90000", "revision", "91000"];
@@ -248,8 +242,7 @@ async fn a_silent_marker_of_an_earlier_version_is_replaced() {
 
 #[tokio::test]
 async fn a_live_cluster_is_replaced_by_one_configured_to_take_over_from_it() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let first = World::start(unswept(server.url()), &redis, Table::new(9_000));
     let keys = keys(20);
     first.table.grant_all(&keys[..15]);
@@ -271,8 +264,7 @@ async fn a_live_cluster_is_replaced_by_one_configured_to_take_over_from_it() {
 #[tokio::test]
 #[ignore = "slow"]
 async fn a_cluster_paused_during_a_take_over_writes_nothing_afterwards() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let keys = keys(10);
     // The test can pause its runtime. Its larger revisions would get its writes past the script.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -318,8 +310,7 @@ async fn a_cluster_paused_during_a_take_over_writes_nothing_afterwards() {
 
 #[tokio::test]
 async fn a_marker_says_how_far_its_cluster_has_come() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let mut world = World::start(unswept(server.url()), &redis, Table::new(1_000));
     world.table.grant_all(&keys(50));
     let next = Mirror::new(unswept(server.url())).unwrap();
@@ -345,8 +336,7 @@ async fn a_marker_says_how_far_its_cluster_has_come() {
 
 #[tokio::test]
 async fn a_freed_key_goes_after_its_retention_and_a_held_one_stays() {
-    let server = RedisServer::builder().start().await.unwrap();
-    let redis = Redis::at([server.address()]);
+    let (server, redis) = one_server().await;
     let settings = Settings { retention: Duration::from_secs(1_000), ..unswept(server.url()) };
     let world = World::start(settings, &redis, Table::new(1_000));
     let key = Key::new("a").unwrap();

@@ -108,6 +108,12 @@ impl Stage {
         lease(self.acquire(fields).await?)
     }
 
+    /// Opens the client of two fronts, and acquires.
+    pub async fn holding(&mut self) -> anyhow::Result<Lease> {
+        self.open(&[0, 1]).await?;
+        self.acquired(json!({})).await
+    }
+
     /// How the lease stands, as the adapter says.
     pub async fn state(&mut self, name: &str) -> anyhow::Result<(String, Option<String>)> {
         let state = self.must("state", json!({"lease": name})).await?;

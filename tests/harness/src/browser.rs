@@ -37,7 +37,7 @@ const ARGUMENTS: &[&str] = &[
     "--ignore-certificate-errors",
 ];
 
-/// A browser with one page. It ends when it is dropped.
+/// A browser with one page. It ends when it is dropped. All but its start panics if the browser fails.
 #[derive(Debug)]
 pub struct Browser {
     commands: pipe::Sender,
@@ -96,53 +96,46 @@ impl Browser {
         for domain in ["Page", "Runtime", "Log", "Network", "Performance"] {
             browser.command(&format!("{domain}.enable"), json!({})).await?;
         }
-        browser.resize(1280, 800).await?;
+        browser.resize(1280, 800).await;
         Ok(browser)
     }
 
     /// Resizes the page, in pixels.
-    pub async fn resize(&mut self, width: u32, height: u32) -> Result<(), Error> {
+    pub async fn resize(&mut self, width: u32, height: u32) {
         let size = json!({ "width": width, "height": height, "deviceScaleFactor": 1, "mobile": false });
-        self.command("Emulation.setDeviceMetricsOverride", size).await.map(drop)
+        self.does("Emulation.setDeviceMetricsOverride", size).await;
     }
 
     /// Navigates to `url`.
-    pub async fn open(&mut self, url: &str) -> Result<(), Error> {
-        let answer = self.command("Page.navigate", json!({ "url": url })).await?;
-        match answer["errorText"].as_str() {
-            None => Ok(()),
-            Some(why) => Err(failed(format!("{url}: {why}"))),
-        }
+    pub async fn open(&mut self, url: &str) {
+        let answer = self.does("Page.navigate", json!({ "url": url })).await;
+        assert_eq!(answer.get("errorText"), None, "{url}");
     }
 
-    /// Evaluates a JavaScript expression in the page; a promise is awaited.
-    pub async fn evaluate(&mut self, expression: &str) -> Result<Value, Error> {
+    /// Evaluates a JavaScript expression in the page, which must not throw; a promise is awaited.
+    pub async fn evaluate(&mut self, expression: &str) -> Value {
         let parameters = json!({ "expression": expression, "awaitPromise": true, "returnByValue": true });
-        let answer = self.command("Runtime.evaluate", parameters).await?;
-        match answer.get("exceptionDetails") {
-            None => Ok(answer["result"]["value"].clone()),
-            Some(exception) => Err(failed(format!("{expression}: {exception}"))),
-        }
+        let answer = self.does("Runtime.evaluate", parameters).await;
+        assert_eq!(answer.get("exceptionDetails"), None, "{expression}");
+        answer["result"]["value"].clone()
     }
 
-    /// Waits until an expression is true in the page. If it never is, the error shows the text of the page.
-    pub async fn until(&mut self, within: Duration, expression: &str) -> Result<(), Error> {
-        let deadline = Instant::now() + within;
+    /// Waits until an expression is true in the page. If it never is, it panics with the text of the page.
+    pub async fn until(&mut self, expression: &str) {
+        let deadline = Instant::now() + WITHIN;
         // A page that is still loading may lack anything.
         let look = format!("(() => {{ try {{ return Boolean({expression}) }} catch {{ return false }} }})()");
-        while self.evaluate(&look).await? != true {
+        while self.evaluate(&look).await != true {
             if Instant::now() > deadline {
-                let text = self.evaluate("document.body.innerText").await?;
-                let what = format!("{expression}; complaints: {:?}; the page says:\n{text}", self.complaints);
-                return Err(Error::Timeout { what, within });
+                let text = self.evaluate("document.body.innerText").await;
+                panic!("not {expression}; complaints: {:?}; the page says:\n{text}", self.complaints);
             }
             sleep(AGAIN).await;
         }
-        Ok(())
     }
 
     /// Presses a key, as `j`, `Enter` or `ArrowDown`.
-    pub async fn press(&mut self, key: &str) -> Result<(), Error> {
+    pub async fn press(&mut self, key: &str) {
         let text = match key {
             "Enter" => "\r",
             key if key.chars().count() == 1 => key,
@@ -156,24 +149,23 @@ impl Browser {
         };
         for kind in ["keyDown", "keyUp"] {
             let event = json!({ "type": kind, "key": key, "text": text, "windowsVirtualKeyCode": code });
-            self.command("Input.dispatchKeyEvent", event).await?;
+            self.does("Input.dispatchKeyEvent", event).await;
         }
-        Ok(())
     }
 
     /// Types into the element with the focus.
-    pub async fn write(&mut self, text: &str) -> Result<(), Error> {
-        self.command("Input.insertText", json!({ "text": text })).await.map(drop)
+    pub async fn write(&mut self, text: &str) {
+        self.does("Input.insertText", json!({ "text": text })).await;
     }
 
     /// The memory of the page's objects after a garbage collection.
-    pub async fn heap_bytes(&mut self) -> Result<u64, Error> {
-        self.command("HeapProfiler.collectGarbage", json!({})).await?;
-        let answer = self.command("Performance.getMetrics", json!({})).await?;
-        let metrics = answer["metrics"].as_array().cloned().unwrap_or_default();
-        let used = metrics.iter().find(|metric| metric["name"] == "JSHeapUsedSize");
+    pub async fn heap_bytes(&mut self) -> u64 {
+        self.does("HeapProfiler.collectGarbage", json!({})).await;
+        let answer = self.does("Performance.getMetrics", json!({})).await;
+        let mut metrics = answer["metrics"].as_array().into_iter().flatten();
+        let used = metrics.find(|metric| metric["name"] == "JSHeapUsedSize");
         let bytes = used.and_then(|metric| metric["value"].as_f64());
-        bytes.map(|bytes| bytes as u64).ok_or_else(|| failed(format!("no size of the heap: {answer}")))
+        bytes.unwrap_or_else(|| panic!("no size of the heap: {answer}")) as u64
     }
 
     /// The URLs requested so far.
@@ -185,6 +177,10 @@ impl Browser {
     /// scripts opened.
     pub fn complaints(&self) -> &[String] {
         &self.complaints
+    }
+
+    async fn does(&mut self, method: &str, params: Value) -> Value {
+        self.command(method, params).await.unwrap_or_else(|error| panic!("{error}"))
     }
 
     async fn command(&mut self, method: &str, params: Value) -> Result<Value, Error> {
@@ -285,7 +281,7 @@ mod tests {
             return;
         }
         let mut browser = Browser::start().await.unwrap();
-        browser.open("about:blank").await.unwrap();
+        browser.open("about:blank").await;
         let dir = browser.dir.path().to_owned();
         assert!(of(&dir).len() > 1, "it has processes: {:?}", of(&dir));
         let entries = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());

@@ -5,10 +5,8 @@ use futures_util::future::join_all;
 use ringfence_wire::{AcquireRequest, LeaseId, Metadata, Token};
 use tokio::time::{Instant, sleep};
 
-use crate::{Answered, Client, Cluster, Node, definite, granted, try_once};
+use crate::{Client, Cluster, Node, granted, released, try_once};
 
-/// Far longer than a call takes, even while nodes are down.
-const SOON: Duration = Duration::from_secs(60);
 /// Clients that work at once.
 const WORKERS: u64 = 8;
 /// Approximate log growth of one acquire and release.
@@ -40,8 +38,7 @@ pub async fn churn(cluster: &Cluster, name: &str, bytes: u64) -> Kept {
             for number in 0..bytes / EACH_BYTES / WORKERS {
                 let (lease, name) = (LeaseId::random(), format!("{name}/{worker}/{number}"));
                 granted(client, lease, &large(&name)).await;
-                let released = definite(SOON, || client.release(lease)).await;
-                Ok(released.unwrap_or_else(|error| panic!("{error}"))).done();
+                released(client, lease).await;
                 if number % 10 == 0 {
                     let lease = LeaseId::random();
                     let token = granted(client, lease, &try_once(&name)).await.token;

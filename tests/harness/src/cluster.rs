@@ -99,8 +99,7 @@ impl Builder {
     /// Starts the cluster and waits until all nodes are ready and agree on a leader.
     pub async fn start(self) -> Result<Cluster, Error> {
         let cluster = self.lay_out().await?;
-        cluster.start_all()?;
-        cluster.ready().await?;
+        cluster.all_ready().await?;
         Ok(cluster)
     }
 
@@ -195,6 +194,12 @@ impl Cluster {
     pub fn start_all(&self) -> Result<(), Error> {
         let is_due = |node: &&Node| node.pid().is_none() && (!node.joins || node.data().exists());
         self.nodes.iter().filter(is_due).try_for_each(Node::start)
+    }
+
+    /// The same, and waits until all are ready.
+    pub async fn all_ready(&self) -> Result<(), Error> {
+        self.start_all()?;
+        self.ready().await
     }
 
     /// Kills every node, as nearly at once as possible.

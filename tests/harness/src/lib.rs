@@ -5,9 +5,11 @@
 //!                └────▶ Client ──▶ connection ──HTTP──▶   typed calls
 //!  HttpConnection                         untyped calls with little CPU, for load generators
 //!  Load ──▶ many Clients                  records answers; Record::check checks them afterwards
+//!  Workers                                what goes on until a test has seen enough
 //!  Disk, Injection                        full disks, power cuts, system calls that fail or are slow
 //!  Clocks                                 wrong and jumping clocks
 //!  Lookups                                names, and slow lookups of them
+//!  Proxy, BlackHoles                      connections that are slow, lose bytes, or are never made
 //!  RedisServer, RedisSentinel, RedisCluster   real Redis servers
 //!  PostgresServer, PgBouncer, MariaDbServer   real servers, from the system's packages
 //!  PrometheusServer                       a real server
@@ -27,6 +29,7 @@
 //!   the ends of the logs.
 
 mod answer;
+mod black_holes;
 mod browser;
 mod churn;
 mod client;
@@ -50,6 +53,7 @@ pub mod preload;
 mod process;
 mod program;
 mod prometheus_server;
+mod proxy;
 mod record;
 mod redis_cluster;
 mod redis_sentinel;
@@ -60,9 +64,11 @@ mod strace;
 mod tls;
 mod until;
 mod watch;
+mod workers;
 mod zookeeper_cluster;
 
 pub use answer::{Acquired, Answered, Called, LeaseView, Reply};
+pub use black_holes::BlackHoles;
 pub use browser::Browser;
 pub use churn::{Kept, churn, churn_past, churn_until};
 pub use client::{Client, Consistency, metric};
@@ -82,14 +88,16 @@ pub use node::{LeftBehind, Node};
 pub use postgres_server::{PgBouncer, PostgresServer};
 pub use program::{Ended, run};
 pub use prometheus_server::PrometheusServer;
+pub use proxy::{Delivery, Direction, Proxy, splice};
 pub use record::{Granted, Record};
 pub use redis_cluster::RedisCluster;
 pub use redis_sentinel::RedisSentinel;
 pub use redis_server::{RedisBuilder, RedisServer};
-pub use requests::{granted, key, queued, try_once, wait_for};
+pub use requests::{granted, key, queued, released, take, try_once, wait_for};
 pub use shown::Shown;
 pub use strace::{Injection, may_inject};
 pub use tls::Certificates;
 pub use until::{definite, until};
 pub use watch::{Watch, Watched};
+pub use workers::{Work, Workers};
 pub use zookeeper_cluster::ZooKeeperCluster;

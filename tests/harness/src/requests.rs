@@ -49,6 +49,23 @@ pub async fn granted(client: &Client, lease: LeaseId, request: &AcquireRequest) 
     }
 }
 
+/// Acquires the key `text` with a new lease, as [`granted`].
+///
+/// # Panics
+/// Where it is not granted.
+pub async fn take(client: &Client, text: &str) -> Grant {
+    granted(client, LeaseId::random(), &try_once(text)).await
+}
+
+/// Releases a lease, and repeats the call until its answer is definite.
+///
+/// # Panics
+/// Where it is refused.
+pub async fn released(client: &Client, lease: LeaseId) {
+    let released = definite(GRANTED_WITHIN, || client.release(lease)).await;
+    assert!(matches!(released, Ok(Reply::Done { status: 204, .. })), "{lease}: {released:?}");
+}
+
 /// Waits until `count` leases wait for the key `text`.
 ///
 /// # Panics

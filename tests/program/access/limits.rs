@@ -4,19 +4,17 @@ use ringfence_access::Credential;
 use ringfence_harness::until;
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use super::guarded::{Guarded, all_rights, new, principal, request};
-use crate::support::SOON;
+use super::guarded::{guarded, new};
+use crate::support::{ALL, SOON, rules_of};
 
 #[tokio::test]
 async fn limits_hold_for_one_principal_and_count_the_operations_of_a_batch() {
     let (greedy, other) = (new(), new());
     let with = |limits: &str| {
-        principal("greedy", &greedy, &format!("{}\n{limits}", all_rights()))
-            + &principal("other", &other, all_rights())
+        rules_of("greedy", &greedy, &format!("{}\n{limits}", ALL)) + &rules_of("other", &other, ALL)
     };
-    let guarded = Guarded::start(&with("limits = { requests-per-s = 1, watches = 1 }"), &[]).await;
+    let guarded = guarded(&with("limits = { requests-per-s = 1, watches = 1 }"), &[]).await;
     let access = async |of: &Credential| guarded.send("GET", "/v1/access", Some(of.reveal()), None).await;
     let releases = vec![json!({ "release": { "lease_id": LeaseId::random() } }); 1_000];
     let batch = json!({ "operations": releases });
@@ -33,14 +31,9 @@ async fn limits_hold_for_one_principal_and_count_the_operations_of_a_batch() {
     let (status, body) = access(&greedy).await;
     assert!(status == 200 && body.contains("\"limits\":{\"watches\":1}"), "{status}: {body}");
 
-    let mut first = guarded.connect().await.unwrap();
-    let watch = request("GET", "/v1/watch", Some(greedy.reveal()), None);
-    first.write_all(watch.as_bytes()).await.unwrap();
-    let mut head = Vec::new();
-    while !head.windows(4).any(|end| end == b"\r\n\r\n") {
-        assert!(first.read_buf(&mut head).await.unwrap() > 0);
-    }
-    assert!(head.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&head));
+    let node = guarded.cluster.node(1);
+    let mut first = guarded.connection(node, Some(greedy.reveal())).await.unwrap();
+    first.expect(200, "GET", "/v1/watch", "").await.unwrap();
     let second = async |of: &Credential| guarded.send("GET", "/v1/watch", Some(of.reveal()), None).await.0;
     assert_eq!((second(&greedy).await, second(&other).await), (429, 200));
     drop(first);
@@ -54,8 +47,8 @@ async fn a_large_body_counts_as_many_requests_although_it_is_refused() {
     let greedy = new();
     let limits = "limits = { requests-per-s = 10 }";
     for (size, expected) in [(1_000_000, 400), (1_100_000, 413)] {
-        let rules = principal("greedy", &greedy, &format!("{}\n{limits}", all_rights()));
-        let guarded = Guarded::start(&rules, &[]).await;
+        let rules = rules_of("greedy", &greedy, &format!("{}\n{limits}", ALL));
+        let guarded = guarded(&rules, &[]).await;
         let large = json!({ "keys": ["a"], "holder": "h".repeat(size) });
         let path = format!("/v1/leases/{}", LeaseId::random());
         let put = async || guarded.send("PUT", &path, Some(greedy.reveal()), Some(&large)).await;
@@ -70,9 +63,8 @@ async fn a_large_body_counts_as_many_requests_although_it_is_refused() {
 #[tokio::test]
 async fn large_reads_are_limited() {
     let greedy = new();
-    let rules =
-        principal("greedy", &greedy, &format!("{}\nlimits = {{ requests-per-s = 10 }}", all_rights()));
-    let guarded = Guarded::start(&rules, &[]).await;
+    let rules = rules_of("greedy", &greedy, &format!("{}\nlimits = {{ requests-per-s = 10 }}", ALL));
+    let guarded = guarded(&rules, &[]).await;
     let send = async |method: &str, path: &str, body: Option<&Value>| {
         guarded.send(method, path, Some(greedy.reveal()), body).await
     };

@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::TTL;
-use super::guarded::{Guarded, all_rights, is_whole, new, principal, request};
-use crate::support::{PROGRAM, SOON};
+use super::guarded::{guarded, guarded_on, new};
+use crate::support::{ALL, PROGRAM, SOON, rules_of};
 
 /// Longer than a waiting request may take to be answered.
 const LONG_MS: u32 = 60_000;
@@ -19,10 +19,10 @@ const LONG_MS: u32 = 60_000;
 #[tokio::test]
 async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its_limits() {
     let [ann, bob] = [new(), new()];
-    let limited = format!("{}\nlimits = {{ leases = 2, waiting = 1 }}", all_rights());
-    let rules = principal("ann", &ann, &limited) + &principal("bob", &bob, all_rights());
+    let limited = format!("{}\nlimits = {{ leases = 2, waiting = 1 }}", ALL);
+    let rules = rules_of("ann", &ann, &limited) + &rules_of("bob", &bob, ALL);
     let anonymous = "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\n";
-    let guarded = Guarded::start(&(rules + anonymous), &[]).await;
+    let guarded = guarded(&(rules + anonymous), &[]).await;
     let id = LeaseId::random();
     let lease = format!("/v1/leases/{id}");
     let send = async |who: &Credential, method: &str, target: &str, body: Option<Value>| {
@@ -57,10 +57,8 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
     assert_eq!(send(&bob, "GET", &other, None).await.0, 200);
 
     // It waits for the lease that it has itself.
-    let mut waits = guarded.connect().await.unwrap();
-    let body = acquire("a", LONG_MS);
     let waiting = format!("/v1/leases/{}", LeaseId::random());
-    waits.write_all(request("PUT", &waiting, Some(ann.reveal()), body.as_ref()).as_bytes()).await.unwrap();
+    let waits = guarded.waits(&waiting, &ann, acquire("a", LONG_MS).unwrap()).await;
     let view = async || send(&bob, "GET", "/v1/keys/a", None).await.1;
     let is_queued = async || (view().await["waiters"][0]["by"] == "ann").then_some(());
     until(SOON, "it waits", is_queued).await.unwrap();
@@ -69,33 +67,25 @@ async fn leases_belong_to_the_principal_that_acquired_them_and_count_towards_its
     assert!(status == 409 || status == 429, "{status}: {body}");
     // Its own release grants the one that waits, and the request that waits for it learns that.
     assert_eq!(send(&ann, "DELETE", &lease, None).await.0, 204);
-    let mut response = Vec::new();
-    while !is_whole(&response) {
-        assert!(waits.read_buf(&mut response).await.unwrap() > 0);
-    }
-    assert!(response.starts_with(b"HTTP/1.1 201"), "{}", String::from_utf8_lossy(&response));
+    let (status, body) = waits.await.unwrap();
+    assert_eq!(status, 201, "{body}");
 }
 
 #[tokio::test]
 async fn who_gets_another_name_waits_no_more_for_a_lease_of_the_old_one() {
     let (all, worker) = (new(), new());
-    let rules = |name| principal("all", &all, all_rights()) + &principal(name, &worker, all_rights());
-    let guarded = Guarded::start(&rules("worker"), &[]).await;
-    let everything = guarded.client(&all);
+    let rules = |name| rules_of("all", &all, ALL) + &rules_of(name, &worker, ALL);
+    let guarded = guarded(&rules("worker"), &[]).await;
+    let everything = guarded.client(guarded.cluster.nodes(), &all);
     let _held = everything.lock("a").ttl(TTL).acquire().await.unwrap();
-    let mut waits = guarded.connect().await.unwrap();
     let body = json!({ "keys": [{ "key": "a" }], "wait_ms": LONG_MS });
-    let target = format!("/v1/leases/{}", LeaseId::random());
-    waits.write_all(request("PUT", &target, Some(worker.reveal()), Some(&body)).as_bytes()).await.unwrap();
+    let waits = guarded.waits(&format!("/v1/leases/{}", LeaseId::random()), &worker, body).await;
     let waiters =
         async || everything.key("a", Consistency::Linearizable).await.map(|view| view.waiters.len());
     until(SOON, "it waits", async || (waiters().await.ok()? == 1).then_some(())).await.unwrap();
     guarded.replace_rules(&rules("renamed")).await;
-    let mut response = Vec::new();
-    while !is_whole(&response) {
-        assert!(waits.read_buf(&mut response).await.unwrap() > 0);
-    }
-    assert!(response.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&response));
+    let (status, body) = waits.await.unwrap();
+    assert_eq!(status, 403, "{body}");
     until(SOON, "its place is free", async || (waiters().await.ok()? == 0).then_some(())).await.unwrap();
 }
 
@@ -111,7 +101,7 @@ async fn leases_from_before_there_were_rules_can_be_renewed_with_the_right_and_t
     cluster.node(1).terminate().await.unwrap();
     let worker = new();
     let allow = "allow = [{ keys = \"own/\", may = [\"acquire\"] }]";
-    let guarded = Guarded::start_on(cluster, &principal("worker", &worker, allow), &[]).await;
+    let guarded = guarded_on(cluster, &rules_of("worker", &worker, allow), &[]).await;
     let renew = async |id: LeaseId| {
         let target = format!("/v1/leases/{id}/renew");
         guarded.send("POST", &target, Some(worker.reveal()), Some(&json!({}))).await.0
@@ -123,30 +113,31 @@ async fn leases_from_before_there_were_rules_can_be_renewed_with_the_right_and_t
 #[ignore = "slow"]
 async fn who_loses_a_right_keeps_nothing_that_rests_on_it() {
     let (all, worker) = (new(), new());
-    let rules = |allow: &str| principal("all", &all, all_rights()) + &principal("worker", &worker, allow);
+    let rules = |allow: &str| rules_of("all", &all, ALL) + &rules_of("worker", &worker, allow);
     let may = rules("allow = [{ keys = \"a/\", may = [\"acquire\", \"read\"] }]");
-    let guarded = Guarded::start(&may, &[]).await;
-    let (everything, client) = (guarded.client(&all), guarded.client(&worker));
+    let guarded = guarded(&may, &[]).await;
+    let (everything, client) =
+        (guarded.client(guarded.cluster.nodes(), &all), guarded.client(guarded.cluster.nodes(), &worker));
     let held = client.lock("a/held").ttl(TTL).acquire().await.unwrap();
     let in_the_way = everything.lock("a/waiting").ttl(TTL).acquire().await.unwrap();
-    let mut watch = guarded.connect().await.unwrap();
-    watch
-        .write_all(request("GET", "/v1/watch?prefix=a/", Some(worker.reveal()), None).as_bytes())
-        .await
-        .unwrap();
+    let http = guarded.cluster.node(1).http();
+    let mut watch = guarded.shake_hands(guarded.reach(http).await.unwrap(), http.ip()).await.unwrap();
+    let secret = worker.reveal();
+    let watches =
+        format!("GET /v1/watch?prefix=a/ HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {secret}\r\n\r\n");
+    watch.write_all(watches.as_bytes()).await.unwrap();
     let waiting = LeaseId::random();
     let body = json!({ "keys": [{ "key": "a/waiting" }], "wait_ms": LONG_MS });
-    let mut acquire = guarded.connect().await.unwrap();
-    let target = format!("/v1/leases/{waiting}");
-    acquire.write_all(request("PUT", &target, Some(worker.reveal()), Some(&body)).as_bytes()).await.unwrap();
+    let acquire = guarded.waits(&format!("/v1/leases/{waiting}"), &worker, body).await;
     let queued = async || {
         (everything.key("a/waiting", Consistency::Linearizable).await.ok()?.waiters.len() == 1).then_some(())
     };
     until(SOON, "it waits", queued).await.unwrap();
 
     // What is not valid changes nothing.
-    fs::write(guarded.dir.path().join("access.toml"), may.replace("acquire", "aquire")).unwrap();
-    let refused = async || guarded.node().log().contains("files that changed cannot be used").then_some(());
+    fs::write(guarded.path("access.toml"), may.replace("acquire", "aquire")).unwrap();
+    let refused =
+        async || guarded.cluster.node(1).log().contains("files that changed cannot be used").then_some(());
     until(SOON, "refused", refused).await.unwrap();
     assert!(client.renew(held.lease_id(), None).await.is_ok());
     let metrics = guarded.send("GET", "/metrics", Some(all.reveal()), None).await.1;
@@ -168,11 +159,8 @@ async fn who_loses_a_right_keeps_nothing_that_rests_on_it() {
         let read = tokio::time::timeout(SOON, watch.read_buf(&mut events)).await.unwrap().unwrap();
         assert!(read > 0, "{}", String::from_utf8_lossy(&events));
     }
-    let mut response = Vec::new();
-    while !is_whole(&response) {
-        assert!(acquire.read_buf(&mut response).await.unwrap() > 0);
-    }
-    assert!(response.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&response));
+    let (status, body) = acquire.await.unwrap();
+    assert_eq!(status, 403, "{body}");
     let left = async || {
         everything.key("a/waiting", Consistency::Linearizable).await.ok()?.waiters.is_empty().then_some(())
     };
@@ -180,13 +168,13 @@ async fn who_loses_a_right_keeps_nothing_that_rests_on_it() {
     in_the_way.release().await.unwrap();
 
     // A credential that is removed ends everything.
-    guarded.replace_rules(&principal("all", &all, all_rights())).await;
+    guarded.replace_rules(&rules_of("all", &all, ALL)).await;
     match client.access().await {
         Err(Error::Rejected(problem)) => assert_eq!(problem.kind, ProblemKind::Unauthenticated),
         other => panic!("{other:?}"),
     }
-    guarded.node().tells("a request was denied").await.unwrap();
-    let log = guarded.node().log();
+    guarded.cluster.node(1).tells("a request was denied").await.unwrap();
+    let log = guarded.cluster.node(1).log();
     for secret in [worker.reveal(), all.reveal(), &held.lease_id().to_string(), &waiting.to_string()] {
         assert!(!log.contains(secret), "a secret is in the log");
     }

@@ -4,14 +4,13 @@ use std::fs;
 
 use ringfence_access::Credential;
 use ringfence_client::{Client, Error, Tls};
-use ringfence_harness::{Certificates, run};
+use ringfence_harness::{Certificates, HttpConnection, run};
 use ringfence_wire::ProblemKind;
 use tempfile::TempDir;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
-use super::guarded::{Guarded, is_whole, new, principal, request};
-use crate::support::{PROGRAM, SOON};
+use super::guarded::{answer, guarded, new};
+use crate::support::{PROGRAM, SOON, file_of, rules_of};
 
 #[tokio::test]
 async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_plain_connection() {
@@ -20,14 +19,14 @@ async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_
     let other = new();
     let rules = format!(
         "[principals.worker]\ncertificates = [\"dns:worker.example\"]\ncluster = [\"observe\"]\n{}",
-        principal("other", &other, "cluster = [\"metrics\"]")
+        rules_of("other", &other, "cluster = [\"metrics\"]")
     );
     let authority = format!("--tls-client-authority={}", own.authority().display());
-    let guarded = Guarded::start(&rules, &[&authority, "--plain=accept"]).await;
-    let url = format!("https://{}", guarded.node().http());
+    let guarded = guarded(&rules, &[&authority, "--plain=accept"]).await;
+    let url = format!("https://{}", guarded.cluster.node(1).http());
     let connect = |certificate: bool, credential: Option<&Credential>| {
         let tls = Tls {
-            authority: Some(guarded.files.authority().to_owned()),
+            authority: Some(guarded.path("authority.pem")),
             certificate: certificate.then(|| own.certificate().to_owned()),
             key: certificate.then(|| own.key().to_owned()),
             credential: credential.map(|secret| ringfence_client::Credential::new(secret.reveal()).unwrap()),
@@ -44,16 +43,12 @@ async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_
     assert!(
         matches!(name(connect(true, Some(&other))).await, Err(Error::Rejected(problem)) if problem.kind == ProblemKind::Unauthenticated)
     );
-    let mut plain = TcpStream::connect(guarded.node().http()).await.unwrap();
-    plain.write_all(request("GET", "/metrics", Some(other.reveal()), None).as_bytes()).await.unwrap();
-    let mut response = Vec::new();
-    while !is_whole(&response) {
-        assert!(plain.read_buf(&mut response).await.unwrap() > 0);
-    }
-    let response = String::from_utf8_lossy(&response);
-    assert!(response.starts_with("HTTP/1.1 401") && response.contains("plain connection"), "{response}");
+    let http = guarded.cluster.node(1).http();
+    let plain = HttpConnection::over(TcpStream::connect(http).await.unwrap(), http, Some(other.reveal()));
+    let (status, said) = answer(plain, "GET", "/metrics", None).await;
+    assert!(status == 401 && said.contains("plain connection"), "{status}: {said}");
     let refused = Client::connect_with(
-        [format!("http://{}", guarded.node().http())],
+        [format!("http://{}", guarded.cluster.node(1).http())],
         &Tls {
             credential: Some(ringfence_client::Credential::new(other.reveal()).unwrap()),
             ..Tls::default()
@@ -64,8 +59,7 @@ async fn a_principal_is_shown_by_a_certificate_or_a_credential_but_never_over_a_
 
 #[tokio::test]
 async fn the_command_line_makes_and_uses_a_credential_and_its_commands_do_not_inherit_it() {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("worker.credential");
+    let (_dir, file) = file_of("worker.credential");
     let digest =
         run(PROGRAM, ["access", "credential", "--file", file.to_str().unwrap()], SOON).await.unwrap().output;
     let secret = fs::read_to_string(&file).unwrap().trim().to_owned();
@@ -73,15 +67,15 @@ async fn the_command_line_makes_and_uses_a_credential_and_its_commands_do_not_in
         "[principals.worker]\ncredentials = [\"{}\"]\nallow = [{{ keys = \"a/\", may = [\"acquire\"] }}]\n",
         digest.trim()
     );
-    let guarded = Guarded::start(&rules, &[]).await;
-    let rules = guarded.dir.path().join("access.toml");
+    let guarded = guarded(&rules, &[]).await;
+    let rules = guarded.path("access.toml");
     let checked = run(PROGRAM, ["access", "check", rules.to_str().unwrap()], SOON).await.unwrap().output;
     assert!(checked.ends_with("is valid\n"), "{checked}");
     let called = |arguments: &[&str]| {
         let mut command = std::process::Command::new(PROGRAM);
         command.args(arguments).env("RINGFENCE_CREDENTIAL", &secret);
-        command.env("RINGFENCE_URLS", format!("https://{}", guarded.node().http()));
-        let output = command.env("RINGFENCE_AUTHORITY", guarded.files.authority()).output().unwrap();
+        command.env("RINGFENCE_URLS", format!("https://{}", guarded.cluster.node(1).http()));
+        let output = command.env("RINGFENCE_AUTHORITY", guarded.path("authority.pem")).output().unwrap();
         (
             output.status.success(),
             String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr),

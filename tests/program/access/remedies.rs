@@ -2,18 +2,18 @@
 
 use std::process::Command;
 
-use super::guarded::{Guarded, new, principal};
-use crate::support::PROGRAM;
+use super::guarded::{guarded, new};
+use crate::support::{PROGRAM, rules_of};
 
 #[tokio::test]
 async fn who_lacks_a_credential_or_a_right_learns_what_mends_that() {
     let billing = new();
     let allow = "allow = [{ keys = \"accounts/\", may = [\"acquire\", \"read\"] }, { keys = \"=config\", may = [\"read\"] }]";
-    let guarded = Guarded::start(&principal("billing", &billing, allow), &[]).await;
+    let guarded = guarded(&rules_of("billing", &billing, allow), &[]).await;
     let said = |credential: Option<&str>, words: &[&str]| {
         let mut command = Command::new(PROGRAM);
-        command.env("RINGFENCE_URLS", format!("https://{}", guarded.node().http()));
-        command.env("RINGFENCE_AUTHORITY", guarded.files.authority());
+        command.env("RINGFENCE_URLS", format!("https://{}", guarded.cluster.node(1).http()));
+        command.env("RINGFENCE_AUTHORITY", guarded.path("authority.pem"));
         command.envs(credential.map(|credential| ("RINGFENCE_CREDENTIAL", credential)));
         let output = command.args(words).output().unwrap();
         assert!(!output.status.success(), "{words:?}");

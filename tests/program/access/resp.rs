@@ -8,31 +8,22 @@ use redis::{AsyncConnectionConfig, ErrorKind, RedisConnectionInfo, RedisError, c
 use ringfence_access::Credential;
 use ringfence_harness::until;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 
-use super::guarded::{Guarded, all_rights, new, principal};
-use crate::support::SOON;
+use super::guarded::{guarded_on, new};
+use crate::support::{ALL, SOON, Secured, cluster, rules_of};
 
-/// Where the node of `guarded` listens.
-fn port(guarded: &Guarded) -> (std::net::IpAddr, u16) {
-    (guarded.node().http().ip(), 6400)
-}
-
-async fn started(rules: &str) -> Guarded {
-    let cluster =
-        ringfence_harness::Cluster::builder(crate::support::PROGRAM).nodes(1).lay_out().await.unwrap();
-    let argument = format!("--resp={}:6400", cluster.node(1).http().ip());
-    Guarded::start_on(cluster, rules, &[&argument]).await
+async fn started(rules: &str) -> Secured {
+    guarded_on(cluster().nodes(1).resp().lay_out().await.unwrap(), rules, &[]).await
 }
 
 async fn connect(
-    guarded: &Guarded,
+    guarded: &Secured,
     login: Option<(&str, &str)>,
 ) -> Result<MultiplexedConnection, RedisError> {
-    let tls = TlsConnector::from(guarded.tls.current());
-    let connect = async || TcpStream::connect(port(guarded)).await.ok();
+    let port = guarded.cluster.node(1).resp();
+    let connect = async || TcpStream::connect(port).await.ok();
     let stream = until(SOON, "the port is open", connect).await.unwrap();
-    let stream = tls.connect(port(guarded).0.into(), stream).await.unwrap();
+    let stream = guarded.shake_hands(stream, port.ip()).await.unwrap();
     let info = RedisConnectionInfo::default();
     let info = match login {
         Some(("", password)) => info.set_password(password),
@@ -58,9 +49,9 @@ async fn call(client: &mut MultiplexedConnection, line: &str) -> String {
 #[tokio::test]
 async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() {
     let [ann, bob, nobody]: [Credential; 3] = [new(), new(), new()];
-    let limited = format!("{}\nlimits = {{ leases = 1 }}", all_rights());
-    let rules = principal("ann", &ann, &limited)
-        + &principal("bob", &bob, "allow = [{ keys = \"b/\", may = [\"acquire\"] }]");
+    let limited = format!("{}\nlimits = {{ leases = 1 }}", ALL);
+    let rules = rules_of("ann", &ann, &limited)
+        + &rules_of("bob", &bob, "allow = [{ keys = \"b/\", may = [\"acquire\"] }]");
     let guarded = started(&rules).await;
 
     for (name, credential) in [("", &nobody), ("bob", &ann), ("carl", &ann)] {
@@ -94,10 +85,10 @@ async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() 
     let token: u64 = call(&mut ann_s, "HGET ringfence:{b/1} token").await.parse().unwrap();
     assert!(token > 0);
 
-    guarded.replace_rules(&principal("bob", &bob, all_rights())).await;
+    guarded.replace_rules(&rules_of("bob", &bob, ALL)).await;
     assert!(call(&mut ann_s, "DEL b/1").await.starts_with("-NOAUTH the credential is not valid"));
     assert_eq!(call(&mut bob_s, "SET a v NX PX 60000").await, "OK");
-    let log = guarded.node().log();
+    let log = guarded.cluster.node(1).log();
     assert!(log.contains("a request was denied") && log.contains("command=\"set\""), "{log}");
     assert!(!log.contains(ann.reveal()) && !log.contains(bob.reveal()), "{log}");
 }
@@ -105,7 +96,7 @@ async fn locks_belong_to_the_principal_that_logged_in_and_rules_count_at_once() 
 #[tokio::test]
 async fn strangers_who_send_too_much_keep_no_principal_from_logging_in() {
     let ann: Credential = new();
-    let rules = principal("ann", &ann, all_rights()) + "[anonymous]\nlimits = { requests-per-s = 1 }\n";
+    let rules = rules_of("ann", &ann, ALL) + "[anonymous]\nlimits = { requests-per-s = 1 }\n";
     let guarded = started(&rules).await;
     let refused = Arc::new(AtomicU32::new(0));
     for _ in 0..20 {

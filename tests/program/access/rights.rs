@@ -1,11 +1,12 @@
 //! What each right allows.
 
-use ringfence_client::Lease;
 use ringfence_wire::LeaseId;
 use serde_json::{Value, json};
 
 use super::TTL;
-use super::guarded::{Guarded, all_rights, new, principal};
+use super::guarded::{guarded, new};
+use crate::support::routes::{About, request, routes};
+use crate::support::{ALL, rules_of};
 
 /// Every route, with every right, on keys of its own, of others, and of both.
 #[tokio::test]
@@ -13,117 +14,74 @@ use super::guarded::{Guarded, all_rights, new, principal};
 async fn a_right_allows_what_the_document_says_and_nothing_else() {
     const RIGHTS: [&str; 7] = ["validate", "read", "acquire", "revoke", "metrics", "observe", "operate"];
     let (all, of_right) = (new(), RIGHTS.map(|right| (right, new())));
-    let mut rules = principal("all", &all, all_rights());
+    let mut rules = rules_of("all", &all, ALL);
     for (right, credential) in &of_right {
         let allow = match *right {
             "metrics" | "observe" | "operate" => format!("cluster = [\"{right}\"]"),
             _ => format!("allow = [{{ keys = \"own/\", may = [\"{right}\"] }}]"),
         };
-        rules += &principal(right, credential, &allow);
+        rules += &rules_of(right, credential, &allow);
     }
-    let guarded = Guarded::start(&rules, &[]).await;
-    let everything = guarded.client(&all);
+    let guarded = guarded(&rules, &[]).await;
+    let everything = guarded.client(guarded.cluster.nodes(), &all);
     let document: Value =
         serde_json::from_str(&guarded.send("GET", "/openapi.json", None, None).await.1).unwrap();
     let places: [(&[&str], &str, bool); 3] =
         [(&["own/a"], "own/", true), (&["other/a"], "other/", false), (&["own/a", "other/a"], "o", false)];
     let mut number = 0;
-    for (path, item) in document["paths"].as_object().unwrap() {
-        for (method, operation) in item.as_object().unwrap().iter().filter(|(name, _)| *name != "parameters")
+    for (method, path, needed) in routes(&document) {
+        let needed = needed.as_str();
+        let callers = of_right.iter().map(|(right, credential)| (*right, Some(credential.reveal())));
+        for ((right, credential), (keys, prefix, is_own)) in
+            callers.chain([("none", None)]).flat_map(|caller| places.map(|place| (caller, place)))
         {
-            let (method, needed) = (method.to_ascii_uppercase(), operation["x-right"].as_str().unwrap());
-            let callers = of_right.iter().map(|(right, credential)| (*right, Some(credential.reveal())));
-            for ((right, credential), (keys, prefix, is_own)) in
-                callers.chain([("none", None)]).flat_map(|caller| places.map(|place| (caller, place)))
-            {
-                number += 1;
-                let keys = |of: &str| keys.iter().map(|key| format!("{key}{number}{of}")).collect::<Vec<_>>();
-                let lease = everything.lock_all(keys("-held")).ttl(TTL).acquire().await.unwrap();
-                let (target, body) = sample(&method, path, &keys(""), prefix, &lease);
-                let (status, text) = guarded.send(&method, &target, credential, body.as_ref()).await;
-                let _ = lease.release().await;
-                // Of a batch, the status of its operation.
-                let answer: Value = serde_json::from_str(&text).unwrap_or_default();
-                let status = answer["results"][0]["status"].as_u64().map_or(status.into(), |status| status);
-                let has = right == needed
-                    || matches!((right, needed), ("read", "validate") | ("operate", "observe"));
-                let is_of_cluster = matches!(needed, "metrics" | "observe" | "operate");
-                // To all but its owner, a lease is unknown.
-                let is_of_lease = (path.starts_with("/v1/leases/") && method != "PUT") || path == "/v1/renew";
-                let expected = match needed {
-                    "none" => None,
-                    _ if has && is_of_lease => {
-                        let done = method == "DELETE" && status == 204;
-                        assert!(status == 404 || done, "{method} {target}: {status} {text}");
-                        None
-                    }
-                    _ if has && (is_own || is_of_cluster) => None,
-                    _ if right == "none" => Some(401),
-                    _ => Some(403),
-                };
-                let denied = matches!(status, 401 | 403).then_some(status);
-                assert_eq!(denied, expected, "{right}: {method} {target} {body:?}: {status} {text}");
-                assert_ne!(status, 0, "{right}: {method} {target}: no response");
-                if !matches!(needed, "none") || path == "/v1/access" {
-                    let (status, text) =
-                        guarded.send(&method, &target, Some("rfc_guess"), body.as_ref()).await;
-                    assert_eq!(status, 401, "{method} {target}: {text}");
+            number += 1;
+            let keys = |of: &str| keys.iter().map(|key| format!("{key}{number}{of}")).collect::<Vec<_>>();
+            let lease = everything.lock_all(keys("-held")).ttl(TTL).acquire().await.unwrap();
+            let (keys, all_held) = (keys(""), lease.keys());
+            let held = (all_held[0].as_str(), lease.token());
+            let about = About { keys: &keys, prefix, lease: lease.lease_id(), held, changes_cluster: false };
+            let (target, body) = request(&method, &path, &about);
+            let (status, text) = guarded.send(&method, &target, credential, body.as_ref()).await;
+            let _ = lease.release().await;
+            // Of a batch, the status of its operation.
+            let answer: Value = serde_json::from_str(&text).unwrap_or_default();
+            let status = answer["results"][0]["status"].as_u64().map_or(status.into(), |status| status);
+            let has =
+                right == needed || matches!((right, needed), ("read", "validate") | ("operate", "observe"));
+            let is_of_cluster = matches!(needed, "metrics" | "observe" | "operate");
+            // To all but its owner, a lease is unknown.
+            let is_of_lease = (path.starts_with("/v1/leases/") && method != "PUT") || path == "/v1/renew";
+            let expected = match needed {
+                "none" => None,
+                _ if has && is_of_lease => {
+                    let done = method == "DELETE" && status == 204;
+                    assert!(status == 404 || done, "{method} {target}: {status} {text}");
+                    None
                 }
+                _ if has && (is_own || is_of_cluster) => None,
+                _ if right == "none" => Some(401),
+                _ => Some(403),
+            };
+            let denied = matches!(status, 401 | 403).then_some(status);
+            assert_eq!(denied, expected, "{right}: {method} {target} {body:?}: {status} {text}");
+            assert_ne!(status, 0, "{right}: {method} {target}: no response");
+            if !matches!(needed, "none") || path == "/v1/access" {
+                let (status, text) = guarded.send(&method, &target, Some("rfc_guess"), body.as_ref()).await;
+                assert_eq!(status, 401, "{method} {target}: {text}");
             }
         }
     }
     assert!(number > 400, "{number}");
 }
 
-/// The target and the body of a request of `method` on `path`, about `keys`, the keys under `prefix`, or a lease.
-fn sample(method: &str, path: &str, keys: &[String], prefix: &str, held: &Lease) -> (String, Option<Value>) {
-    let claims: Vec<_> = keys.iter().map(|key| json!({ "key": key })).collect();
-    let lease = held.lease_id();
-    // Whatever is allowed must change nothing that others rest on.
-    let invalid = Some(json!({ "invalid": true }));
-    match (method, path) {
-        ("PUT", "/v1/leases/{lease_id}") => {
-            (format!("/v1/leases/{}", LeaseId::random()), Some(json!({ "keys": claims })))
-        }
-        ("POST", "/v1/leases") => (path.into(), Some(json!({ "keys": claims }))),
-        ("GET" | "DELETE", "/v1/leases/{lease_id}") => (format!("/v1/leases/{lease}"), None),
-        ("POST", "/v1/leases/{lease_id}/renew") => (format!("/v1/leases/{lease}/renew"), Some(json!({}))),
-        ("POST", "/v1/renew") => (path.into(), Some(json!({ "lease_ids": [lease] }))),
-        ("POST", "/v1/batch") => {
-            let acquire = json!({ "acquire": { "lease_id": LeaseId::random(), "keys": claims } });
-            (path.into(), Some(json!({ "operations": [acquire] })))
-        }
-        ("POST", "/v1/validate") => {
-            let checks: Vec<_> = keys.iter().map(|key| json!({ "key": key, "token": 7 })).collect();
-            (path.into(), Some(json!({ "checks": checks })))
-        }
-        ("POST", "/v1/revoke") => {
-            (path.into(), Some(json!({ "key": held.keys()[0], "token": held.token() })))
-        }
-        ("GET", "/v1/keys") => (format!("/v1/keys?prefix={prefix}"), None),
-        ("GET", "/v1/watch") => (format!("/v1/watch?prefix={prefix}"), None),
-        // It is about one key, of which nothing overlaps.
-        ("GET", "/v1/keys/{key}") => (format!("/v1/keys/{}", keys[keys.len() - 1]), None),
-        ("DELETE", "/v1/cluster/members/{id}") => ("/v1/cluster/members/none".into(), None),
-        ("POST", "/v1/cluster/members" | "/v1/cluster/transfer" | "/v1/cluster/upgrade") => {
-            (path.into(), invalid)
-        }
-        (
-            "GET",
-            "/v1/access" | "/v1/cluster" | "/v1/cluster/backup" | "/livez" | "/readyz" | "/metrics"
-            | "/openapi.json",
-        ) => (path.into(), None),
-        _ => panic!("{method} {path} has no sample"),
-    }
-}
-
 #[tokio::test]
 async fn operations_of_a_batch_are_denied_one_by_one() {
     let (all, worker) = (new(), new());
-    let rules = principal("all", &all, all_rights())
-        + &principal("worker", &worker, "allow = [{ keys = \"team1/\", may = [\"acquire\"] }]");
-    let guarded = Guarded::start(&rules, &[]).await;
-    let everything = guarded.client(&all);
+    let rules = rules_of("all", &all, ALL)
+        + &rules_of("worker", &worker, "allow = [{ keys = \"team1/\", may = [\"acquire\"] }]");
+    let guarded = guarded(&rules, &[]).await;
+    let everything = guarded.client(guarded.cluster.nodes(), &all);
     let foreign = everything.lock("team10/a").holder("other").ttl(TTL).acquire().await.unwrap();
     let shared = everything.lock("team1/held").holder("other").ttl(TTL).acquire().await.unwrap();
     let acquire =

@@ -128,8 +128,7 @@ async fn an_acquire_in_the_queue_waits_through_an_outage() {
     // Only the acquire with the shorter wait has failed.
     let gone = third.await.unwrap().unwrap_err();
     assert!(matches!(gone, Error::Unknown { .. }), "{gone:?}");
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
+    cluster.all_ready().await.unwrap();
     first.release().await.unwrap();
     second.await.unwrap().unwrap().release().await.unwrap();
 }

@@ -42,13 +42,13 @@ async fn a_principal_signs_in_and_sees_what_it_may() {
     let _lease = until(SOON, "a lease", lease).await.unwrap();
 
     let mut browser = Browser::start().await.unwrap();
-    browser.open(&format!("{url}/")).await.unwrap();
+    browser.open(&format!("{url}/")).await;
     let sign_in = async |browser: &mut Browser, credential: &str| {
-        browser.until(SOON, "document.querySelector('dialog.sign-in #credential')").await.unwrap();
+        browser.until("document.querySelector('dialog.sign-in #credential')").await;
         let typed = format!(
             "(() => {{ const input = document.querySelector('#credential'); input.value = '{credential}'; input.form.requestSubmit(); return true }})()"
         );
-        browser.evaluate(&typed).await.unwrap();
+        browser.evaluate(&typed).await;
     };
     // Nothing is asked for that would be denied.
     assert!(
@@ -57,48 +57,35 @@ async fn a_principal_signs_in_and_sees_what_it_may() {
             .iter()
             .any(|request| request.contains("/v1/cluster") || request.contains("/v1/keys"))
     );
-    browser.until(SOON, "document.querySelector('.empty')?.textContent.startsWith('Sign in')").await.unwrap();
+    browser.until("document.querySelector('.empty')?.textContent.startsWith('Sign in')").await;
     sign_in(&mut browser, "rfc_wrong").await;
-    browser
-        .until(SOON, "document.querySelector('dialog .result').textContent.includes('not valid')")
-        .await
-        .unwrap();
+    browser.until("document.querySelector('dialog .result').textContent.includes('not valid')").await;
 
     sign_in(&mut browser, billing.reveal()).await;
-    browser.until(SOON, "!document.querySelector('dialog.sign-in')").await.unwrap();
-    browser.until(SOON, "document.querySelector('#principal').textContent === 'billing'").await.unwrap();
-    browser.until(SOON, "document.querySelector('.empty a')?.textContent === 'accounts/'").await.unwrap();
-    browser.evaluate("document.querySelector('.empty a').click()").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('.spacer .row .key')?.textContent === 'accounts/42'")
-        .await
-        .unwrap();
-    browser.until(SOON, "document.querySelector('#mode').textContent === 'live'").await.unwrap();
-    browser.evaluate("location.hash = '#/key/accounts%2F42'").await.unwrap();
-    browser.until(SOON, "document.querySelector('button.danger')?.disabled").await.unwrap();
-    browser.evaluate("location.hash = '#/cluster'").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('main').textContent.includes('right observe')")
-        .await
-        .unwrap();
+    browser.until("!document.querySelector('dialog.sign-in')").await;
+    browser.until("document.querySelector('#principal').textContent === 'billing'").await;
+    browser.until("document.querySelector('.empty a')?.textContent === 'accounts/'").await;
+    browser.evaluate("document.querySelector('.empty a').click()").await;
+    browser.until("document.querySelector('.spacer .row .key')?.textContent === 'accounts/42'").await;
+    browser.until("document.querySelector('#mode').textContent === 'live'").await;
+    browser.evaluate("location.hash = '#/key/accounts%2F42'").await;
+    browser.until("document.querySelector('button.danger')?.disabled").await;
+    browser.evaluate("location.hash = '#/cluster'").await;
+    browser.until("document.querySelector('main').textContent.includes('right observe')").await;
 
-    browser.evaluate("document.querySelector('#sign').click()").await.unwrap();
+    browser.evaluate("document.querySelector('#sign').click()").await;
     sign_in(&mut browser, operator.reveal()).await;
-    browser.until(SOON, "document.querySelector('main table')").await.unwrap();
+    browser.until("document.querySelector('main table')").await;
     // The certificate of the test lasts for two days, which stands out.
     let ends =
         "[...document.querySelectorAll('main td .bad')].some((end) => end.textContent.includes('UTC, in '))";
-    browser.until(SOON, ends).await.unwrap();
-    browser.until(SOON, "document.querySelector('main').textContent.includes('server.pem')").await.unwrap();
-    browser.evaluate("location.hash = '#/key/accounts%2F42'").await.unwrap();
+    browser.until(ends).await;
+    browser.until("document.querySelector('main').textContent.includes('server.pem')").await;
+    browser.evaluate("location.hash = '#/key/accounts%2F42'").await;
     browser
-        .until(
-            SOON,
-            "document.querySelector('button.danger') && !document.querySelector('button.danger').disabled",
-        )
-        .await
-        .unwrap();
-    assert_eq!(browser.evaluate("document.cookie").await.unwrap(), "");
+        .until("document.querySelector('button.danger') && !document.querySelector('button.danger').disabled")
+        .await;
+    assert_eq!(browser.evaluate("document.cookie").await, "");
     let log = node.log();
     assert!(!log.contains(billing.reveal()) && !log.contains(operator.reveal()), "{log}");
 }

@@ -23,17 +23,14 @@ async fn changes_from_before_the_page_was_opened_are_marked_as_earlier() {
         location.hash = '#/key/orders%2F42';
     ";
     run(&mut browser, hold).await;
-    browser.until(SOON, "document.querySelector('.one-key button.danger')").await.unwrap();
+    browser.until("document.querySelector('.one-key button.danger')").await;
     let view = client.key(&key("orders/42"), Consistency::Linearizable).await.done();
     client.revoke(&key("orders/42"), view.holders[0].token).await.done();
-    browser
-        .until(SOON, "document.querySelector('.one-key').innerText.includes('Nobody holds this key')")
-        .await
-        .unwrap();
-    browser.evaluate("openGate()").await.unwrap();
+    browser.until("document.querySelector('.one-key').innerText.includes('Nobody holds this key')").await;
+    browser.evaluate("openGate()").await;
     let seen = "[...document.querySelectorAll('.history tbody tr')].map(row => row.lastChild.textContent === 'earlier')";
-    browser.until(SOON, &format!("{seen}.length === 2")).await.unwrap();
-    assert_eq!(browser.evaluate(seen).await.unwrap(), json!([false, true]));
+    browser.until(&format!("{seen}.length === 2")).await;
+    assert_eq!(browser.evaluate(seen).await, json!([false, true]));
 }
 
 /// A new leader skips revisions. The page once asked for what followed one of those, and showed only what came later.
@@ -65,9 +62,9 @@ async fn the_history_of_a_key_goes_back_beyond_a_change_of_leaders() {
             "[...document.querySelectorAll('.history tbody tr')].map(row => row.children[1].textContent)";
         format!("JSON.stringify({names}) === '{}'", json!(rows))
     };
-    browser.until(SOON, &seen(&["granted", "released", "granted"])).await.unwrap();
-    browser.evaluate("location.hash = '#/key/orders%2F43'").await.unwrap();
-    browser.until(SOON, &seen(&["released", "granted"])).await.unwrap();
+    browser.until(&seen(&["granted", "released", "granted"])).await;
+    browser.evaluate("location.hash = '#/key/orders%2F43'").await;
+    browser.until(&seen(&["released", "granted"])).await;
 }
 
 #[tokio::test]
@@ -88,8 +85,8 @@ async fn a_watch_that_was_cut_off_resumes_and_lists_are_read_again_with_backoff(
     ";
     run(&mut browser, refuse).await;
     let is_live = "document.querySelector('#mode').textContent === 'live'";
-    browser.until(SOON, &format!("asked.length === 5 && {is_live}")).await.unwrap();
-    let gaps = browser.evaluate("[2, 3, 4].map(place => asked[place] - asked[place - 1])").await.unwrap();
+    browser.until(&format!("asked.length === 5 && {is_live}")).await;
+    let gaps = browser.evaluate("[2, 3, 4].map(place => asked[place] - asked[place - 1])").await;
     for (gap, at_least_ms) in gaps.as_array().unwrap().iter().zip([0.0, 999.0, 1_999.0]) {
         assert!(gap.as_f64().unwrap() >= at_least_ms, "{gaps}");
     }
@@ -121,52 +118,39 @@ async fn without_a_quorum_times_freeze_and_the_page_recovers_by_itself() {
     let node = cluster.node(1);
     acquire(&node.client().patient(), &held_for(3_600_000, "orders/42", "billing-7")).await;
     let mut browser = browse(node, "").await;
-    browser
-        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('billing-7')")
-        .await
-        .unwrap();
+    browser.until("document.querySelector('.spacer .row').innerText.includes('billing-7')").await;
     for other in cluster.others(1) {
         other.kill().unwrap();
     }
     let mode = |word: &str| format!("document.querySelector('#mode').textContent === '{word}'");
-    browser.until(SOON, &mode("no leader")).await.unwrap();
-    browser.until(SOON, "!document.querySelector('#banner').hidden").await.unwrap();
-    let share = browser.evaluate(SHARE).await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('billing-7')")
-        .await
-        .unwrap();
-    assert_eq!(browser.evaluate(&format!("{SHARE} >= {share}")).await.unwrap(), true);
+    browser.until(&mode("no leader")).await;
+    browser.until("!document.querySelector('#banner').hidden").await;
+    let share = browser.evaluate(SHARE).await;
+    browser.until("document.querySelector('.spacer .row').innerText.includes('billing-7')").await;
+    assert_eq!(browser.evaluate(&format!("{SHARE} >= {share}")).await, true);
     // Drawing again for another reason, here a failed read, shows the same time.
     let left = "document.querySelector('.spacer .left').textContent";
-    let before = browser.evaluate(left).await.unwrap();
+    let before = browser.evaluate(left).await;
     let reads =
         "performance.getEntriesByType('resource').filter(({ name }) => name.includes('/v1/keys?')).length";
-    let many = browser.evaluate(reads).await.unwrap();
-    browser.until(SOON, &format!("{reads} > {many} + 1")).await.unwrap();
-    browser.evaluate("document.querySelector('.rows').dispatchEvent(new Event('scroll'))").await.unwrap();
-    assert_eq!(browser.evaluate(left).await.unwrap(), before);
+    let many = browser.evaluate(reads).await;
+    browser.until(&format!("{reads} > {many} + 1")).await;
+    browser.evaluate("document.querySelector('.rows').dispatchEvent(new Event('scroll'))").await;
+    assert_eq!(browser.evaluate(left).await, before);
 
     // A view that is opened only now shows this node's state.
-    browser.evaluate("location.hash = '#/key/orders%2F42'").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('.one-key td .label').textContent === 'billing-7'")
-        .await
-        .unwrap();
-    browser.evaluate("location.hash = '#/locks'").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('billing-7')")
-        .await
-        .unwrap();
+    browser.evaluate("location.hash = '#/key/orders%2F42'").await;
+    browser.until("document.querySelector('.one-key td .label').textContent === 'billing-7'").await;
+    browser.evaluate("location.hash = '#/locks'").await;
+    browser.until("document.querySelector('.spacer .row').innerText.includes('billing-7')").await;
 
     node.kill().unwrap();
-    browser.until(SOON, &mode("no connection")).await.unwrap();
-    browser.until(SOON, "document.querySelectorAll('#banner a').length === 2").await.unwrap();
+    browser.until(&mode("no connection")).await;
+    browser.until("document.querySelectorAll('#banner a').length === 2").await;
 
-    cluster.start_all().unwrap();
-    cluster.ready().await.unwrap();
-    browser.until(SOON, "document.querySelector('#banner').hidden").await.unwrap();
-    browser.until(SOON, &format!("{} || {}", mode("live"), mode("polling"))).await.unwrap();
+    cluster.all_ready().await.unwrap();
+    browser.until("document.querySelector('#banner').hidden").await;
+    browser.until(&format!("{} || {}", mode("live"), mode("polling"))).await;
     acquire(&node.client().patient(), &held_for(3_600_000, "orders/43", "reports")).await;
-    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 2").await.unwrap();
+    browser.until("document.querySelectorAll('.spacer .row').length === 2").await;
 }

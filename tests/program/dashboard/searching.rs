@@ -12,7 +12,7 @@ const KEYS: &str = "[...document.querySelectorAll('.spacer .row')].sort((one, ot
     .map((row) => row.querySelector('.key').textContent)";
 
 async fn lists(browser: &mut Browser, keys: &[&str]) {
-    browser.until(SOON, &format!("JSON.stringify({KEYS}) === '{}'", json!(keys))).await.unwrap();
+    browser.until(&format!("JSON.stringify({KEYS}) === '{}'", json!(keys))).await;
 }
 
 /// Puts a value into an input of the list, as if somebody typed or chose it.
@@ -21,7 +21,7 @@ async fn set(browser: &mut Browser, input: &str, value: &str) {
         "(() => {{ const input = document.querySelector('#{input}'); input.value = '{value}';
             for (const name of ['input', 'change']) input.dispatchEvent(new Event(name)); }})()"
     );
-    browser.evaluate(&script).await.unwrap();
+    browser.evaluate(&script).await;
 }
 
 /// Waits for a key until the task is aborted.
@@ -53,26 +53,23 @@ async fn keys_are_found_by_a_part_of_their_name_by_holder_and_by_who_waits() {
     ] {
         set(&mut browser, "find", find).await;
         lists(&mut browser, found).await;
-        assert_eq!(browser.evaluate("location.hash").await.unwrap(), format!("#/locks?find={find}"));
+        assert_eq!(browser.evaluate("location.hash").await, format!("#/locks?find={find}"));
     }
     set(&mut browser, "find", "no such").await;
-    browser.until(SOON, "document.querySelector('.empty')?.textContent.includes('no such')").await.unwrap();
+    browser.until("document.querySelector('.empty')?.textContent.includes('no such')").await;
     set(&mut browser, "find", "").await;
 
     set(&mut browser, "sort", "held").await;
     lists(&mut browser, &["hot/other", "hot/flash-sale", "cold/a"]).await;
     set(&mut browser, "sort", "waiters").await;
-    browser
-        .until(SOON, &format!("({KEYS})[0] === 'hot/flash-sale' && ({KEYS})[1] === 'hot/other'"))
-        .await
-        .unwrap();
+    browser.until(&format!("({KEYS})[0] === 'hot/flash-sale' && ({KEYS})[1] === 'hot/other'")).await;
 
-    browser.evaluate("document.querySelector('#contended').click()").await.unwrap();
+    browser.evaluate("document.querySelector('#contended').click()").await;
     lists(&mut browser, &["hot/flash-sale", "hot/other"]).await;
     // The list shows changes: a key that gets a waiter appears, with its holder. One that loses its waiter is not called ended.
     waiting.push(wait(&client, "cold/a"));
     lists(&mut browser, &["hot/flash-sale", "cold/a", "hot/other"]).await;
-    browser.until(SOON, "document.querySelector('.spacer').innerText.includes('billing-7')").await.unwrap();
+    browser.until("document.querySelector('.spacer').innerText.includes('billing-7')").await;
     last.abort();
     let shown = "document.querySelector('.spacer').innerText";
     run(&mut browser, &format!(
@@ -81,10 +78,10 @@ async fn keys_are_found_by_a_part_of_their_name_by_holder_and_by_who_waits() {
     ))
     .await;
     lists(&mut browser, &["hot/flash-sale", "cold/a"]).await;
-    assert_eq!(browser.evaluate("told.some((text) => text.includes('ended'))").await.unwrap(), false);
+    assert_eq!(browser.evaluate("told.some((text) => text.includes('ended'))").await, false);
     // The URL keeps the search and the order.
-    browser.evaluate("location.reload()").await.unwrap();
-    browser.until(SOON, "document.querySelector('#sort')?.value === 'waiters'").await.unwrap();
+    browser.evaluate("location.reload()").await;
+    browser.until("document.querySelector('#sort')?.value === 'waiters'").await;
     lists(&mut browser, &["hot/flash-sale", "cold/a"]).await;
     waiting.into_iter().for_each(|waiter| waiter.abort());
     is_clean(&browser, node);
@@ -101,23 +98,17 @@ async fn the_other_keys_of_a_lease_stand_beside_it_and_in_the_question_whether_t
     acquire(&client, &AcquireRequest { keys, ..held_for(600_000, "orders/2", "me") }).await;
     acquire(&client, &held_for(600_000, "alone", "me")).await;
     let mut browser = browse(node, &format!("#/key/{}", long.replace('/', "%2F"))).await;
-    browser.until(SOON, "document.querySelector('td .keys a')?.textContent === 'orders/2'").await.unwrap();
-    browser.resize(390, 800).await.unwrap();
+    browser.until("document.querySelector('td .keys a')?.textContent === 'orders/2'").await;
+    browser.resize(390, 800).await;
     let fits = "document.querySelector('.path').scrollWidth <= document.querySelector('.path').clientWidth \
         && document.querySelector('main').scrollWidth <= 390";
-    browser.until(SOON, fits).await.unwrap();
-    browser.evaluate("document.querySelector('button.danger').click()").await.unwrap();
-    browser.until(SOON, "document.querySelector('dialog .keys')?.textContent === 'orders/2'").await.unwrap();
-    browser.evaluate("location.hash = '#/key/alone'").await.unwrap();
-    browser
-        .until(SOON, "document.title.startsWith('alone') && document.querySelector('button.danger')")
-        .await
-        .unwrap();
-    browser.evaluate("document.querySelector('button.danger').click()").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('dialog') && !document.querySelector('dialog .keys')")
-        .await
-        .unwrap();
+    browser.until(fits).await;
+    browser.evaluate("document.querySelector('button.danger').click()").await;
+    browser.until("document.querySelector('dialog .keys')?.textContent === 'orders/2'").await;
+    browser.evaluate("location.hash = '#/key/alone'").await;
+    browser.until("document.title.startsWith('alone') && document.querySelector('button.danger')").await;
+    browser.evaluate("document.querySelector('button.danger').click()").await;
+    browser.until("document.querySelector('dialog') && !document.querySelector('dialog .keys')").await;
     is_clean(&browser, node);
 }
 
@@ -126,15 +117,12 @@ async fn the_page_claims_no_more_than_stands_there() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.node(1);
     let mut browser = browse(node, "#/cluster").await;
-    browser.until(SOON, "document.querySelector('#mode').textContent === 'every 2 s'").await.unwrap();
+    browser.until("document.querySelector('#mode').textContent === 'every 2 s'").await;
     for other in cluster.others(1) {
         other.kill().unwrap();
     }
     let banner = "document.querySelector('#banner').textContent";
-    browser.until(SOON, &format!("{banner}.includes('was read before')")).await.unwrap();
-    browser.evaluate("location.hash = '#/locks'").await.unwrap();
-    browser
-        .until(SOON, &format!("{banner}.includes('no leader') && !{banner}.includes('read before')"))
-        .await
-        .unwrap();
+    browser.until(&format!("{banner}.includes('was read before')")).await;
+    browser.evaluate("location.hash = '#/locks'").await;
+    browser.until(&format!("{banner}.includes('no leader') && !{banner}.includes('read before')")).await;
 }

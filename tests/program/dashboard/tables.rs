@@ -82,18 +82,12 @@ async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
     let node = cluster.leader().await.unwrap();
     hold_many(node, 0..KEYS).await;
     let mut browser = browse(node, "#/locks").await;
-    browser
-        .until(SOON, "document.querySelector('.summary').textContent.startsWith('10,000 keys ')")
-        .await
-        .unwrap();
+    browser.until("document.querySelector('.summary').textContent.startsWith('10,000 keys ')").await;
     let rows = "document.querySelectorAll('.spacer .row').length";
     for (key, name) in [("End", "many/09999"), ("Home", "many/00000")] {
-        browser.press(key).await.unwrap();
-        browser
-            .until(SOON, &format!("document.querySelector('.row.selected').innerText.includes('{name}')"))
-            .await
-            .unwrap();
-        let many = browser.evaluate(rows).await.unwrap().as_u64().unwrap();
+        browser.press(key).await;
+        browser.until(&format!("document.querySelector('.row.selected').innerText.includes('{name}')")).await;
+        let many = browser.evaluate(rows).await.as_u64().unwrap();
         assert!((10..100).contains(&many), "{many} rows are elements");
     }
     // Scrolling shows every key. On a busy machine that takes minutes.
@@ -113,17 +107,17 @@ async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
     ";
     run(&mut browser, scroll).await;
     for many in (1..=KEYS).step_by(KEYS / 100).chain([KEYS]) {
-        browser.until(SOON, &format!("seen.size >= {many}")).await.unwrap();
+        browser.until(&format!("seen.size >= {many}")).await;
     }
-    assert_eq!(browser.evaluate("seen.size").await.unwrap(), KEYS);
-    let heap = browser.heap_bytes().await.unwrap();
+    assert_eq!(browser.evaluate("seen.size").await, KEYS);
+    let heap = browser.heap_bytes().await;
     eprintln!("with {KEYS} keys the page's objects take {:.1} MB", heap as f64 / 1e6);
     is_clean(&browser, node);
 
     // With more keys than it shows, the page shows the first.
     let all = "document.querySelector('.summary').textContent.startsWith('the first 20,000 keys; a prefix finds more')";
     hold_many(node, KEYS..2 * KEYS + 500).await;
-    browser.until(SOON, all).await.unwrap();
+    browser.until(all).await;
     // When the history is gone, as many are read again, and later changes show.
     let watch = "
         window.gone = { wanted: 0, answered: 0 };
@@ -137,17 +131,14 @@ async fn only_the_visible_keys_of_ten_thousand_are_in_the_page() {
         location.hash = '#/cluster';
     ";
     run(&mut browser, watch).await;
-    browser.until(SOON, "document.title.startsWith('Cluster')").await.unwrap();
-    browser.evaluate("location.hash = '#/locks'").await.unwrap();
+    browser.until("document.title.startsWith('Cluster')").await;
+    browser.evaluate("location.hash = '#/locks'").await;
     let is_live = "document.querySelector('#mode').textContent === 'live'";
-    browser.until(SOON, &format!("watch && {is_live} && {all}")).await.unwrap();
-    browser.evaluate("gone.wanted = 1; watch.abort()").await.unwrap();
-    browser.until(SOON, &format!("gone.answered === 1 && {is_live} && {all}")).await.unwrap();
+    browser.until(&format!("watch && {is_live} && {all}")).await;
+    browser.evaluate("gone.wanted = 1; watch.abort()").await;
+    browser.until(&format!("gone.answered === 1 && {is_live} && {all}")).await;
     acquire(&node.client().patient(), &try_once("earlier")).await;
-    browser
-        .until(SOON, "document.querySelector('.spacer .row').innerText.includes('earlier')")
-        .await
-        .unwrap();
+    browser.until("document.querySelector('.spacer .row').innerText.includes('earlier')").await;
 }
 
 /// Acquires leases of the keys with these numbers, for a day.

@@ -26,43 +26,33 @@ async fn names_that_look_like_markup_stay_text() {
     }
     let mut browser = browse(node, "#/locks").await;
     let rows = names.len();
-    browser
-        .until(SOON, &format!("document.querySelectorAll('.spacer .row').length === {rows}"))
-        .await
-        .unwrap();
+    browser.until(&format!("document.querySelectorAll('.spacer .row').length === {rows}")).await;
     for name in names {
         let literal = json!(name);
         let link = format!(
             "[...document.querySelectorAll('.spacer .key a')].find(link => link.title === {literal})"
         );
-        browser.until(SOON, &link).await.unwrap();
-        browser.evaluate(&format!("{link}.click()")).await.unwrap();
-        browser.until(SOON, "document.querySelector('.one-key button.danger')").await.unwrap();
+        browser.until(&link).await;
+        browser.evaluate(&format!("{link}.click()")).await;
+        browser.until("document.querySelector('.one-key button.danger')").await;
         // Invisible characters, and those that change the direction of text, are shown by number.
         let shown = name.replace('\u{202e}', "⟨U+202E⟩").replace('\u{200b}', "⟨U+200B⟩");
         let texts = "['h1', 'td .label', '.metadata li'].map(place => document.querySelector(`.one-key ${place}`).textContent)";
-        let texts = browser.evaluate(texts).await.unwrap();
+        let texts = browser.evaluate(texts).await;
         assert_eq!(texts, json!([shown, shown, format!("{shown} {shown}")]));
-        browser.evaluate("document.querySelector('button.danger').click()").await.unwrap();
-        browser.press("Escape").await.unwrap();
-        browser.press("Escape").await.unwrap();
+        browser.evaluate("document.querySelector('button.danger').click()").await;
+        browser.press("Escape").await;
+        browser.press("Escape").await;
         // Going back takes a moment.
-        browser.until(SOON, "location.hash === '#/locks'").await.unwrap();
+        browser.until("location.hash === '#/locks'").await;
     }
     browser
         .evaluate(&format!("location.hash = '#/locks?prefix=' + encodeURIComponent({})", json!(names[0])))
-        .await
-        .unwrap();
-    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 1").await.unwrap();
-    browser
-        .until(SOON, &format!("document.querySelector('#filter').value === {}", json!(names[0])))
-        .await
-        .unwrap();
-    assert_eq!(browser.evaluate("typeof window.harmed").await.unwrap(), "undefined");
-    assert_eq!(
-        browser.evaluate("document.querySelectorAll('main img, main script').length").await.unwrap(),
-        0
-    );
+        .await;
+    browser.until("document.querySelectorAll('.spacer .row').length === 1").await;
+    browser.until(&format!("document.querySelector('#filter').value === {}", json!(names[0]))).await;
+    assert_eq!(browser.evaluate("typeof window.harmed").await, "undefined");
+    assert_eq!(browser.evaluate("document.querySelectorAll('main img, main script').length").await, 0);
     is_clean(&browser, node);
 }
 

@@ -11,86 +11,73 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
     let Some(cluster) = cluster().await else { return };
     let node = cluster.node(1);
     let mut browser = browse(node, "").await;
-    browser
-        .until(SOON, "document.querySelector('main').innerText.includes('Nobody holds a lock')")
-        .await
-        .unwrap();
+    browser.until("document.querySelector('main').innerText.includes('Nobody holds a lock')").await;
 
     // Another node grants it, and the page updates by itself.
     let client = cluster.node(2).client().patient();
     let lease = LeaseId::random();
-    let Acquired::Granted(grant) =
-        client.acquire(lease, &held_for(600_000, "orders/42", "billing-7")).await.done()
-    else {
-        panic!("a free key was not granted")
-    };
+    let grant = granted(&client, lease, &held_for(600_000, "orders/42", "billing-7")).await;
     let waiting = tokio::spawn({
         let client = client.clone();
-        async move { client.acquire(LeaseId::random(), &wait_for("orders/42", 60_000)).await.done() }
+        async move { acquire(&client, &wait_for("orders/42", 60_000)).await }
     });
     let row = format!(
         "(text => text.includes('orders/42') && text.includes('billing-7') && text.includes('{}'))\
          (document.querySelector('.spacer .row').innerText)",
         grant.token
     );
-    browser.until(SOON, &row).await.unwrap();
-    browser.until(SOON, "document.querySelector('.spacer .waiters').textContent === '1'").await.unwrap();
-    browser.until(SOON, &format!("{SHARE} > 0.5 && {SHARE} <= 1")).await.unwrap();
-    let before = browser.evaluate(SHARE).await.unwrap();
-    browser.until(SOON, &format!("{SHARE} < {before}")).await.unwrap();
+    browser.until(&row).await;
+    browser.until("document.querySelector('.spacer .waiters').textContent === '1'").await;
+    browser.until(&format!("{SHARE} > 0.5 && {SHARE} <= 1")).await;
+    let before = browser.evaluate(SHARE).await;
+    browser.until(&format!("{SHARE} < {before}")).await;
 
-    browser.evaluate("document.querySelector('.spacer .row').click()").await.unwrap();
+    browser.evaluate("document.querySelector('.spacer .row').click()").await;
     let revoke = format!("document.querySelector('button[data-token=\"{}\"]')", grant.token);
-    browser.until(SOON, &revoke).await.unwrap();
-    browser.evaluate(&format!("{revoke}.click()")).await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('dialog.revoke').innerText.includes('billing-7')")
-        .await
-        .unwrap();
+    browser.until(&revoke).await;
+    browser.evaluate(&format!("{revoke}.click()")).await;
+    browser.until("document.querySelector('dialog.revoke').innerText.includes('billing-7')").await;
     // A renewal, which changes only times, shows in both.
     client.renew(lease, Some(Ttl::from_ms(86_400_000).unwrap())).await.done();
     for left in ["dialog .left", "td .left"] {
         let is_long = format!("document.querySelector('{left}').textContent.startsWith('23:59:')");
-        browser.until(SOON, &is_long).await.unwrap();
+        browser.until(&is_long).await;
     }
-    browser.until(SOON, "document.querySelector('.one-key table').innerText.includes('24 h')").await.unwrap();
+    browser.until("document.querySelector('.one-key table').innerText.includes('24 h')").await;
     let is_disabled = "document.querySelector('dialog.revoke button.danger').disabled";
-    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), true);
-    browser.write("orders/4").await.unwrap();
-    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), true);
-    browser.press("Enter").await.unwrap();
+    assert_eq!(browser.evaluate(is_disabled).await, true);
+    browser.write("orders/4").await;
+    assert_eq!(browser.evaluate(is_disabled).await, true);
+    browser.press("Enter").await;
     assert_eq!(holders(&client, "orders/42").await, [grant.token], "part of the key is not the key");
-    browser.write("2").await.unwrap();
-    assert_eq!(browser.evaluate(is_disabled).await.unwrap(), false);
-    browser.press("Enter").await.unwrap();
-    browser.until(SOON, "document.querySelector('dialog .result.good')").await.unwrap();
-    let told = browser.evaluate("document.querySelector('dialog .result').textContent").await.unwrap();
+    browser.write("2").await;
+    assert_eq!(browser.evaluate(is_disabled).await, false);
+    browser.press("Enter").await;
+    browser.until("document.querySelector('dialog .result.good')").await;
+    let told = browser.evaluate("document.querySelector('dialog .result').textContent").await;
     assert!(told.as_str().unwrap().contains(&format!("token {} is dead", grant.token)), "{told}");
 
-    let Acquired::Granted(next) = waiting.await.unwrap() else {
-        panic!("the next in the queue was not granted")
-    };
+    let next = waiting.await.unwrap();
     assert_eq!(holders(&client, "orders/42").await, [next.token]);
     let next_button = format!("document.querySelector('button[data-token=\"{}\"]')", next.token);
-    browser.until(SOON, &format!("{next_button} && !{revoke}")).await.unwrap();
+    browser.until(&format!("{next_button} && !{revoke}")).await;
 
     // A lease that has ended meanwhile cannot be revoked, and the page says so.
-    browser.press("Escape").await.unwrap();
-    browser.evaluate(&format!("{next_button}.click()")).await.unwrap();
+    browser.press("Escape").await;
+    browser.evaluate(&format!("{next_button}.click()")).await;
     client.revoke(&key("orders/42"), next.token).await.done();
-    browser.write("orders/42").await.unwrap();
-    browser.press("Enter").await.unwrap();
+    browser.write("orders/42").await;
+    browser.press("Enter").await;
     browser
-        .until(SOON, "document.querySelector('dialog .result.bad')?.textContent.includes('no longer live')")
-        .await
-        .unwrap();
-    assert_eq!(browser.evaluate("document.querySelectorAll('dialog.revoke').length").await.unwrap(), 1);
+        .until("document.querySelector('dialog .result.bad')?.textContent.includes('no longer live')")
+        .await;
+    assert_eq!(browser.evaluate("document.querySelectorAll('dialog.revoke').length").await, 1);
     let result = "document.querySelector('dialog.revoke').innerText";
-    let told = browser.evaluate(result).await.unwrap();
+    let told = browser.evaluate(result).await;
     assert!(told.as_str().unwrap().contains("Nothing was revoked"), "{told}");
 
     // A request whose answer was lost may have been done, whatever the next answer says.
-    browser.press("Escape").await.unwrap();
+    browser.press("Escape").await;
     let last = acquire(&client, &held_for(600_000, "orders/42", "billing-8")).await;
     let lose = "
         const real = window.fetch;
@@ -103,22 +90,19 @@ async fn a_lease_appears_counts_down_and_is_revoked_from_the_page() {
     ";
     run(&mut browser, lose).await;
     let last_button = format!("document.querySelector('button[data-token=\"{}\"]')", last.token);
-    browser.until(SOON, &last_button).await.unwrap();
-    browser.evaluate(&format!("{last_button}.click()")).await.unwrap();
-    browser.write("orders/42").await.unwrap();
-    browser.press("Enter").await.unwrap();
-    browser.until(SOON, &format!("{result}.includes('may or may not have been done')")).await.unwrap();
+    browser.until(&last_button).await;
+    browser.evaluate(&format!("{last_button}.click()")).await;
+    browser.write("orders/42").await;
+    browser.press("Enter").await;
+    browser.until(&format!("{result}.includes('may or may not have been done')")).await;
     assert_eq!(holders(&client, "orders/42").await, []);
-    browser.press("Enter").await.unwrap();
-    browser.until(SOON, &format!("{result}.includes('is dead')")).await.unwrap();
-    let told = browser.evaluate(result).await.unwrap();
+    browser.press("Enter").await;
+    browser.until(&format!("{result}.includes('is dead')")).await;
+    let told = browser.evaluate(result).await;
     assert!(!told.as_str().unwrap().contains("Nothing was"), "{told}");
     // Leaving the view closes the dialog.
-    browser.evaluate("history.back()").await.unwrap();
-    browser
-        .until(SOON, "document.title.startsWith('Locks') && !document.querySelector('dialog.revoke')")
-        .await
-        .unwrap();
+    browser.evaluate("history.back()").await;
+    browser.until("document.title.startsWith('Locks') && !document.querySelector('dialog.revoke')").await;
     let serious = browser.complaints().iter().filter(|text| !text.contains("409") && !is_too_far_back(text));
     assert_eq!(serious.collect::<Vec<_>>(), Vec::<&String>::new());
 }
@@ -140,14 +124,11 @@ async fn the_times_of_all_rows_line_up_on_a_narrow_screen() {
             .await;
     }
     let mut browser = browse(cluster.node(1), "").await;
-    browser.resize(390, 800).await.unwrap();
-    browser.until(SOON, "document.querySelector('.spacer').innerText.includes('+1')").await.unwrap();
+    browser.resize(390, 800).await;
+    browser.until("document.querySelector('.spacer').innerText.includes('+1')").await;
     let lefts =
         "[...document.querySelectorAll('.spacer .row .time')].map(time => time.getBoundingClientRect().left)";
-    browser
-        .until(SOON, &format!("(lefts => lefts.length === 2 && lefts[0] === lefts[1])({lefts})"))
-        .await
-        .unwrap();
+    browser.until(&format!("(lefts => lefts.length === 2 && lefts[0] === lefts[1])({lefts})")).await;
 }
 
 /// The tokens of the holders of a key.
@@ -166,18 +147,18 @@ async fn the_page_says_which_nodes_do_not_answer_and_calls_nobody_the_leader_wit
     let is_silent = |id| format!("{}.includes('has not answered node {} for')", row(id), leader.id());
     let others: Vec<_> = cluster.others(leader.id()).collect();
     let is_leading = format!("{}.includes('leader') && !{}", row(leader.id()), is_silent(others[0].id()));
-    browser.until(SOON, &is_leading).await.unwrap();
+    browser.until(&is_leading).await;
     others[0].kill().unwrap();
-    browser.until(SOON, &is_silent(others[0].id())).await.unwrap();
-    assert_eq!(browser.evaluate(&is_silent(others[1].id())).await.unwrap(), false);
+    browser.until(&is_silent(others[0].id())).await;
+    assert_eq!(browser.evaluate(&is_silent(others[1].id())).await, false);
     others[1].kill().unwrap();
-    browser.until(SOON, &is_silent(others[1].id())).await.unwrap();
+    browser.until(&is_silent(others[1].id())).await;
     let without_leader = format!(
         "!{}.includes('leader') && !document.querySelector('#node').textContent.includes('leader') \
          && document.querySelector('.members').innerText.includes('none')",
         row(leader.id())
     );
-    browser.until(SOON, &without_leader).await.unwrap();
+    browser.until(&without_leader).await;
 }
 
 #[tokio::test]
@@ -190,43 +171,34 @@ async fn every_view_is_reached_by_keys_alone() {
         acquire(&client, &try_once(name)).await;
     }
     let mut browser = browse(node, "").await;
-    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 3").await.unwrap();
+    browser.until("document.querySelectorAll('.spacer .row').length === 3").await;
 
-    browser.press("/").await.unwrap();
-    browser.until(SOON, "document.activeElement.id === 'filter'").await.unwrap();
-    browser.write("a/").await.unwrap();
-    browser.until(SOON, "location.hash === '#/locks?prefix=a%2F'").await.unwrap();
-    browser.until(SOON, "document.querySelectorAll('.spacer .row').length === 2").await.unwrap();
-    browser.press("Escape").await.unwrap();
-    browser.press("j").await.unwrap();
-    browser.press("ArrowDown").await.unwrap();
-    browser.press("k").await.unwrap();
-    browser.press("ArrowDown").await.unwrap();
+    browser.press("/").await;
+    browser.until("document.activeElement.id === 'filter'").await;
+    browser.write("a/").await;
+    browser.until("location.hash === '#/locks?prefix=a%2F'").await;
+    browser.until("document.querySelectorAll('.spacer .row').length === 2").await;
+    browser.press("Escape").await;
+    browser.press("j").await;
+    browser.press("ArrowDown").await;
+    browser.press("k").await;
+    browser.press("ArrowDown").await;
     let chosen = "document.getElementById(document.activeElement.getAttribute('aria-activedescendant')).innerText.includes('a/2')";
-    browser.until(SOON, chosen).await.unwrap();
-    browser.press("Enter").await.unwrap();
-    browser
-        .until(SOON, "document.title.startsWith('a/2') && document.activeElement.tagName === 'H1'")
-        .await
-        .unwrap();
-    browser.press("Escape").await.unwrap();
-    browser
-        .until(SOON, "document.title.startsWith('Locks') && location.hash === '#/locks?prefix=a%2F'")
-        .await
-        .unwrap();
-    browser.press("2").await.unwrap();
-    browser.until(SOON, "document.title.startsWith('Cluster') && document.querySelectorAll('.members tbody tr').length === 3").await.unwrap();
-    browser.until(SOON, "document.querySelector('.own').innerText.includes('Disk flush')").await.unwrap();
-    browser.press("3").await.unwrap();
-    browser
-        .until(SOON, "document.querySelector('main').innerText.includes('No mirror is kept')")
-        .await
-        .unwrap();
-    browser.press("?").await.unwrap();
-    browser.until(SOON, "document.querySelector('#help').open").await.unwrap();
-    browser.press("Escape").await.unwrap();
-    browser.until(SOON, "!document.querySelector('#help').open").await.unwrap();
-    browser.press("Escape").await.unwrap();
-    browser.until(SOON, "document.title.startsWith('Cluster')").await.unwrap();
+    browser.until(chosen).await;
+    browser.press("Enter").await;
+    browser.until("document.title.startsWith('a/2') && document.activeElement.tagName === 'H1'").await;
+    browser.press("Escape").await;
+    browser.until("document.title.startsWith('Locks') && location.hash === '#/locks?prefix=a%2F'").await;
+    browser.press("2").await;
+    browser.until("document.title.startsWith('Cluster') && document.querySelectorAll('.members tbody tr').length === 3").await;
+    browser.until("document.querySelector('.own').innerText.includes('Disk flush')").await;
+    browser.press("3").await;
+    browser.until("document.querySelector('main').innerText.includes('No mirror is kept')").await;
+    browser.press("?").await;
+    browser.until("document.querySelector('#help').open").await;
+    browser.press("Escape").await;
+    browser.until("!document.querySelector('#help').open").await;
+    browser.press("Escape").await;
+    browser.until("document.title.startsWith('Cluster')").await;
     is_clean(&browser, node);
 }

@@ -3,7 +3,6 @@
 use std::time::{Instant, SystemTime};
 
 use humantime::parse_rfc3339;
-use tempfile::TempDir;
 
 use super::*;
 
@@ -14,11 +13,10 @@ async fn the_keys_of_a_quick_command_stay_taken_after_it_whatever_its_status() {
     let least = Duration::from_secs(5);
     for (script, expected) in [("exit 0", 0), ("exit 3", 3), ("kill $$", 143)] {
         let begun = Instant::now();
-        assert_eq!(code(lock(&cluster, "a --ttl 2s --at-least 5s", script)).await, expected);
+        run(lock(&cluster, "a --ttl 2s --at-least 5s", script)).await.with(expected);
         let is_taken = !view(&cluster, "a").await.holders.is_empty();
         assert!(is_taken || begun.elapsed() >= least);
-        let (status, out, err) = run(lock(&cluster, "a", "echo ran")).await;
-        assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+        run(lock(&cluster, "a", "echo ran")).await.says(0, "ran\n");
         assert!(begun.elapsed() >= least, "{script}");
     }
 }
@@ -26,7 +24,7 @@ async fn the_keys_of_a_quick_command_stay_taken_after_it_whatever_its_status() {
 #[tokio::test]
 async fn the_keys_are_free_after_a_command_that_took_longer() {
     let cluster = cluster().await;
-    assert_eq!(code(lock(&cluster, "a --ttl 24h --at-least 100ms", "sleep 0.2")).await, 0);
+    run(lock(&cluster, "a --ttl 24h --at-least 100ms", "sleep 0.2")).await.with(0);
     is_free(&cluster, "a").await;
 }
 
@@ -36,8 +34,7 @@ async fn a_lease_that_was_lost_is_not_kept_and_the_exit_status_says_so() {
     let cluster = cluster().await;
     for words in ["a --at-least 1h", "a --ttl 2h --at-least 1h"] {
         let script = format!("{PROGRAM} revoke a $RINGFENCE_TOKEN >&2");
-        let (status, _, err) = run(lock(&cluster, words, &script)).await;
-        assert_eq!(status.code(), Some(76), "{err}");
+        let err = run(lock(&cluster, words, &script)).await.with(76).err;
         assert!(err.contains("revoked by an operator"), "{err}");
         is_free(&cluster, "a").await;
     }
@@ -60,8 +57,7 @@ async fn in_an_outage_at_the_end_it_says_until_when_the_lease_certainly_lives() 
         }
         let stopped = SystemTime::now();
         std::fs::write(&go, "").unwrap();
-        let (status, _, err) = end_of(child).await;
-        assert_eq!(status.code(), Some(0), "{err}");
+        let err = end_of(child).await.with(0).err;
         let until = err.split_once("the lease lives until ").and_then(|(_, rest)| rest.split_once(' '));
         let until = parse_rfc3339(until.expect(&err).0).unwrap();
         assert!(err.starts_with(&format!("ringfence: cannot {release}")), "{err}");

@@ -1,19 +1,16 @@
 //! Processes that the command has started, in its process group and outside of it.
 
-use tempfile::TempDir;
-
 use super::lost_leases::die_without_the_cluster;
 use super::*;
 
 #[tokio::test]
 async fn the_command_and_its_children_die_with_their_parent() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let child = lock(&cluster, "a", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     signal(&child, Signal::KILL);
-    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    assert_eq!(end_of(child).await.status.signal(), Some(9));
     die(&pids).await;
 }
 
@@ -37,9 +34,9 @@ async fn a_process_that_outlives_a_terminated_command_dies_before_the_key_is_fre
         if number == 0 {
             signal(&child, Signal::TERM);
         }
-        let (status, _, err) = end_of(child).await;
-        assert!(!lives(left.0), "{words}: {err}");
-        assert_eq!(status.code(), Some(143), "{words}: {err}");
+        let end = end_of(child).await;
+        assert!(!lives(left.0), "{words}: {end:?}");
+        end.with(143);
         is_free(&cluster, "a").await;
     }
 
@@ -53,8 +50,7 @@ async fn a_process_that_outlives_a_terminated_command_dies_before_the_key_is_fre
 async fn background_processes_survive_a_command_that_ends_by_itself() {
     let cluster = cluster().await;
     let script = "sleep 1000 >&- 2>&- & echo $!";
-    let (status, out, err) = run(lock(&cluster, "a", script)).await;
-    assert!(status.success(), "{err}");
+    let out = run(lock(&cluster, "a", script)).await.with(0).out;
     is_free(&cluster, "a").await;
     let left = Left(Pid::from_raw(out.trim().parse().unwrap()).unwrap());
     assert!(lives(left.0));
@@ -96,9 +92,9 @@ async fn processes_outside_the_process_group_end_before_the_key_is_free() {
         if terminated {
             signal(&child, Signal::TERM);
         }
-        let (status, _, err) = end_of(child).await;
-        let living: Vec<Pid> = left.iter().map(|left| left.0).filter(|pid| lives(*pid)).collect();
-        assert_eq!((status.code(), living), (Some(expected), vec![]), "{each}, {then}: {err}");
+        let end = end_of(child).await;
+        assert!(!left.iter().any(|left| lives(left.0)), "{each}, {then}: {end:?}");
+        end.with(expected);
         is_free(&cluster, "a").await;
     }
 }
@@ -112,9 +108,9 @@ async fn no_process_is_killed_that_would_have_ended_by_the_signal() {
     let child = lock(&cluster, "a --ttl 60s --kill-after 20s", &script).spawn().unwrap();
     let left = scattered_in(dir.path()).await;
     signal(&child, Signal::TERM);
-    let (status, _, err) = end_of(child).await;
-    assert_eq!((status.code(), err.as_str()), (Some(143), ""));
-    assert!(!left.iter().any(|left| lives(left.0)));
+    let end = end_of(child).await;
+    assert!(!left.iter().any(|left| lives(left.0)), "{end:?}");
+    assert_eq!(end.with(143).err, "");
 }
 
 /// Runs `command` where `pidfd_open` fails, as before Linux 5.3 (ENOSYS) or in a sandbox (EPERM). Its pid is that of `command`.
@@ -146,9 +142,9 @@ async fn the_command_and_its_descendants_are_ended_without_pidfds() {
         if !words.contains("--max") {
             signal(&child, Signal::TERM);
         }
-        let (status, _, err) = end_of(child).await;
-        let living: Vec<Pid> = left.iter().map(|left| left.0).filter(|pid| lives(*pid)).collect();
-        assert_eq!((status.code(), living), (Some(143), vec![]), "{error}, {each}: {err}");
+        let end = end_of(child).await;
+        assert!(!left.iter().any(|left| lives(left.0)), "{error}, {each}: {end:?}");
+        let err = end.with(143).err;
         assert_eq!(err.contains("did not exit in time"), each.starts_with("trap"), "{error}: {err}");
         is_free(&cluster, "a").await;
     }
@@ -162,19 +158,23 @@ async fn processes_outside_the_process_group_die_with_the_parent_of_the_command(
     let child = lock(&cluster, "a", &script).spawn().unwrap();
     let left = scattered_in(dir.path()).await;
     signal(&child, Signal::KILL);
-    assert_eq!(end_of(child).await.0.signal(), Some(9));
+    assert_eq!(end_of(child).await.status.signal(), Some(9));
     die(&left.iter().map(|left| left.0).collect::<Vec<_>>()).await;
+}
+
+/// All processes of which this is true.
+fn pids(which: impl Fn(&Pid) -> bool) -> Vec<Pid> {
+    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
+    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
+    pids.filter(which).collect()
 }
 
 /// The processes with this argument.
 fn with_argument(argument: &str) -> Vec<Pid> {
-    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
-    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let has_it = |pid: &Pid| {
+    pids(|pid| {
         let arguments = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         arguments.split(|byte| *byte == 0).any(|word| word == argument.as_bytes())
-    };
-    pids.filter(has_it).collect()
+    })
 }
 
 #[tokio::test]
@@ -191,11 +191,11 @@ async fn a_process_that_forks_while_it_is_killed_does_not_escape() {
     let breeding = || async { (with_argument(&time).len() > 20).then_some(()) };
     until(SOON, "they breed", breeding).await.unwrap();
     signal(&child, Signal::TERM);
-    let (status, _, err) = end_of(child).await;
+    let end = end_of(child).await;
     let all = [with_argument(&time), with_argument(&dir.path().join("child").display().to_string())].concat();
     let left: Vec<Left> = all.into_iter().filter(|pid| lives(*pid)).map(Left).collect();
-    assert!(left.is_empty(), "{} live: {err}", left.len());
-    assert_eq!(status.code(), Some(143), "{err}");
+    assert!(left.is_empty(), "{} live: {end:?}", left.len());
+    end.with(143);
 }
 
 #[tokio::test]
@@ -208,8 +208,7 @@ async fn only_sigkill_to_the_parent_of_the_command_ends_it() {
 }
 
 async fn only_sigkill_ends_it(cluster: &Cluster, run: impl FnOnce(Command) -> Command) {
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let script = format!("sleep 1000 & echo $$ $! $PPID > {0}.new; mv {0}.new {0}; wait", file.display());
     let child = run(lock(cluster, "a", &script)).spawn().unwrap();
     let [shell, sleep, parent] = pids_in(&file).await.try_into().unwrap();
@@ -221,8 +220,7 @@ async fn only_sigkill_ends_it(cluster: &Cluster, run: impl FnOnce(Command) -> Co
     }
     assert!(left.iter().all(|left| lives(left.0)));
     kill_process(parent, Signal::KILL).unwrap();
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(137), "{err}");
+    end_of(child).await.with(137);
     die(&left.each_ref().map(|left| left.0)).await;
     is_free(cluster, "a").await;
 }
@@ -234,8 +232,7 @@ async fn a_process_that_reuses_the_pid_of_a_dead_command_is_not_killed() {
         return;
     }
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let script = format!("echo $$ $PPID > {0}.new; mv {0}.new {0}; exec sleep 1000", file.display());
     let first = format!(
         r#"(exec "$@") >&2 & lock=$!
@@ -254,8 +251,8 @@ async fn a_process_that_reuses_the_pid_of_a_dead_command_is_not_killed() {
     );
     let command = after(&first, lock(&cluster, "a --ttl 60s", &script), "");
     let command = by(&["unshare", "--fork", "--pid", "--mount-proc", "--kill-child"], command, None);
-    let (_, out, err) = run(command).await;
-    assert_eq!(out, "137\n", "{err}");
+    let end = run(command).await;
+    assert_eq!(end.out, "137\n", "{end:?}");
 }
 
 #[tokio::test]
@@ -264,12 +261,10 @@ async fn nothing_is_started_where_proc_shows_other_pids() {
         return;
     }
     let cluster = cluster().await;
-    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), "unshare --fork --pid")).await;
-    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    let err = run(after("", lock(&cluster, "a", "echo ran"), "unshare --fork --pid")).await.says(125, "");
     assert!(err.contains("mount"), "{err}");
     let proc = "unshare --fork --pid --mount-proc";
-    let (status, out, err) = run(after("", lock(&cluster, "a", "echo ran"), proc)).await;
-    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+    run(after("", lock(&cluster, "a", "echo ran"), proc)).await.says(0, "ran\n");
 }
 
 /// A sandbox may have none. It once said only "No such file or directory".
@@ -287,13 +282,10 @@ async fn without_proc_a_command_is_not_started_and_a_lease_is_handed_out() {
     );
     let words = ["unshare", "--mount", "--propagation", "private", "sh", "-ec", &script, "sh"];
     let without = |lock| by(&words, lock, None);
-    let (status, out, err) = run(without(lock(&cluster, "a", "echo ran"))).await;
-    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    let err = run(without(lock(&cluster, "a", "echo ran"))).await.says(125, "");
     assert!(err.contains("/proc"), "{err}");
-    let mut detached = Command::new(PROGRAM);
-    detached.env("RINGFENCE_URLS", urls(&cluster)).args(["lock", "a", "--detach"]);
-    let (status, out, err) = run(without(piped(detached))).await;
-    assert_eq!((status.code(), out.is_empty()), (Some(0), false), "{err}");
+    let out = run(without(ringfence(&cluster, "lock a --detach"))).await.with(0).out;
+    assert!(!out.is_empty());
 }
 
 #[tokio::test]
@@ -307,21 +299,17 @@ async fn an_earlier_process_is_not_a_descendant() {
     let earlier = Left(pids_in(&earlier).await[0]);
     text_of(&own).await;
     signal(&child, Signal::TERM);
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(143), "{err}");
+    end_of(child).await.with(143);
     assert!(lives(earlier.0));
 }
 
 /// The living and dead children of a process.
 fn children_of(parent: Pid) -> Vec<Pid> {
-    let entries = std::fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap());
-    let pids = entries.filter_map(|entry| Pid::from_raw(entry.file_name().to_str()?.parse().ok()?));
-    let is_child = |pid: &Pid| {
+    pids(|pid| {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let parent_of = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1));
         parent_of.is_some_and(|of| of == parent.to_string())
-    };
-    pids.filter(is_child).collect()
+    })
 }
 
 /// A process that entered the container (`docker exec`) leaves an orphan behind.
@@ -346,7 +334,7 @@ async fn the_first_process_of_a_container_reaps_orphans_of_others() {
     let orphan = format!("setsid -f sh -c 'until test -e {}; do sleep 0.05; done' >&- 2>&-", go.display());
     let mut enter = Command::new("nsenter");
     enter.args(["--target", &lock.to_string(), "--pid", "--mount", "sh", "-c", &orphan]);
-    assert!(run(piped(enter)).await.0.success());
+    run(piped(enter)).await.with(0);
     children(2).await.unwrap();
     std::fs::write(&go, "").unwrap();
     children(1).await.unwrap();

@@ -8,16 +8,12 @@ use super::*;
 
 /// `ringfence lock --detach` with these arguments, separated by spaces.
 pub(super) fn detach(cluster: &Cluster, words: &str) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.env("RINGFENCE_URLS", urls(cluster)).args(["lock", "--detach"]).args(words.split(' '));
-    piped(command)
+    ringfence(cluster, &format!("lock --detach {words}"))
 }
 
 /// A detached lease on `a`.
 pub(super) async fn detached(cluster: &Cluster, ttl: &str) -> Value {
-    let (status, out, err) = run(detach(cluster, &format!("a --ttl {ttl} --output json"))).await;
-    assert_eq!(status.code(), Some(0), "{err}");
-    serde_json::from_str(&out).unwrap()
+    run(detach(cluster, &format!("a --ttl {ttl} --output json"))).await.json()
 }
 
 #[tokio::test]
@@ -27,17 +23,14 @@ async fn a_detached_lease_is_printed_and_lasts_for_its_time_to_live() {
     let grant = detached(&cluster, "3s").await;
     let token = &grant["token"];
     assert!(grant["lease_id"].is_string() && grant["keys"][0]["fence"] == *token, "{grant}");
-    let (status, out, err) = run(lock(&cluster, "a", "echo $RINGFENCE_TOKEN")).await;
-    assert_eq!(status.code(), Some(0), "{err}");
+    let out = run(lock(&cluster, "a", "echo $RINGFENCE_TOKEN")).await.with(0).out;
     assert!(begun.elapsed() >= Duration::from_secs(3));
     assert!(out.trim().parse::<u64>().unwrap() > token.as_u64().unwrap());
 
-    let (status, out, err) = run(detach(&cluster, "a b --ttl 24h")).await;
-    assert_eq!(status.code(), Some(0), "{err}");
+    let out = run(detach(&cluster, "a b --ttl 24h")).await.with(0).out;
     assert!(out.starts_with("lease_id  ") && out.contains("\ntoken     ") && out.contains("\nb "), "{out}");
     for (words, expected) in [("c b --try", 75), ("b --wait 200ms -E 9", 9)] {
-        let (status, out, err) = run(detach(&cluster, words)).await;
-        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{err}");
+        run(detach(&cluster, words)).await.says(expected, "");
     }
     is_free(&cluster, "c").await;
 }
@@ -49,7 +42,7 @@ async fn a_detached_lock_that_waits_leaves_the_queue_at_a_signal() {
     let child = detach(&cluster, "a").spawn().unwrap();
     waiters(&cluster, "a", 1).await;
     signal(&child, Signal::TERM);
-    assert_eq!(as_shown(end_of(child).await.0), Some(143));
+    assert_eq!(as_shown(end_of(child).await.status), Some(143));
     waiters(&cluster, "a", 0).await;
 }
 
@@ -70,8 +63,7 @@ async fn options_that_exclude_each_other_are_named() {
     ] {
         let mut command = Command::new(PROGRAM);
         command.env("RINGFENCE_URLS", "http://127.0.0.1:1").args(words.split(' '));
-        let (status, out, err) = run(piped(command)).await;
-        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{words}: {err}");
+        let err = run(piped(command)).await.says(125, "");
         assert!(err.contains(named), "{words}: {err}");
     }
 }

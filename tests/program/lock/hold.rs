@@ -1,7 +1,6 @@
 //! `ringfence hold`, which renews a lease that another program has acquired.
 
 use ringfence_harness::wait_for;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use super::detached::{detach, detached};
@@ -10,12 +9,11 @@ use super::*;
 
 /// `ringfence hold` of a lease, with a shell that runs this script if there is one.
 fn hold(cluster: &Cluster, lease_id: &str, script: Option<&str>) -> Command {
-    let mut command = Command::new(PROGRAM);
-    command.env("RINGFENCE_URLS", urls(cluster)).args(["hold", lease_id]);
+    let mut command = ringfence(cluster, &format!("hold {lease_id}"));
     if let Some(script) = script {
         command.args(["--", "sh", "-c", script]);
     }
-    piped(command)
+    command
 }
 
 async fn id_of_detached(cluster: &Cluster, ttl: &str) -> String {
@@ -43,8 +41,7 @@ async fn a_command_runs_under_a_lease_that_another_program_has_acquired() {
     let id = grant["lease_id"].as_str().unwrap();
     input.write_all(format!("{id}\nsaid\n").as_bytes()).await.unwrap();
     drop(input);
-    let (status, out, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(0), "{err}");
+    let out = end_of(child).await.with(0).out;
     let mut lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.remove(0), "said", "the rest of the input is the command's");
     lines.sort_unstable();
@@ -65,8 +62,7 @@ async fn without_a_command_a_lease_is_held_until_a_signal_and_then_released() {
         renewed(&cluster).await;
         renewed(&cluster).await;
         signal(&child, sent);
-        let (status, out, err) = end_of(child).await;
-        assert_eq!((status.code(), out.as_str(), err.as_str()), (Some(0), "", ""), "{sent:?}");
+        assert_eq!(end_of(child).await.says(0, ""), "", "{sent:?}");
         is_free(&cluster, "a").await;
     }
 }
@@ -79,11 +75,8 @@ async fn a_lease_that_is_lost_ends_the_hold_and_its_command() {
         let grant = detached(&cluster, "6s").await;
         let child = hold(&cluster, grant["lease_id"].as_str().unwrap(), script).spawn().unwrap();
         renewed(&cluster).await;
-        let mut revoke = Command::new(PROGRAM);
-        revoke.env("RINGFENCE_URLS", urls(&cluster)).args(["revoke", "a", &grant["token"].to_string()]);
-        assert_eq!(code(piped(revoke)).await, 0);
-        let (status, _, err) = end_of(child).await;
-        assert_eq!(status.code(), Some(76), "{err}");
+        run(ringfence(&cluster, &format!("revoke a {}", grant["token"]))).await.with(0);
+        let err = end_of(child).await.with(76).err;
         assert!(err.contains("revoked by an operator"), "{err}");
     }
 }
@@ -92,8 +85,7 @@ async fn a_lease_that_is_lost_ends_the_hold_and_its_command() {
 #[ignore = "slow"]
 async fn without_a_cluster_the_command_of_a_hold_dies_before_the_lease_can_end() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let id = id_of_detached(&cluster, "6s").await;
     let child = hold(&cluster, &id, Some(&stubborn(&file))).spawn().unwrap();
     let pids = pids_in(&file).await;
@@ -105,8 +97,7 @@ async fn nothing_runs_under_an_id_without_a_live_lease() {
     let cluster = cluster().await;
     let fails = async |id: &str, expected: i32, why: &str| {
         for script in [None, Some("echo ran")] {
-            let (status, out, err) = run(hold(&cluster, id, script)).await;
-            assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{err}");
+            let err = run(hold(&cluster, id, script)).await.says(expected, "");
             assert!(err.contains(why), "{err}");
         }
     };
@@ -131,23 +122,22 @@ async fn a_lease_that_one_late_renewal_would_end_is_not_held() {
     // On a busy machine it may end first.
     for _ in 0..10 {
         let id = id_of_detached(&cluster, "1999ms").await;
-        let (status, out, err) = run(hold(&cluster, &id, Some("echo ran"))).await;
-        assert_eq!(out, "");
-        if status.code() != Some(76) {
-            refused = Some((status.code(), err));
+        let end = run(hold(&cluster, &id, Some("echo ran"))).await;
+        if end.status.code() != Some(76) {
+            refused = Some(end);
             break;
         }
+        assert_eq!(end.out, "");
     }
-    let (status, err) = refused.expect("the program starts in time");
-    assert!(status == Some(125) && err.contains("time-to-live of 1999 ms"), "{err}");
+    let err = refused.expect("the program starts in time").says(125, "");
+    assert!(err.contains("time-to-live of 1999 ms"), "{err}");
 }
 
 /// To the cluster they are one holder, which ends when the first of them does.
 #[tokio::test]
 async fn the_second_of_two_holds_of_one_lease_ends_after_the_first_has() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pid");
+    let (_dir, file) = file_of("pid");
     let id = id_of_detached(&cluster, "6s").await;
     let script = format!("echo $$ > {}; exec sleep 1000", file.display());
     let first = hold(&cluster, &id, None).spawn().unwrap();
@@ -155,10 +145,8 @@ async fn the_second_of_two_holds_of_one_lease_ends_after_the_first_has() {
     let second = hold(&cluster, &id, Some(&script)).spawn().unwrap();
     let pids = pids_in(&file).await;
     signal(&first, Signal::TERM);
-    let (status, _, err) = end_of(first).await;
-    assert_eq!(status.code(), Some(0), "{err}");
-    let (status, _, err) = end_of(second).await;
-    assert_eq!(status.code(), Some(76), "{err}");
+    end_of(first).await.with(0);
+    let err = end_of(second).await.with(76).err;
     assert!(err.contains("released") && !lives(pids[0]), "{err}");
 }
 
@@ -169,11 +157,9 @@ async fn a_lock_below_a_hold_and_a_detached_one_below_a_lock_do_not_wait_for_the
     let below_hold = hold(&cluster, &id, Some(&format!("{PROGRAM} lock a -- echo ran")));
     let below_lock = lock(&cluster, "b", &format!("{PROGRAM} lock --detach b"));
     for command in [below_hold, below_lock] {
-        let (status, out, err) = run(command).await;
-        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+        let err = run(command).await.says(125, "");
         assert!(err.contains("wait for itself"), "{err}");
     }
     // The hold has released it.
-    let (status, _, err) = run(detach(&cluster, "a --try")).await;
-    assert_eq!(status.code(), Some(0), "{err}");
+    run(detach(&cluster, "a --try")).await.with(0);
 }

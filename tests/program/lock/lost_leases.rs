@@ -4,16 +4,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use tempfile::TempDir;
-
 use super::*;
 
 #[tokio::test]
 #[ignore = "slow"]
 async fn without_a_cluster_a_stubborn_command_and_its_children_die_before_the_lease_can_end() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let child = lock(&cluster, "a --ttl 6s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     assert!(pids.len() >= 4, "{pids:?}");
@@ -64,8 +61,7 @@ pub(crate) async fn die_without_the_cluster(cluster: &Cluster, children: Vec<Chi
     // The last renewal was sent before.
     lateness.check(stopped);
     for child in children {
-        let (status, _, err) = end_of(child).await;
-        assert_eq!(status.code(), Some(76), "{err}");
+        end_of(child).await.with(76);
     }
     for node in cluster.nodes() {
         node.resume().unwrap();
@@ -75,15 +71,13 @@ pub(crate) async fn die_without_the_cluster(cluster: &Cluster, children: Vec<Chi
 #[tokio::test]
 async fn a_command_whose_lease_is_revoked_is_killed() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let child = lock(&cluster, "a --ttl 10s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     let token = view(&cluster, "a").await.holders[0].token;
     cluster.node(2).client().patient().revoke(&key("a"), token).await.done();
     die(&pids).await;
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(76), "{err}");
+    let err = end_of(child).await.with(76).err;
     assert!(err.contains("revoked"), "{err}");
 }
 
@@ -116,15 +110,14 @@ async fn a_command_ends_with_its_lease_even_if_standard_error_blocks() {
     let (_reader, [_, broken]) = pipes_in_vain();
     let mut command = lock(&cluster, "c --try", "true");
     command.stderr(broken);
-    assert_eq!(code(command).await, 75);
+    run(command).await.with(75);
 }
 
 /// As a debugger stops it. The command goes on, and nobody renews the lease.
 #[tokio::test]
 async fn a_command_is_dead_before_another_holds_while_its_lock_alone_is_stopped() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let child = lock(&cluster, "a --ttl 6s", &stubborn(&file)).spawn().unwrap();
     let pids = pids_in(&file).await;
     signal(&child, Signal::STOP);
@@ -132,13 +125,13 @@ async fn a_command_is_dead_before_another_holds_while_its_lock_alone_is_stopped(
         "for pid in $(cat {}); do grep -s ^State: /proc/$pid/status; done; echo held",
         file.display()
     );
-    let (status, out, err) = run(lock(&cluster, "a", &looks)).await;
+    let end = run(lock(&cluster, "a", &looks)).await;
     signal(&child, Signal::CONT);
-    assert!(status.success() && out.ends_with("held\n"), "{out}{err}");
+    let out = end.with(0).out;
+    assert!(out.ends_with("held\n"), "{out}");
     let lives = |line: &&str| line.starts_with("State:") && !line.contains('Z');
     assert_eq!(out.lines().filter(lives).count(), 0, "{pids:?}: {out}");
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(76), "{err}");
+    let err = end_of(child).await.with(76).err;
     assert!(err.contains("lost"), "{err}");
 }
 
@@ -149,14 +142,12 @@ async fn a_command_is_not_started_after_a_pause_that_its_lease_may_not_have_surv
         return;
     }
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("started");
+    let (_dir, file) = file_of("started");
     // The first process or thread that the main thread makes writes to standard error, the second is the supervisor.
     let pause = "inject=clone,clone3,vfork:delay_enter=7000000:when=2";
     let words =
         ["strace", "-D", "-f", "-qq", "-o", "/dev/null", "-e", "trace=clone,clone3,vfork", "-e", pause];
     let command = lock(&cluster, "a --ttl 5s", &format!("touch {}", file.display()));
-    let (status, _, err) = run(by(&words, command, None)).await;
-    assert_eq!(status.code(), Some(76), "{err}");
+    let err = run(by(&words, command, None)).await.with(76).err;
     assert!(!file.exists(), "{err}");
 }

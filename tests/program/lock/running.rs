@@ -1,7 +1,6 @@
 //! The environment of the command, and exit statuses.
 
 use ringfence_wire::Token;
-use tempfile::TempDir;
 use tokio::io::AsyncWriteExt;
 
 use super::*;
@@ -9,16 +8,13 @@ use super::*;
 #[tokio::test]
 async fn the_exit_status_is_that_of_the_command_and_the_key_is_free_then() {
     let cluster = cluster().await;
-    assert_eq!(code(lock(&cluster, "a", "exit 0")).await, 0);
-    assert_eq!(code(lock(&cluster, "a", "exit 7")).await, 7);
-    assert_eq!(code(lock(&cluster, "a", "kill -USR1 $$")).await, 128 + 10);
-    assert_eq!(code(lock(&cluster, "a", "kill -KILL $$")).await, 128 + 9);
+    run(lock(&cluster, "a", "exit 0")).await.with(0);
+    run(lock(&cluster, "a", "exit 7")).await.with(7);
+    run(lock(&cluster, "a", "kill -USR1 $$")).await.with(128 + 10);
+    run(lock(&cluster, "a", "kill -KILL $$")).await.with(128 + 9);
     is_free(&cluster, "a").await;
     for (program, expected) in [("/no/such/program", 127), ("/etc/passwd", 126)] {
-        let mut command = Command::new(PROGRAM);
-        command.env("RINGFENCE_URLS", urls(&cluster)).args(["lock", "a", "--", program]);
-        let (status, _, err) = run(piped(command)).await;
-        assert_eq!(status.code(), Some(expected), "{err}");
+        let err = run(ringfence(&cluster, &format!("lock a -- {program}"))).await.with(expected).err;
         assert!(err.contains(program), "{err}");
     }
     is_free(&cluster, "a").await;
@@ -29,16 +25,13 @@ async fn without_the_lock_nothing_runs_and_the_exit_status_says_so() {
     let cluster = cluster().await;
     take(&cluster, "a").await;
     for (words, expected) in [("a --try", 75), ("a --wait 200ms", 75), ("b a --try -E 9", 9)] {
-        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
-        assert_eq!((status.code(), out.as_str()), (Some(expected), ""), "{words}: {err}");
+        let err = run(lock(&cluster, words, "echo ran")).await.says(expected, "");
         assert!(err.contains("ringfence: "), "{err}");
     }
     is_free(&cluster, "b").await;
     cluster.kill_all().unwrap();
-    let (status, out, err) = run(lock(&cluster, "c --try", "echo ran")).await;
-    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
-    let (status, _, err) = run(lock(&cluster, "c//d", "echo ran")).await;
-    assert_eq!(status.code(), Some(125), "{err}");
+    run(lock(&cluster, "c --try", "echo ran")).await.says(125, "");
+    let err = run(lock(&cluster, "c//d", "echo ran")).await.with(125).err;
     assert!(err.contains("keys[0]"), "{err}");
 }
 
@@ -53,8 +46,7 @@ async fn the_command_gets_its_token_and_standard_input() {
     let mut pipe = child.stdin.take().unwrap();
     pipe.write_all(b"said\n").await.unwrap();
     drop(pipe);
-    let (status, out, err) = end_of(child).await;
-    assert!(status.success(), "{err}");
+    let out = end_of(child).await.with(0).out;
     let mut lines: Vec<&str> = out.lines().collect();
     assert_eq!(lines.pop(), Some("said"));
     lines.sort_unstable();
@@ -69,8 +61,7 @@ async fn the_command_gets_its_token_and_standard_input() {
 #[tokio::test]
 async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("log");
+    let (_dir, file) = file_of("log");
     // A command that is not alone finds the file of the other.
     let script = format!(
         "test ! -e {0}.in && touch {0}.in && sleep 0.05 && rm {0}.in && echo . >> {0}",
@@ -78,8 +69,7 @@ async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
     );
     let children: Vec<Child> = (0..8).map(|_| lock(&cluster, "jobs/a", &script).spawn().unwrap()).collect();
     for child in children {
-        let (status, _, err) = end_of(child).await;
-        assert!(status.success(), "{err}");
+        end_of(child).await.with(0);
     }
     assert_eq!(std::fs::read_to_string(&file).unwrap().lines().count(), 8);
 
@@ -93,14 +83,14 @@ async fn commands_on_one_key_run_one_after_the_other_and_readers_together() {
         .map(|script| lock(&cluster, "b --shared --limit 2", script).spawn().unwrap())
         .collect();
     for child in children {
-        assert!(end_of(child).await.0.success());
+        end_of(child).await.with(0);
     }
 }
 
 #[tokio::test]
 async fn a_command_is_ended_after_its_maximum_time() {
     let cluster = cluster().await;
-    assert_eq!(code(lock(&cluster, "a --max 200ms", "sleep 1000")).await, 128 + 15);
+    run(lock(&cluster, "a --max 200ms", "sleep 1000")).await.with(128 + 15);
     // If the signal comes before the shell has set its trap, try again with more time.
     for (words, script, expected) in [
         ("--signal usr1", "trap 'exit 5' USR1; echo set; sleep 1000 & wait", 5),
@@ -108,14 +98,13 @@ async fn a_command_is_ended_after_its_maximum_time() {
     ] {
         let mut ended = None;
         for max in ["200ms", "2s", "20s"] {
-            let (status, out, err) = run(lock(&cluster, &format!("a --max {max} {words}"), script)).await;
-            if out == "set\n" {
-                ended = Some((status.code(), err));
+            let end = run(lock(&cluster, &format!("a --max {max} {words}"), script)).await;
+            if end.out == "set\n" {
+                ended = Some(end);
                 break;
             }
         }
-        let (code, err) = ended.expect("the shell sets its trap in time");
-        assert_eq!(code, Some(expected), "{words}: {err}");
+        ended.expect("the shell sets its trap in time").with(expected);
     }
     is_free(&cluster, "a").await;
 }
@@ -125,8 +114,7 @@ async fn a_command_is_ended_after_its_maximum_time() {
 async fn a_command_has_as_much_time_after_its_maximum_as_was_said() {
     let cluster = cluster().await;
     let script = "trap 'sleep 4; exit 5' TERM; echo set; while :; do sleep 0.05; done";
-    let (status, _, err) = run(lock(&cluster, "a --ttl 6s --max 2s --kill-after 10m", script)).await;
-    assert_eq!(status.code(), Some(5), "{err}");
+    run(lock(&cluster, "a --ttl 6s --max 2s --kill-after 10m", script)).await.with(5);
 }
 
 #[tokio::test]
@@ -136,50 +124,41 @@ async fn a_lock_that_would_wait_for_itself_fails_at_once() {
         lock(&cluster, outer, &format!("{PROGRAM} lock b -- {PROGRAM} lock {inner} -- echo ran"))
     };
     for (outer, inner) in [("a", "a"), ("a", "c a"), ("a", "a --shared"), ("a --shared", "a")] {
-        let (status, out, err) = run(nested(outer, inner)).await;
-        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{outer}, {inner}: {err}");
+        let err = run(nested(outer, inner)).await.says(125, "");
         assert!(err.contains("wait for itself"), "{err}");
     }
     for (outer, inner) in [("a", "c"), ("a --shared", "a --shared")] {
-        let (status, out, err) = run(nested(outer, inner)).await;
-        assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{outer}, {inner}: {err}");
+        run(nested(outer, inner)).await.says(0, "ran\n");
     }
     // The lease of the variable has ended.
     let mut late = lock(&cluster, "a", "echo ran");
     late.env("RINGFENCE_HELD", "3 a\n");
-    assert_eq!(run(late).await.1, "ran\n");
+    assert_eq!(run(late).await.out, "ran\n");
 }
 
 #[tokio::test]
 async fn a_waiter_can_start_its_command_after_the_program_was_replaced() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let program = dir.path().join("ringfence");
+    let (_dir, program) = file_of("ringfence");
     std::fs::copy(PROGRAM, &program).unwrap();
     let lease_id = take(&cluster, "a").await;
     let child = by(&[], lock(&cluster, "a", "echo ran"), Some(&program)).spawn().unwrap();
     waiters(&cluster, "a", 1).await;
     std::fs::remove_file(&program).unwrap();
     cluster.node(1).client().patient().release(lease_id).await.done();
-    let (status, out, err) = end_of(child).await;
-    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+    end_of(child).await.says(0, "ran\n");
 }
 
 #[tokio::test]
 async fn invalid_arguments_have_an_exit_status_of_their_own() {
     let cluster = cluster().await;
     for (words, named) in [("a --no-such-flag", "--no-such-flag"), ("a --ttl 1999ms", "--ttl")] {
-        let (status, out, err) = run(lock(&cluster, words, "echo ran")).await;
-        assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+        let err = run(lock(&cluster, words, "echo ran")).await.says(125, "");
         assert!(err.contains(named), "{err}");
     }
-    let mut forgotten = Command::new(PROGRAM);
-    forgotten.args(["lock", "a", "echo", "ran"]);
-    let (status, out, err) = run(piped(forgotten)).await;
-    assert_eq!((status.code(), out.as_str()), (Some(125), ""), "{err}");
+    let err = run(ringfence(&cluster, "lock a echo ran")).await.says(125, "");
     assert!(err.contains("`--` goes between"), "{err}");
-    let help = Command::new(PROGRAM).args(["lock", "--help"]).output().await.unwrap();
-    assert!(help.status.success() && !help.stdout.is_empty());
+    assert!(!run(ringfence(&cluster, "lock --help")).await.with(0).out.is_empty());
 }
 
 #[tokio::test]
@@ -189,8 +168,7 @@ async fn a_lease_is_kept_beyond_its_ttl() {
     let child = lock(&cluster, "a --ttl 6s", "sleep 10; echo $RINGFENCE_TOKEN").spawn().unwrap();
     let held = || async { view(&cluster, "a").await.holders.first().map(|holder| holder.token) };
     let token = until(SOON, "it holds", held).await.unwrap();
-    let (status, out, err) = end_of(child).await;
-    assert!(status.success(), "{err}");
+    let out = end_of(child).await.with(0).out;
     assert_eq!(out.trim(), token.to_string());
     assert_eq!(view(&cluster, "a").await.fence, Token(token.0 + 2), "granted and released, and nothing else");
 }

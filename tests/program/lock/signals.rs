@@ -1,7 +1,5 @@
 //! Signals to the lock and to its command.
 
-use tempfile::TempDir;
-
 use super::*;
 
 #[tokio::test]
@@ -12,8 +10,8 @@ async fn a_signal_ends_the_wait_and_leaves_the_queue() {
         let child = lock(&cluster, "a", "echo ran").spawn().unwrap();
         waiters(&cluster, "a", 1).await;
         signal(&child, sent);
-        let (status, out, err) = end_of(child).await;
-        assert_eq!((as_shown(status), out.as_str()), (Some(expected), ""), "{err}");
+        let end = end_of(child).await;
+        assert_eq!((as_shown(end.status), end.out.as_str()), (Some(expected), ""), "{end:?}");
         // At once, not when its closed connection is noticed, 2 s later.
         assert_eq!(view(&cluster, "a").await.waiters, []);
     }
@@ -31,15 +29,13 @@ async fn a_stopped_waiter_still_waits_when_it_continues() {
     until(SOON, "it is stopped", stopped).await.unwrap();
     signal(&child, Signal::CONT);
     cluster.node(1).client().patient().release(lease_id).await.done();
-    let (status, out, err) = end_of(child).await;
-    assert_eq!((status.code(), out.as_str()), (Some(0), "ran\n"), "{err}");
+    end_of(child).await.says(0, "ran\n");
 }
 
 #[tokio::test]
 async fn signals_reach_the_command_and_its_children() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pids");
+    let (_dir, file) = file_of("pids");
     let script = format!(
         "trap 'echo caught; exit 3' TERM; sleep 100 & echo $$ $! > {0}.new; mv {0}.new {0}; wait",
         file.display()
@@ -47,8 +43,7 @@ async fn signals_reach_the_command_and_its_children() {
     let child = lock(&cluster, "a", &script).spawn().unwrap();
     let pids = pids_in(&file).await;
     signal(&child, Signal::TERM);
-    let (status, out, err) = end_of(child).await;
-    assert_eq!((status.code(), out.as_str()), (Some(3), "caught\n"), "{err}");
+    end_of(child).await.says(3, "caught\n");
     die(&pids).await;
     is_free(&cluster, "a").await;
 }
@@ -56,23 +51,20 @@ async fn signals_reach_the_command_and_its_children() {
 #[tokio::test]
 async fn signals_ignored_as_under_nohup_stay_ignored() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pid");
+    let (_dir, file) = file_of("pid");
     let script = format!("trap 'exit 5' USR1; echo $$ > {}; while :; do sleep 0.05; done", file.display());
     let child = after("trap '' HUP INT", lock(&cluster, "a", &script), "").spawn().unwrap();
     text_of(&file).await;
     for sent in [Signal::HUP, Signal::INT, Signal::USR1] {
         signal(&child, sent);
     }
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(5), "{err}");
+    end_of(child).await.with(5);
 }
 
 #[tokio::test]
 async fn without_a_terminal_stopping_the_lock_stops_the_command() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pid");
+    let (_dir, file) = file_of("pid");
     // While a shell starts a command by vfork it is in another state than T, even if it was stopped.
     let script =
         format!("trap 'kill $!; exit 5' USR1; sleep 1000 >&- 2>&- & echo $$ > {}; wait", file.display());
@@ -84,8 +76,7 @@ async fn without_a_terminal_stopping_the_lock_stops_the_command() {
         until(SOON, format!("{sent:?} has reached it"), look).await.unwrap();
     }
     signal(&child, Signal::USR1);
-    let (status, _, err) = end_of(child).await;
-    assert_eq!(status.code(), Some(5), "{err}");
+    end_of(child).await.with(5);
 }
 
 /// As a server reads its configuration again, and its children serve on.
@@ -136,7 +127,7 @@ async fn each_process_gets_the_signal_that_ends_the_job_once_also_below_another_
     let all = || async { (text_of(Path::new(&up)).await.lines().count() == 11).then_some(()) };
     until(SOON, "all are up", all).await.unwrap();
     signal(&child, Signal::TERM);
-    assert_eq!(end_of(child).await.0.code(), Some(143));
+    end_of(child).await.with(143);
     let sorted = |file: String| async move {
         let mut lines: Vec<String> = text_of(Path::new(&file)).await.lines().map(str::to_owned).collect();
         lines.sort();
@@ -149,15 +140,13 @@ async fn each_process_gets_the_signal_that_ends_the_job_once_also_below_another_
 async fn a_command_that_ignores_a_signal_that_was_passed_on_is_killed() {
     let cluster = cluster().await;
     for sent in [Signal::TERM, Signal::INT, Signal::QUIT] {
-        let dir = TempDir::new().unwrap();
-        let file = dir.path().join("pid");
+        let (_dir, file) = file_of("pid");
         let script =
             format!("trap '' TERM INT QUIT; echo $$ > {}; while :; do sleep 0.05; done", file.display());
         let child = lock(&cluster, "a --kill-after 500ms", &script).spawn().unwrap();
         pids_in(&file).await;
         signal(&child, sent);
-        let (status, _, err) = end_of(child).await;
-        assert_eq!(status.code(), Some(137), "{sent:?}: {err}");
+        end_of(child).await.with(137);
         is_free(&cluster, "a").await;
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, Mutex};
 
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
@@ -97,8 +96,7 @@ async fn ctrl_z_stops_a_script_and_the_command_in_it_and_fg_continues_both() {
 #[tokio::test]
 async fn a_command_that_ctrl_z_stops_is_killed_before_its_lease_ends() {
     let cluster = cluster().await;
-    let dir = TempDir::new().unwrap();
-    let file = dir.path().join("pid");
+    let (dir, file) = file_of("pid");
     let command = format!("echo $$ > {}; echo up; read x", file.display());
     let script = script_in(&dir, "$PROGRAM lock a --ttl 6s --", &command);
     let mut typed = Typed::start(&cluster, "bash --norc -i");

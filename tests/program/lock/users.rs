@@ -4,7 +4,6 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncBufReadExt, BufReader};
 
 use super::terminal::{Typed, script_in};
@@ -76,7 +75,7 @@ async fn a_process_of_another_user_is_reported_and_waited_for() {
     assert!(log.contains("cannot signal"), "{log}");
     assert_eq!(view(&cluster, "a").await.holders.len(), 1);
     root.end();
-    assert_eq!(end_of(child).await.0.code(), Some(143));
+    end_of(child).await.with(143);
     is_free(&cluster, "a").await;
 }
 

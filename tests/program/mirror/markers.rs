@@ -1,9 +1,9 @@
 use std::process::{Command, Output};
 
-use ringfence_harness::{Answered, Node, RedisServer, Reply, try_once, until};
+use ringfence_harness::{Answered, Node, RedisServer, Reply, take, try_once, until};
 use ringfence_wire::LeaseId;
 
-use super::{SOON, acquire, becomes, cluster, connect, equal, hash, held_in_redis, id, number};
+use super::{SOON, becomes, cluster, connect, equal, hash, held_in_redis, id, number};
 use crate::support::PROGRAM;
 
 fn purge(redis: &RedisServer, cluster: &str) -> Output {
@@ -17,7 +17,7 @@ async fn a_second_cluster_with_the_same_redis_reports_occupied_and_names_the_fir
     let redis = RedisServer::builder().start().await.unwrap();
     let first = cluster(&redis).nodes(1).start().await.unwrap();
     let first_node = first.leader().await.unwrap();
-    acquire(&first_node.client(), "orders/42").await;
+    take(&first_node.client(), "orders/42").await;
     equal(&first, &redis).await;
     let held = held_in_redis(&mut connect(&redis).await).await.unwrap();
     let id = id(&first_node.client()).await;
@@ -25,7 +25,7 @@ async fn a_second_cluster_with_the_same_redis_reports_occupied_and_names_the_fir
     let second = cluster(&redis).nodes(1).first_revision(Some(1 << 40)).start().await.unwrap();
     let second_node = second.leader().await.unwrap();
     becomes(second_node, "occupied").await;
-    acquire(&second_node.client(), "orders/42").await;
+    take(&second_node.client(), "orders/42").await;
     let mirror = second_node.client().cluster().await.done().mirror.unwrap();
     assert_eq!(mirror["masters"][0]["left_to"]["cluster_id"], id.as_str());
     let metrics = || async {
@@ -56,7 +56,7 @@ async fn a_new_cluster_does_not_start_below_an_earlier_marker() {
     let earlier = cluster(&redis).first_revision(Some(5_000)).start().await.unwrap();
     let client = earlier.leader().await.unwrap().client();
     for number in 0..50 {
-        acquire(&client, &format!("earlier/{number}")).await;
+        take(&client, &format!("earlier/{number}")).await;
     }
     let id = id(&client).await;
     let mut reader = connect(&redis).await;
@@ -89,7 +89,7 @@ async fn a_new_cluster_does_not_start_below_an_earlier_marker() {
     let purged = purge(&redis, &id);
     assert!(purged.status.success(), "{purged:?}");
     next.ready().await.unwrap();
-    acquire(&next.leader().await.unwrap().client(), "next/1").await;
+    take(&next.leader().await.unwrap().client(), "next/1").await;
     equal(&next, &redis).await;
     assert!(number(&hash(&mut reader, "next/1").await, "token") > 5_010);
 }
@@ -99,7 +99,7 @@ async fn a_purge_removes_the_keys_of_the_named_cluster_only() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).start().await.unwrap();
     let client = cluster.leader().await.unwrap().client();
-    acquire(&client, "left/behind").await;
+    take(&client, "left/behind").await;
     equal(&cluster, &redis).await;
     let id = id(&client).await;
     cluster.kill_all().unwrap();

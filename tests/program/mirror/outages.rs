@@ -1,10 +1,9 @@
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{Answered, RedisServer, until};
+use ringfence_harness::{Answered, RedisServer, take, until};
 
-use super::traffic::{Traffic, sample};
-use super::{SOON, acquire, becomes, cluster, connect, equal, held_in_redis};
+use super::traffic::{sample, traffic};
+use super::{SOON, becomes, cluster, connect, equal, held_in_redis};
 
 /// How long Redis is stopped.
 const STOPPED: Duration = Duration::from_secs(10);
@@ -14,10 +13,10 @@ const STOPPED: Duration = Duration::from_secs(10);
 async fn the_mirror_follows_the_leader_and_a_former_leader_changes_nothing() {
     let redis = RedisServer::builder().start().await.unwrap();
     let cluster = cluster(&redis).start().await.unwrap();
-    let traffic = Traffic::start(&cluster, &redis).await;
-    let (stopped, sampler) = sample(connect(&redis).await);
+    let traffic = traffic(&cluster, &redis).await;
+    let sampler = sample(&connect(&redis).await);
     for round in 0..3 {
-        traffic.go_on(20).await;
+        traffic.more(20).await;
         let leader = cluster.leader().await.unwrap();
         if round == 1 {
             leader.kill().unwrap();
@@ -27,7 +26,7 @@ async fn the_mirror_follows_the_leader_and_a_former_leader_changes_nothing() {
         let follower = cluster.others(leader.id()).next().unwrap().client();
         let next = || async { (follower.cluster().await.done().leader? != leader.id()).then_some(()) };
         until(SOON, "another leads", next).await.unwrap();
-        traffic.go_on(20).await;
+        traffic.more(20).await;
         if round == 1 {
             leader.start().unwrap();
         } else {
@@ -35,10 +34,10 @@ async fn the_mirror_follows_the_leader_and_a_former_leader_changes_nothing() {
         }
         cluster.ready().await.unwrap();
     }
-    traffic.stop().await;
+    traffic.end().await;
     equal(&cluster, &redis).await;
-    stopped.store(true, Ordering::Relaxed);
-    assert!(sampler.await.unwrap() > 20, "the sampler saw fences rise");
+    assert!(sampler.done() > 20, "the sampler saw fences rise");
+    sampler.end().await;
 }
 
 #[tokio::test]
@@ -49,27 +48,27 @@ async fn grants_go_on_during_any_redis_outage_and_the_mirror_recovers() {
     let cluster = cluster(&redis).start().await.unwrap();
     let client = cluster.leader().await.unwrap().client();
     for number in 0..50 {
-        acquire(&client, &format!("early/{number}")).await;
+        take(&client, &format!("early/{number}")).await;
     }
     redis.start().await.unwrap();
     equal(&cluster, &redis).await;
 
-    let traffic = Traffic::start(&cluster, &redis).await;
+    let traffic = traffic(&cluster, &redis).await;
     redis.command(["flushall"]).await.unwrap();
-    traffic.go_on(20).await;
+    traffic.more(20).await;
     redis.stop().await.unwrap();
     let stopped = Instant::now();
     let mut meanwhile = 0;
     // The clients of `traffic` hang in their reads of Redis; others do not.
     while stopped.elapsed() < STOPPED {
-        acquire(&client, &format!("meanwhile/{meanwhile}")).await;
+        take(&client, &format!("meanwhile/{meanwhile}")).await;
         meanwhile += 1;
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     redis.resume().unwrap();
     equal(&cluster, &redis).await;
-    traffic.go_on(20).await;
-    traffic.stop().await;
+    traffic.more(20).await;
+    traffic.end().await;
     redis.restart_empty().await.unwrap();
     equal(&cluster, &redis).await;
     let held = held_in_redis(&mut connect(&redis).await).await.unwrap();

@@ -6,7 +6,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use ringfence_harness::Cluster;
 
 use super::PROGRAM;
-use crate::support::SOON;
+use crate::support::{SOON, file_of};
 
 /// Receives what a node sends to the service manager.
 struct Manager(UnixDatagram);
@@ -28,8 +28,7 @@ impl Manager {
 #[tokio::test]
 async fn a_node_notifies_the_service_manager_when_it_listens_starts_and_stops() {
     let cluster = Cluster::builder(PROGRAM).nodes(2).lay_out().await.unwrap();
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
+    let (_dir, path) = file_of("notify");
     // systemd uses a path, and others a name that is not in the file system.
     let name = format!("ringfence-test-{}", std::process::id());
     let sockets = [
@@ -67,8 +66,7 @@ async fn a_node_runs_without_the_service_manager_that_it_was_told() {
 async fn a_node_runs_and_stops_although_the_service_manager_does_not_read() {
     let cluster = Cluster::builder(PROGRAM).nodes(1).lay_out().await.unwrap();
     let node = cluster.node(1);
-    let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("notify");
+    let (_dir, path) = file_of("notify");
     let _manager = UnixDatagram::bind(&path).unwrap();
     let other = UnixDatagram::unbound().unwrap();
     other.connect(&path).unwrap();

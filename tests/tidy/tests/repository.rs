@@ -14,7 +14,6 @@ const LONG_FILES: &[Exception] = &[
 /// Functions that are longer than others may be.
 const LONG_FUNCTIONS: &[Exception] = &[
     ("api/tests/door/service.rs start_member", STARTS),
-    ("bench/src/scale.rs measure", STORY),
     ("examples/failover.rs measure", STORY),
     ("guard/examples/stores.rs redis_writes_and_checks", STORY),
     ("jepsen/laws/src/report/tests/invented.rs hold", STORY),
@@ -45,7 +44,6 @@ const LONG_FUNCTIONS: &[Exception] = &[
         "tests/program/peer_tls.rs certificates_are_replaced_while_nodes_run_and_broken_files_change_nothing",
         STORY,
     ),
-    ("tests/program/request_logs.rs every_operator_action_is_logged_with_its_origin_and_outcome", STORY),
     ("tests/program/secrets.rs no_log_metric_error_command_line_or_child_has_a_secret", STORY),
     ("tests/program/secrets.rs requests", CASES),
     ("tests/program/tls.rs a_cluster_changes_to_tls_and_replaces_certificates_under_load", STORY),

@@ -14,7 +14,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use serde_json::json;
 
-use crate::rung::{Family, GRANTED, Lock, Rung, Setting, printed};
+use crate::rung::{Family, GRANTED, Lock, PLAIN, Rung, Setting, printed};
 use crate::step::{Answer, Pass};
 
 use api::{Api, PATIENT, bytes, number, oldest};
@@ -30,10 +30,8 @@ const LOCK: Rung = Rung {
     family: Family::Etcd,
     // With the default timeout of elections a server grants no shorter one.
     ttl: Duration::from_secs(2),
-    expires: true,
     renewed: true,
-    checks_clock: false,
-    two_steps: false,
+    ..PLAIN
 };
 
 pub(super) const RUNGS: [Rung; 2] = [

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use tokio_postgres::{Client, Config, NoTls, SimpleQueryMessage};
 
 use crate::register::STOCK;
-use crate::rung::{Family, GRANTED, Lock, Rung, Setting, printed};
+use crate::rung::{Family, GRANTED, Lock, PLAIN, Rung, Setting, printed};
 use crate::step::Answer;
 
 pub(super) use database::Database;
@@ -27,11 +27,8 @@ const ELSEWHERE: Rung = Rung {
     plays: "SELECT … FOR UPDATE locks a row in an open transaction, and the work is done elsewhere, as in xxl-job 3.4.0's scheduler; with \
             SKIP LOCKED, as a holder here tries once. COMMIT.",
     family: Family::Postgres,
-    ttl: Duration::from_secs(1),
     expires: false,
-    renewed: false,
-    checks_clock: false,
-    two_steps: false,
+    ..PLAIN
 };
 
 pub(super) const RUNGS: [Rung; 2] = [

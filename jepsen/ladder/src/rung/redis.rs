@@ -14,25 +14,13 @@ use redis::{AsyncConnectionConfig, Client, Cmd, FromRedisValue};
 use tokio::time::timeout;
 
 use crate::fault::Fault;
-use crate::rung::{Family, Ground, Lock, Rung, Setting, Stage, printed};
+use crate::rung::{Ground, Lock, PLAIN, Rung, Setting, Stage, printed};
 
 /// Bounds a connection attempt.
 const CONNECTED: Duration = Duration::from_secs(5);
 /// Deletes the key if its value is the holder's own, as the documentation of `SET` says.
 const DELETE_IF_OWN: &str =
     "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
-
-const PLAIN: Rung = Rung {
-    number: 0,
-    name: "",
-    plays: "",
-    family: Family::Redis,
-    ttl: Duration::from_secs(1),
-    expires: true,
-    renewed: false,
-    checks_clock: false,
-    two_steps: false,
-};
 
 pub(super) const RUNGS: [Rung; 12] = [
     Rung {

@@ -3,26 +3,20 @@
 //! The address stands for the leader at first. When that is killed, the address leads to the next one, as a virtual address or a balancer
 //! does, and as the front of a Redis server leads to its replica.
 
-use std::time::Duration;
-
 use anyhow::bail;
 use futures_util::future::BoxFuture;
 
 use super::ringfence::Running;
 use crate::fault::Fault;
 use crate::front::Front;
-use crate::rung::{Family, Ground, Rung, Stage};
+use crate::rung::{Family, Ground, PLAIN, Rung, Stage};
 
 const UNCHANGED: Rung = Rung {
     number: 20,
     name: "4, at Ringfence's address",
     plays: "The program of 4, unchanged; its address is that of Ringfence, by the Redis protocol.",
     family: Family::Resp,
-    ttl: Duration::from_secs(1),
-    expires: true,
-    renewed: false,
-    checks_clock: false,
-    two_steps: false,
+    ..PLAIN
 };
 
 pub(super) const RUNGS: [Rung; 2] = [
@@ -42,8 +36,8 @@ pub(super) struct Address {
 }
 
 impl Address {
-    pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
-        let nodes = Running::start(rung, fault, ground).await?;
+    pub(super) async fn start(fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let nodes = Running::start(fault, ground).await?;
         let front = Front::open(nodes.leader().await?.resp()).await?;
         Ok(Self { nodes, front })
     }

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::clock::Clock;
 use crate::fault::Fault;
-use crate::front::Front;
-use crate::rung::{Family, Ground, Lock, Rung, Setting, Stage, printed};
+use crate::front::{Front, Trap};
+use crate::rung::{Family, Ground, Lock, PLAIN, Rung, Setting, Stage, printed};
 use crate::step::{Answer, Pass};
 
 /// How long one answer may take, but for the first.
@@ -29,11 +29,8 @@ const LEASE: Rung = Rung {
     name: "Ringfence, no guard",
     plays: "PUT of a lease, renewed every third of its time to live; the storage checks nothing.",
     family: Family::Ringfence,
-    ttl: Duration::from_secs(1),
-    expires: true,
     renewed: true,
-    checks_clock: false,
-    two_steps: false,
+    ..PLAIN
 };
 
 pub(super) const RUNGS: [Rung; 2] = [
@@ -149,21 +146,18 @@ pub(super) struct Running {
 }
 
 impl Nodes {
-    pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
-        let cluster = Running::start(rung, fault, ground).await?;
-        let mut fronts = Vec::new();
-        for node in cluster.cluster.nodes() {
-            fronts.push(Front::open(node.http()).await?);
-        }
+    pub(super) async fn start(fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let cluster = Running::start(fault, ground).await?;
+        let addresses = cluster.cluster.nodes().iter().map(Node::http);
+        let fronts = Front::open_all(addresses, &Trap::new(|_| true)).await?;
         Ok(Self { cluster, fronts })
     }
 }
 
 impl Running {
     /// Three nodes that speak the Redis protocol, too.
-    pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
-        let name = format!("server-{}-{}", rung.number, fastrand::u64(..));
-        let clock = fault.server_clock_h().map(|_| Clock::new(&ground.folder, &name)).transpose()?;
+    pub(super) async fn start(fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let clock = Clock::of_servers(fault, &ground.folder)?;
         let builder = Cluster::builder(&ground.program).first_revision(None).others_judge().resp();
         let cluster = builder.lay_out().await?;
         for node in cluster.nodes() {

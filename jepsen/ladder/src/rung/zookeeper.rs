@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::ensure;
 
-use crate::rung::{Family, Rung, printed};
+use crate::rung::{Family, PLAIN, Rung, printed};
 
 pub(super) use ensemble::Ensemble;
 pub(super) use recipe::Mutex;
@@ -27,10 +27,8 @@ const RECIPE: Rung = Rung {
     family: Family::ZooKeeper,
     // A session ends up to a tick late, half a second: that is not to count as stuck.
     ttl: Duration::from_secs(3),
-    expires: true,
     renewed: true,
-    checks_clock: false,
-    two_steps: false,
+    ..PLAIN
 };
 
 pub(super) const RUNGS: [Rung; 2] = [

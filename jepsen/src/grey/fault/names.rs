@@ -4,12 +4,12 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{bail, ensure};
+use ringfence_harness::BlackHoles;
 use tokio::time::Instant;
 
 use super::{Fault, Scene};
 use crate::grey::bent::Word;
 use crate::grey::figure::Figure;
-use crate::grey::relay::BlackHoles;
 use crate::grey::stage::{Setup, Stage};
 
 /// How long a lookup takes where the first name server is dead.

@@ -15,8 +15,7 @@ pub(crate) async fn grant_answer_lost(stage: &mut Stage) -> anyhow::Result<()> {
         true => Act::lose_answer(),
         false => Act::pass(),
     });
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     ensure!(stage.only_put_id()? == lease.id, "another id was asked for than was granted");
     stage.is_held_by(lease.token).await?;
     stage.release("L").await?;
@@ -43,8 +42,7 @@ pub(crate) async fn doubtful_grant(stage: &mut Stage) -> anyhow::Result<()> {
         true => Act::edit(|reply| reply.edit(|grant| grant["expires_in_ms"] = json!(200_000))),
         false => Act::pass(),
     });
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let renewed = stage.shared.log.of(|asked| asked.renews().contains(&&*lease.id) && asked.was_told(200));
     ensure!(!renewed.is_empty(), "a lease with a third of its time left was handed out without a renewal");
     stage.release("L").await
@@ -57,8 +55,7 @@ pub(crate) async fn id_ended_unseen(stage: &mut Stage) -> anyhow::Result<()> {
         true => Act::reply(Reply::problem(410, "lease-gone", gone(EndReason::Expired))),
         false => Act::pass(),
     });
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let ids = stage.put_ids();
     ensure!(ids.len() == 2 && ids.contains(&lease.id), "{} ids were used, and not 2", ids.len());
     stage.is_held_by(lease.token).await?;

@@ -42,8 +42,7 @@ pub(crate) async fn queue(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// Nodes that do not answer hold up nobody for longer than asked. A release goes on in the background.
 pub(crate) async fn renew_and_release(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     stage.play(|asked| match asked.is_renewal() || !asked.releases().is_empty() {
         true => Act::hang(),
         false => Act::pass(),

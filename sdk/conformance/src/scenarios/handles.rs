@@ -80,8 +80,7 @@ pub(crate) async fn ends_before_the_grant(stage: &mut Stage) -> anyhow::Result<(
 
 /// A program that ends during a release has released.
 pub(crate) async fn ends_during_a_release(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let mut is_first = true;
     stage.play(move |asked| match !asked.releases().is_empty() && std::mem::take(&mut is_first) {
         true => Act::hang(),
@@ -97,8 +96,7 @@ pub(crate) async fn ends_during_a_release(stage: &mut Stage) -> anyhow::Result<(
 
 /// A program whose last act drops a handle has released it.
 pub(crate) async fn ends_after_a_drop(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let dropping = stage.adapter.begin("drop", &json!({"lease": "L"})).await?;
     ends_with_a_release(stage, &lease.id).await?;
     drop(dropping);

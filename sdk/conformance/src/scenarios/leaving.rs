@@ -154,8 +154,7 @@ pub(crate) async fn close_by_default(stage: &mut Stage) -> anyhow::Result<()> {
 }
 
 async fn close_is_bounded(stage: &mut Stage, close: serde_json::Value) -> anyhow::Result<()> {
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     stage.play(|_| Act::hang());
     stage.open.remove("c");
     // A client that does not care waits for 30 s.
@@ -192,8 +191,7 @@ pub(crate) async fn double_release(stage: &mut Stage) -> anyhow::Result<()> {
 
 /// A release that nobody answers goes on, and `close` waits for it.
 pub(crate) async fn unknown_release(stage: &mut Stage) -> anyhow::Result<()> {
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let works = Gate::default();
     let broken = |asked: &Asked| match asked.releases().is_empty() {
         false => Act::reply(Reply::problem(504, "indeterminate", json!({}))),

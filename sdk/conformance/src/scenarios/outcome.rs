@@ -35,8 +35,7 @@ pub(crate) async fn unavailable_then_grant(stage: &mut Stage) -> anyhow::Result<
         true => Act::reply(Reply::problem(503, "unavailable", json!({}))),
         false => Act::pass(),
     });
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     let puts = stage.shared.log.of(|asked| asked.is_put());
     ensure!(puts[0].front != puts[1].front, "the node that found no leader was asked again at once");
     stage.is_held_by(lease.token).await?;
@@ -100,8 +99,7 @@ pub(crate) async fn redirect(stage: &mut Stage) -> anyhow::Result<()> {
         true => Act::reply(Reply::html(307).with("location", format!("{elsewhere}{}", asked.path))),
         false => Act::pass(),
     });
-    stage.open(&[0, 1]).await?;
-    let lease = stage.acquired(json!({})).await?;
+    let lease = stage.holding().await?;
     ensure!(stage.only_put_id()? == lease.id, "after a redirect the same was not asked again");
     let strays = stage.shared.log.of(|asked| asked.front == 2).len() + stage.shared.log.probes(2);
     ensure!(strays == 0, "the redirect was followed");

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::api::{Api, number, oldest};
 use crate::clock::vdso;
 use crate::fault::Fault;
-use crate::front::Front;
+use crate::front::{Front, Trap};
 use crate::rung::Stage;
 
 /// Bounds what should take far less.
@@ -25,10 +25,7 @@ pub(in crate::rung) struct Members {
 impl Members {
     pub(in crate::rung) async fn start() -> anyhow::Result<Self> {
         let cluster = EtcdCluster::start(Path::new("etcd")).await?;
-        let mut fronts = Vec::new();
-        for address in cluster.addresses() {
-            fronts.push(Front::open(address).await?);
-        }
+        let fronts = Front::open_all(cluster.addresses(), &Trap::new(|_| true)).await?;
         Ok(Self { cluster, fronts })
     }
 

@@ -28,7 +28,7 @@ impl Database {
     pub(in crate::rung) async fn start(rung: &Rung, fault: Fault) -> anyhow::Result<Self> {
         // As root the server runs as another user, who has to read it.
         let folder = tempfile::Builder::new().permissions(Permissions::from_mode(0o755)).tempdir()?;
-        let clock = fault.server_clock_h().map(|_| Clock::new(folder.path(), "server")).transpose()?;
+        let clock = Clock::of_servers(fault, folder.path())?;
         let variables: Vec<_> = clock.iter().flat_map(Clock::variables).collect();
         let server = PostgresServer::start_in(&[], &variables).await?;
         let front = Front::open(server.address()).await?;
@@ -54,13 +54,8 @@ impl Database {
     }
 
     async fn throw(&self, hours: i64) -> anyhow::Result<String> {
-        let clock = self.clock.as_ref().context("there is no clock to throw")?;
-        let time = async || self.number("SELECT extract(epoch FROM clock_timestamp())::bigint").await;
-        let before = time().await?;
-        clock.throw(hours * 3_600)?;
-        let moved = time().await? - before;
-        ensure!((moved - hours * 3_600).abs() < 600, "clock_timestamp() has moved by {moved} s");
-        Ok(format!("clock_timestamp() has moved by {moved} s"))
+        let time = || self.number("SELECT extract(epoch FROM clock_timestamp())::bigint");
+        Clock::moves(self.clock.as_ref(), hours, "clock_timestamp()", time).await
     }
 }
 

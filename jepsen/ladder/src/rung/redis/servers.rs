@@ -45,10 +45,7 @@ struct Replica {
 impl Servers {
     pub(super) async fn start(rung: &Rung, fault: Fault, folder: &Path) -> anyhow::Result<Self> {
         let count = if rung.number == 7 { 5 } else { 1 };
-        let clock = match fault.server_clock_h() {
-            Some(_) => Some(Clock::new(folder, &format!("server-{}-{}", rung.number, fastrand::u64(..)))?),
-            None => None,
-        };
+        let clock = Clock::of_servers(fault, folder)?;
         let mut masters = Vec::new();
         for number in 0..count {
             let mut builder = RedisServer::builder().line(NO_DELAY);
@@ -153,16 +150,12 @@ impl Servers {
     }
 
     async fn throw(&self, hours: i64) -> anyhow::Result<String> {
-        let clock = self.clock.as_ref().context("there is no clock to throw")?;
-        let time = async || {
-            let answer = self.first().server.command(["time"]).await?;
-            anyhow::Ok(answer.lines().next().unwrap_or_default().parse::<i64>()?)
+        let server = &self.first().server;
+        let time = || async move {
+            let answer = server.command(["time"]).await?;
+            Ok(answer.lines().next().unwrap_or_default().parse()?)
         };
-        let before = time().await?;
-        clock.throw(hours * 3_600)?;
-        let moved = time().await? - before;
-        ensure!((moved - hours * 3_600).abs() < 600, "TIME has moved by {moved} s");
-        Ok(format!("TIME has moved by {moved} s"))
+        Clock::moves(self.clock.as_ref(), hours, "TIME", time).await
     }
 }
 

@@ -12,7 +12,7 @@ use super::{LOCKS, class_path};
 use crate::clock::Clock;
 use crate::fault::Fault;
 use crate::front::{Front, Trap};
-use crate::rung::{Ground, Rung, Stage};
+use crate::rung::{Ground, Stage};
 
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(30);
@@ -24,15 +24,11 @@ pub(in crate::rung) struct Ensemble {
 }
 
 impl Ensemble {
-    pub(in crate::rung) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
-        let name = format!("server-{}-{}", rung.number, fastrand::u64(..));
-        let clock = fault.server_clock_h().map(|_| Clock::new(&ground.folder, &name)).transpose()?;
+    pub(in crate::rung) async fn start(fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
+        let clock = Clock::of_servers(fault, &ground.folder)?;
         let variables: Vec<_> = clock.iter().flat_map(Clock::variables).collect();
         let cluster = ZooKeeperCluster::start_with(class_path()?, &variables).await?;
-        let (answers, mut fronts) = (Trap::new(is_answer), Vec::new());
-        for address in cluster.addresses() {
-            fronts.push(Front::open_with(address, answers.clone()).await?);
-        }
+        let fronts = Front::open_all(cluster.addresses(), &Trap::new(is_answer)).await?;
         Ok(Self { cluster, fronts, clock })
     }
 
