@@ -1,6 +1,6 @@
 //! A full disk: its node stops, or refuses to start, with a clear message; the others go on; with free space it comes back.
 
-use ringfence_harness::{Acquired, Answered, Disk, definite, key, may_mount, try_once, until};
+use ringfence_harness::{Acquired, Answered, Disk, definite, key, may_mount, noise, try_once, until};
 use ringfence_wire::{AcquireRequest, LeaseId, Mode, WantedKey};
 use tokio::process::Command;
 
@@ -11,10 +11,8 @@ const MANY: u64 = 400;
 
 /// A request with about 15 KB of keys.
 fn large(number: u64) -> AcquireRequest {
-    let claim = |part| WantedKey {
-        key: key(&format!("full/{number}/{part}/{}", "x".repeat(220))),
-        mode: Mode::Exclusive,
-    };
+    let claim =
+        |part| WantedKey { key: key(&format!("full/{number}/{part}/{}", noise(220))), mode: Mode::Exclusive };
     AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
 }
 

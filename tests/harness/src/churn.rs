@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::iter;
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -100,6 +101,14 @@ impl Kept {
 
 /// A request with as much metadata as a lease may have.
 fn large(name: &str) -> AcquireRequest {
-    let filler = BTreeMap::from([("filler".to_owned(), "x".repeat(4_000))]);
+    let filler = BTreeMap::from([("filler".to_owned(), noise(4_000))]);
     AcquireRequest { metadata: Metadata::new(filler).unwrap_or_default(), ..try_once(name) }
+}
+
+/// This many bytes of text that get no smaller in a compressed log.
+pub fn noise(bytes: usize) -> String {
+    let ids = iter::repeat_with(|| LeaseId::random().to_string());
+    let mut noise: String = ids.take(bytes / 36 + 1).collect();
+    noise.truncate(bytes);
+    noise
 }

@@ -70,7 +70,7 @@ mod zookeeper_cluster;
 pub use answer::{Acquired, Answered, Called, LeaseView, Reply};
 pub use black_holes::BlackHoles;
 pub use browser::Browser;
-pub use churn::{Kept, churn, churn_past, churn_until};
+pub use churn::{Kept, churn, churn_past, churn_until, noise};
 pub use client::{Client, Consistency, metric};
 pub use clocks::{Clocks, clock_is_off};
 pub use cluster::{Builder, Cluster};
