@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use ringfence_lease::{Attachment, Command, LeaseTable, Outcome, Owner, Request};
 use ringfence_wire::{ClusterStatus, Key, LeaseId, PrincipalName, Revision};
 use tokio::runtime;
@@ -129,16 +130,19 @@ impl Handle {
     }
 
     /// Ends leases in 2 s, granted or not, except those of which a renewal or an acquire with another attachment arrives before. They are
-    /// of one request, and stay one.
-    pub fn detach_later(&self, asker: Asker, by: Option<Owner>, leases: Vec<(LeaseId, Attachment)>) {
+    /// of one request, in parts that stay as they are.
+    pub fn detach_later(&self, asker: Asker, by: Option<Owner>, parts: Vec<Vec<(LeaseId, Attachment)>>) {
         let detach = |(lease_id, attachment)| Command::Detach { lease_id, attachment };
-        let (handle, commands) = (self.clone(), leases.into_iter().map(detach).collect());
-        let at = Instant::now() + DETACH_AFTER;
+        let (handle, at) = (self.clone(), Instant::now() + DETACH_AFTER);
         tokio::spawn(async move {
             sleep_until(at).await;
+            let detached = parts.into_iter().map(|leases| {
+                let commands = leases.into_iter().map(detach).collect();
+                handle.insist(asker, Request { by: by.clone(), commands })
+            });
             // The wait deadline or the time-to-live ends it where this does not arrive.
-            if let Err(error) = handle.insist(asker, Request { by, commands }).await {
-                tracing::debug!(%error, "could not cancel an abandoned acquire");
+            for error in join_all(detached).await.into_iter().filter_map(Result::err) {
+                tracing::debug!(%error, "could not cancel abandoned acquires");
             }
         });
     }

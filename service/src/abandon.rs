@@ -4,7 +4,7 @@ use ringfence_wire::LeaseId;
 use crate::caller::Caller;
 use crate::service::Service;
 
-/// Abandons acquires whose client goes away before they are answered.
+/// Abandons acquires of one request whose client goes away before they are answered.
 ///
 /// Then the door drops the future of the call, and this guard with it: 2 s later the leases end, waiting or granted,
 /// unless another acquire or a renewal for them came. Any answer disarms the guard, also an indeterminate one: it tells the
@@ -16,7 +16,8 @@ use crate::service::Service;
 pub(crate) struct AbandonGuard<'a> {
     service: &'a Service,
     caller: &'a Caller,
-    acquires: Vec<(LeaseId, Attachment)>,
+    /// As they were proposed together.
+    parts: Vec<Vec<(LeaseId, Attachment)>>,
 }
 
 impl<'a> AbandonGuard<'a> {
@@ -26,20 +27,29 @@ impl<'a> AbandonGuard<'a> {
         caller: &'a Caller,
         acquires: Vec<(LeaseId, Attachment)>,
     ) -> Self {
-        Self { service, caller, acquires }
+        let mut guard = Self { service, caller, parts: Vec::new() };
+        guard.add(acquires);
+        guard
+    }
+
+    /// Adds another part, before that is proposed.
+    pub(crate) fn add(&mut self, acquires: Vec<(LeaseId, Attachment)>) {
+        if !acquires.is_empty() {
+            self.parts.push(acquires);
+        }
     }
 
     /// Disarms the guard: there is an answer.
     pub(crate) fn answered(mut self) {
-        self.acquires.clear();
+        self.parts.clear();
     }
 }
 
 impl Drop for AbandonGuard<'_> {
     fn drop(&mut self) {
-        if !self.acquires.is_empty() {
-            let Self { service, caller, acquires } = self;
-            service.handle.detach_later(caller.asker(), caller.owner(), std::mem::take(acquires));
+        if !self.parts.is_empty() {
+            let Self { service, caller, parts } = self;
+            service.handle.detach_later(caller.asker(), caller.owner(), std::mem::take(parts));
         }
     }
 }

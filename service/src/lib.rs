@@ -1,21 +1,22 @@
 //! What a request means, whichever protocol it came by.
 //!
 //! ```text
-//!  door ──▶ Proof ──▶ Caller ──▶ Service ──▶ Allowed<Command> ──▶ Handle (raft)
-//!           who is    what it    acquire,                              │
-//!           it?       may do     renew, read, …  ◀── outcome ◀─────────┘
+//!  door ──▶ Proof ──▶ Visit ───▶ Service ──▶ Allowed<Command> ──▶ Handle (raft)
+//!           who is    admitted?  acquire,                              │
+//!           it?       its cost   renew, read, …  ◀── outcome ◀─────────┘
 //!  door ◀── its own words ◀── result or Failure ◀──┘
 //! ```
 //! A door (`api/`) speaks a protocol: it reads requests, shows who sent them, calls the [`Service`], and words what it returns. The
-//! service knows no protocol. It keeps no state of a request: whatever must outlive that is in the replicated table.
+//! service knows no protocol. What it keeps of a request is its [`Visit`]: whatever must outlive that is in the replicated table.
 //!
 //! What this crate guarantees to every door:
 //!
+//! - A request is identified, counted, checked, held back and logged in one order, by its [`Visit`] alone.
 //! - Nothing is proposed or shown but what the rights of the [`Caller`] allow: only `rights` makes an [`Allowed`].
 //! - *Certainly not done* is kept apart from *maybe done*, by [`Failure::kind`] alone.
 //! - An acquire that is dropped before it is [answered](Attempt::answered) is abandoned (`abandon`). After any answer, it is not.
-//! - A command is sent before the future of its call is dropped, or never. The one task that outlives a call takes an abandoned
-//!   acquire back.
+//! - A command is sent before the future of its call is dropped, or never. The one task that outlives a call takes back what it
+//!   may have acquired.
 
 mod abandon;
 mod acquire;
@@ -35,6 +36,7 @@ mod told;
 mod transact;
 mod transaction;
 mod usage;
+mod visit;
 mod wait;
 
 pub use acquire::Attempt;
@@ -44,7 +46,7 @@ pub use failure::Failure;
 pub use many::Results;
 pub use measure::METRICS;
 pub use reads::{Consistency, Page};
-pub use request_log::{Ending, RequestLine, RequestLog};
+pub use request_log::{Ending, RequestLine};
 pub use rights::{Allowed, Right};
 pub use ringfence_access::Proof;
 pub use ringfence_lease::LeaseState;
@@ -54,3 +56,4 @@ pub use take_back::Unsent;
 pub use transact::{Steps, Transacted};
 pub use transaction::{CannotDo, Keys, Seen, Transaction};
 pub use usage::{BYTES_OF_A_REQUEST, Counted};
+pub use visit::{Report, Visit};

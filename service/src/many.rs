@@ -21,6 +21,7 @@ use crate::failure::Failure;
 use crate::measure;
 use crate::mirror::tokens;
 use crate::service::Service;
+use crate::visit::{Report, Visit};
 
 /// The maximum number of keys of a part with more than one operation.
 const MAX_KEYS_AT_ONCE: usize = 4_096;
@@ -49,27 +50,27 @@ enum Kind {
 }
 
 impl Service {
-    /// Does `operations` of `caller`, and puts what they come to into `results`. The request was `counted` for so many before. Calls
-    /// `lasts` before it waits for the mirror.
+    /// Does the `operations` of a request, and puts what they come to into `results`. Calls `lasts` before it waits for the mirror.
     ///
     /// # Errors
     /// None of them was done, or the first ones have no outcome and the others were not done. Then there are no results.
     pub async fn run(
         &self,
-        caller: &Caller,
+        visit: &mut Visit<impl Report>,
         operations: Vec<Operation>,
-        counted: usize,
         lasts: impl Fn(),
         results: &mut impl Results,
     ) -> Result<(), Failure> {
-        self.count_more(caller, operations.len().saturating_sub(1), counted)?;
+        visit.costs(operations.len())?;
+        let caller = visit.caller();
         self.check_blocked()?;
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
         let commands: Vec<_> = operations.into_iter().map(|operation| self.command(operation)).collect();
         let keys = if are_few { vec![0; commands.len()] } else { self.keys_of(caller, &commands)? };
         let parts = parts(commands.into_iter().zip(keys));
         // `failure`: why all further operations are not done. `now`: the caller under the rules in use.
-        let (mut guards, mut failure, mut now) = (Vec::new(), None::<Failure>, caller.clone());
+        let (mut guard, mut failure, mut now) =
+            (AbandonGuard::new(self, caller, Vec::new()), None::<Failure>, caller.clone());
         // All parts share it: a mirror that is down holds the request up once.
         let mut mirror_timeout = self.mirror_timeout;
         for (number, part) in parts.into_iter().enumerate() {
@@ -81,8 +82,7 @@ impl Service {
                 continue;
             }
             kinds.iter_mut().zip(&commands).for_each(|(kind, command)| kind.look(command, &now));
-            let guard = |acquires| guards.push(AbandonGuard::new(self, caller, acquires));
-            match self.propose_part(&now, &kinds, commands, guard).await {
+            match self.propose_part(&now, &kinds, commands, |acquires| guard.add(acquires)).await {
                 Ok(outcomes) => {
                     let mirrored = match &mut mirror_timeout {
                         Some(left) if kinds.iter().any(|kind| kind.acquires().is_some()) => {
@@ -100,7 +100,7 @@ impl Service {
                     let unanswered = Failure::from(unanswered);
                     kinds.iter().for_each(|kind| kind.count_failed(&unanswered));
                     if number == 0 {
-                        guards.into_iter().for_each(AbandonGuard::answered);
+                        guard.answered();
                         return Err(unanswered);
                     }
                     kinds.into_iter().for_each(|kind| results.put(Err(unanswered.clone()), kind.acquires()));
@@ -108,7 +108,7 @@ impl Service {
                 }
             }
         }
-        guards.into_iter().for_each(AbandonGuard::answered);
+        guard.answered();
         Ok(())
     }
 

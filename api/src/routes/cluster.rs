@@ -1,16 +1,14 @@
 use axum::http::StatusCode;
 use axum::response::IntoResponse;
 use ringfence_raft::MembersError;
-use ringfence_service::Caller;
 use ringfence_wire::{
     AddMemberRequest, Backup, ClusterStatus, ProblemKind, Revision, TransferRequest, UpgradeRequest,
 };
 
 use super::audit::{Act, Subject};
-use crate::door::{Answer, Door, Request};
+use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::Failed;
 use crate::request::query::Query;
-use crate::request::requester::Requester;
 use crate::request::{body, path};
 use crate::response::json;
 
@@ -40,21 +38,21 @@ pub(crate) async fn backup(door: &Door, request: Request) -> Answer {
 }
 
 /// `POST /v1/cluster/members`
-pub(crate) async fn add(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn add(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let AddMemberRequest { id, peer } = body::read(door, caller, request, AddMemberRequest::check).await?;
+    let AddMemberRequest { id, peer } = body::read(visit, request, AddMemberRequest::check).await?;
     let subject =
         Subject { act: "add-member", member: Some(id), peer: Some(peer.clone()), ..Subject::default() };
-    let act = Act::begin(door, requester, subject);
+    let act = Act::begin(door, visit, subject);
     act.ended(done(door.cluster().add_member(id, peer).await))
 }
 
 /// `DELETE /v1/cluster/members/{id}`
-pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request) -> Answer {
+pub(crate) async fn remove(door: &Door, visit: &Visit<'_>, request: Request) -> Answer {
     let id = path::member(request.uri())?;
     let force = Query::of(request.uri(), &["force"])?.flag("force")?;
     let act = if force { "force-remove-member" } else { "remove-member" };
-    let act = Act::begin(door, requester, Subject { act, member: Some(id), ..Subject::default() });
+    let act = Act::begin(door, visit, Subject { act, member: Some(id), ..Subject::default() });
     act.ended(done(match force {
         false => door.cluster().remove_member(id).await,
         true => door.cluster().force_remove_member(id).await,
@@ -62,24 +60,19 @@ pub(crate) async fn remove(door: &Door, requester: &Requester, request: Request)
 }
 
 /// `POST /v1/cluster/transfer`
-pub(crate) async fn transfer(
-    door: &Door,
-    requester: &Requester,
-    caller: &Caller,
-    request: Request,
-) -> Answer {
+pub(crate) async fn transfer(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let TransferRequest { to } = body::read(door, caller, request, TransferRequest::check).await?;
-    let act = Act::begin(door, requester, Subject { act: "transfer", member: to, ..Subject::default() });
+    let TransferRequest { to } = body::read(visit, request, TransferRequest::check).await?;
+    let act = Act::begin(door, visit, Subject { act: "transfer", member: to, ..Subject::default() });
     act.ended(done(door.cluster().transfer_leadership(to).await))
 }
 
 /// `POST /v1/cluster/upgrade`
-pub(crate) async fn upgrade(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn upgrade(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let UpgradeRequest { to, check } = body::read(door, caller, request, |_| Ok(())).await?;
+    let UpgradeRequest { to, check } = body::read(visit, request, |_| Ok(())).await?;
     let act = if check { "check-upgrade" } else { "upgrade" };
-    let act = Act::begin(door, requester, Subject { act, rules: to, ..Subject::default() });
+    let act = Act::begin(door, visit, Subject { act, rules: to, ..Subject::default() });
     let upgraded = door.cluster().upgrade(to, check).await;
     act.ended(upgraded.map(|upgraded| json(StatusCode::OK, &upgraded)).map_err(failed))
 }

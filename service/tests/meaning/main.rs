@@ -9,4 +9,5 @@ mod node;
 mod rights;
 mod transact;
 mod validate;
+mod visit;
 mod waiting;

@@ -1,9 +1,13 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use ringfence_service::{Acquired, Done, Failure, Results};
 use ringfence_wire::{BatchAcquire, BatchRelease, BatchRenew, LeaseId, Operation, Ttl};
 
 use futures_util::FutureExt;
+use tokio::task::yield_now;
 
-use crate::node::{Node, request_of};
+use crate::node::{Node, eventually, request_of};
 
 /// Takes results until there are `room`.
 struct Taken {
@@ -28,7 +32,7 @@ async fn run(node: &Node, room: usize, operations: Vec<Operation>) -> Vec<Result
     };
     let leases: Vec<_> = operations.iter().map(acquires).collect();
     let mut taken = Taken { room, results: Vec::new() };
-    node.service.run(&node.caller, operations, 0, || (), &mut taken).await.unwrap();
+    node.service.run(&mut node.visit(), operations, || (), &mut taken).await.unwrap();
     let (results, of): (Vec<_>, Vec<_>) = taken.results.into_iter().unzip();
     assert_eq!(of, leases, "each acquire is told with its lease");
     results
@@ -139,7 +143,7 @@ async fn run_under_new_rules(node: &Node, rules: &str) -> Vec<Result<Done, Failu
     }
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
     let mut results = Replaces(node, rules, Vec::new());
-    node.service.run(&node.caller, on_many_keys(&ids), 0, || (), &mut results).await.unwrap();
+    node.service.run(&mut node.visit(), on_many_keys(&ids), || (), &mut results).await.unwrap();
     results.2
 }
 
@@ -164,6 +168,39 @@ fn on_many_keys(ids: &[LeaseId]) -> Vec<Operation> {
     ids.iter().enumerate().map(acquire).collect()
 }
 
+/// Each part once left a task of its own.
+#[tokio::test]
+async fn a_request_of_several_parts_that_is_dropped_leaves_one_task() {
+    struct Counts(Arc<AtomicUsize>);
+    impl Results for Counts {
+        fn put(&mut self, _: Result<Done, Failure>, _: Option<LeaseId>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+
+        fn are_full(&mut self) -> bool {
+            false
+        }
+    }
+    let node = Node::start().await;
+    let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
+    let (count, mut visit) = (Arc::<AtomicUsize>::default(), node.visit());
+    let mut results = Counts(Arc::clone(&count));
+    let mut running = Box::pin(node.service.run(&mut visit, on_many_keys(&ids), || (), &mut results));
+    while count.load(Ordering::Relaxed) < 64 {
+        assert!((&mut running).now_or_never().is_none());
+        yield_now().await;
+    }
+    // The second part is on its way.
+    let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    drop(running);
+    assert_eq!(tasks() - before, 1);
+    eventually("all of them ended", || {
+        node.service.handle().view(|table| table.live() == 0 && table.waiters() == 0)
+    })
+    .await;
+}
+
 /// Each of them once was a task and a proposal of its own.
 #[tokio::test]
 async fn many_abandoned_acquires_are_one_task() {
@@ -171,7 +208,8 @@ async fn many_abandoned_acquires_are_one_task() {
     let keys: Vec<_> = (0..100).map(|number| format!("abandoned/{number}")).collect();
     let operations = keys.iter().map(|key| acquire(LeaseId::random(), [key.as_str()], false)).collect();
     let mut taken = Taken { room: usize::MAX, results: Vec::new() };
-    let mut running = Box::pin(node.service.run(&node.caller, operations, 0, || (), &mut taken));
+    let mut visit = node.visit();
+    let mut running = Box::pin(node.service.run(&mut visit, operations, || (), &mut taken));
     assert!((&mut running).now_or_never().is_none());
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();

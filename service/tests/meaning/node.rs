@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::join;
 use ringfence_access::Watched;
 use ringfence_raft::{Node as RaftNode, Quartz, Random, Settings, System, Tcp, WallClock};
-use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
+use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service, Visit};
 use ringfence_tls::Reload;
 use ringfence_wire::{
     AcquireRequest, Grant, Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait, Waiting, WantedKey,
@@ -41,12 +42,35 @@ impl Node {
 
     /// The same, with access rules.
     pub(crate) async fn start_with(rules: Option<&str>) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        Self::start_on(listener, 1, BTreeMap::new(), rules).await
+    }
+
+    /// A cluster of two nodes: one that follows, and its leader.
+    pub(crate) async fn start_two() -> [Self; 2] {
+        let bind = || TcpListener::bind("127.0.0.1:0");
+        let (first, second) = (bind().await.unwrap(), bind().await.unwrap());
+        let address = |listener: &TcpListener| listener.local_addr().unwrap().to_string();
+        let peers = BTreeMap::from([(1, address(&first)), (2, address(&second))]);
+        let start = |listener, id| Self::start_on(listener, id, peers.clone(), None);
+        let (first, second) = join(start(first, 1), start(second, 2)).await;
+        let leads = |node: &Self| node.service.handle().leads().borrow().is_some();
+        eventually("a leader", || leads(&first) != leads(&second)).await;
+        if leads(&first) { [second, first] } else { [first, second] }
+    }
+
+    async fn start_on(
+        listener: TcpListener,
+        id: u64,
+        peers: BTreeMap<u64, String>,
+        rules: Option<&str>,
+    ) -> Self {
         let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
         let settings = Settings {
-            id: 1,
+            id,
             data: data.path().join("node"),
-            transport: Arc::new(Tcp(TcpListener::bind("127.0.0.1:0").await.unwrap())),
-            peers: BTreeMap::new(),
+            transport: Arc::new(Tcp(listener)),
+            peers,
             join: false,
             url: "http://localhost".to_owned(),
             snapshot_after_bytes: ringfence_raft::SNAPSHOT_AFTER_BYTES,
@@ -73,7 +97,8 @@ impl Node {
             mirror_timeout: None,
             draining: is_draining,
             blocked: is_blocked,
-            first_attachment: 0,
+            first_attachment: (id - 1) << 50,
+            slow_request: PATIENCE,
         };
         let service = Arc::new(Service::new(node.handle(), options));
         eventually("the table is started", || service.handle().view(|table| table.started())).await;
@@ -88,6 +113,15 @@ impl Node {
         let before = access.version();
         access.look(true);
         assert!(access.version() > before);
+    }
+
+    /// A request of `caller`, which was admitted.
+    pub(crate) fn visit_of(&self, caller: &Caller) -> Visit<Arc<Service>> {
+        Visit::of(Arc::clone(&self.service), caller.clone())
+    }
+
+    pub(crate) fn visit(&self) -> Visit<Arc<Service>> {
+        self.visit_of(&self.caller)
     }
 
     pub(crate) async fn acquire(
