@@ -143,11 +143,11 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
             draining: drain.clone(),
             blocked,
             first_attachment: uuid::Uuid::new_v4().as_u64_pair().0,
+            slow_request: config.slow_request,
         },
     ));
     let mut serving_resp = resp_port.map(|port| {
-        let options = ringfence_resp::Options { slow_request: config.slow_request };
-        let resp = ringfence_resp::Resp::new(Arc::clone(&service), options);
+        let resp = ringfence_resp::Resp::new(Arc::clone(&service));
         resp::serve(port, client_tls.clone(), &threads, &connections, resp, drain.clone(), DRAIN_TIMEOUT)
     });
     let options = ringfence_api::Options {
@@ -155,7 +155,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         connections: Arc::clone(&connections),
         hosts: config.hosts,
         hangs: hangs::longest(&threads),
-        slow_request: config.slow_request,
         mirror_status: mirror.map(|mirror| start_mirror(node.handle(), mirror)),
         certificates: Arc::new(move |status| ends::show(&files, peer_tls.as_deref(), status)),
     };

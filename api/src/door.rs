@@ -5,12 +5,14 @@ use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use ringfence_http::{Remote, RequestBody};
-use ringfence_service::{RequestLog, Service, Watchers};
+use ringfence_service::{Service, Watchers};
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
 use crate::Options;
+use crate::asked::Asked;
 use crate::frame::Frames;
+use crate::measure;
 use crate::problems::Failed;
 use crate::request::requester::{REQUEST_ID, Requester};
 use crate::request::{head, origin};
@@ -23,6 +25,9 @@ const CLUSTER: HeaderName = HeaderName::from_static(CLUSTER_HEADER);
 /// A request whose body may still be arriving.
 pub(crate) type Request = axum::extract::Request<RequestBody>;
 
+/// What the service and the log know of a request.
+pub(crate) type Visit<'a> = ringfence_service::Visit<Asked<'a>>;
+
 /// What a handler returns.
 pub(crate) type Answer = Result<Response, Failed>;
 
@@ -30,7 +35,6 @@ pub(crate) type Answer = Result<Response, Failed>;
 pub(crate) struct Door {
     pub(crate) service: Arc<Service>,
     pub(crate) options: Options,
-    pub(crate) log: RequestLog,
     pub(crate) watchers: Arc<Watchers<Frames>>,
     requests: AtomicU64,
     /// The cluster's id, once there is one.
@@ -40,15 +44,17 @@ pub(crate) struct Door {
 impl Door {
     pub(crate) fn new(service: Arc<Service>, options: Options) -> Self {
         let (requests, _) = Uuid::new_v4().as_u64_pair();
-        let log = RequestLog::new(options.slow_request);
         let watchers = Watchers::new(Arc::clone(&service));
         let requests = AtomicU64::new(requests);
-        Self { service, options, log, watchers, requests, cluster: OnceLock::new() }
+        Self { service, options, watchers, requests, cluster: OnceLock::new() }
     }
 
-    /// What log lines say about the sender of `request`.
-    pub(crate) fn requester(&self, request: &Request, remote: &Remote) -> Requester {
-        Requester::new(request.headers(), remote.address, self.requests.fetch_add(1, Ordering::Relaxed))
+    /// A visit by `request`, which is at `route`.
+    pub(crate) fn visit(&self, request: &Request, route: &'static str, remote: &Remote) -> Visit<'_> {
+        let number = self.requests.fetch_add(1, Ordering::Relaxed);
+        let requester = Requester::new(request.headers(), remote.address, number);
+        let (service, method) = (&*self.service, measure::method(request.method()));
+        Visit::new(Asked { service, requester, method, route, status: None })
     }
 
     /// Checks what holds for every route.

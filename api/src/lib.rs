@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!  request ─▶ routes ───────▶ a handler ────▶ Service ─▶ result ─▶ response or problem
-//!             checks head,    parses path,
-//!             Host, right;    query and body
-//!             measures, logs  into wire types
+//!             checks head     parses path,
+//!             and host; has   query and body
+//!             visit admitted  into wire types
 //! ```
 //! A handler turns a request into `Result<Response, Failed>`. It parses the request into wire types, calls the
 //! [`Service`](ringfence_service), which knows what requests mean and no HTTP, and encodes the result as JSON. It keeps no state.
@@ -22,12 +22,12 @@
 //! `GET /openapi.json` describes every route; tests compare the document, the routes and the wire types. `/` serves the
 //! `dashboard`, whose scripts use only these routes.
 
+mod asked;
 mod door;
 mod frame;
 mod measure;
 mod problems;
 mod request;
-mod request_log;
 mod response;
 mod routes;
 
@@ -56,8 +56,6 @@ pub struct Options {
     pub hosts: Vec<String>,
     /// The thread that has hung for longest. `/livez` reports it, from another thread.
     pub hangs: Arc<dyn Fn() -> Hang + Send + Sync>,
-    /// A request that takes this long, not counting the wait it asked for, is logged.
-    pub slow_request: Duration,
     /// The state of this node's mirror, for `GET /v1/cluster`, if there is one.
     pub mirror_status: Option<Arc<dyn Fn() -> serde_json::Value + Send + Sync>>,
     /// Adds what is known of certificates, for `GET /v1/cluster`.

@@ -24,16 +24,14 @@ use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use ringfence_access::{ClusterRight, KeyRight, Proof};
 use ringfence_http::Remote;
-use ringfence_service::{Caller, Right};
+use ringfence_service::{Ending, Report, Right};
 use ringfence_wire::{PrincipalName, ProblemKind};
 use tokio::runtime;
 
-use crate::door::{Answer, Door, Request};
-use crate::measure;
+use crate::asked::Asked;
+use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::{Failed, without_secrets};
-use crate::request::requester::Requester;
 use crate::request::{body, credential};
-use crate::request_log::OpenRequest;
 
 /// The `route` label of requests that match no route.
 const NO_ROUTE: &str = "none";
@@ -56,53 +54,33 @@ impl Routes {
 
     /// Answers one request from `remote`. Must be polled in a tokio runtime with timers.
     pub async fn answer(self, request: Request, remote: Arc<Remote>) -> Result<Response, Infallible> {
-        let door = &*self.door;
-        let mut requester = door.requester(&request, &remote);
+        let (door, connection) = (&*self.door, Arc::clone(request.body().connection()));
         let (route, right, call) = find(request.method(), request.uri().path());
-        let named = match call {
-            Call::Live => door.check_live(&request),
-            _ => door.check(&request).map(|()| true),
-        };
-        let is_named = named.as_ref().is_ok_and(|named| *named);
-        let caller = named.and_then(|_| match right {
-            Right::Public => Ok(Caller::anybody()),
-            _ if door.service.has_rules() => {
-                Ok(door.service.caller(credential::proof(request.headers(), &remote)?)?.at(remote.host()))
-            }
-            _ => Ok(door.service.caller(Proof::default())?.at(remote.host())),
-        });
-        let name = caller.as_ref().ok().and_then(Caller::name);
-        request.body().connection().belongs_to(name.map(PrincipalName::as_str));
-        if let Ok(caller) = &caller {
-            requester.principal = Some(Arc::clone(caller.principal()));
-        }
-        let open = OpenRequest::new(&door.log, &requester, measure::method(request.method()), route);
-        let admitted = caller.and_then(|caller| {
-            door.service.count_request(&caller)?;
-            caller.check(right)?;
-            Ok(caller)
-        });
-        let connection = Arc::clone(request.body().connection());
+        let mut visit = door.visit(&request, route, &remote);
+        let named = call.check(door, &request);
+        let is_named = *named.as_ref().unwrap_or(&false);
+        let admitted = named.and_then(|_| admit(&mut visit, &request, &remote, right));
+        connection.belongs_to(visit.caller().name().map(PrincipalName::as_str));
         let answer = match admitted {
-            Ok(caller) => call.answer(door, &requester, &caller, request).await,
-            Err(failed) => {
-                body::discard(request).await;
-                Err(failed)
-            }
+            Ok(()) => call.answer(door, &mut visit, request).await,
+            Err(failed) => Err(body::discard(request, failed).await),
         };
         let answer = answer.map_err(|failed| if is_named { failed } else { failed.for_a_stranger() });
-        let is_too_fast = answer.as_ref().is_err_and(Failed::is_rate_limited);
+        let is_limited = answer.as_ref().is_err_and(Failed::is_rate_limited);
         let mut response = answer.unwrap_or_else(IntoResponse::into_response);
-        door.add_headers(&mut response, &requester, is_named);
-        open.answered(&response);
-        if let Some(principal) = requester.principal.filter(|_| is_too_fast) {
-            // It may be closed meanwhile.
-            connection.takes_little();
-            connection.lasts();
-            door.service.hold_back(&principal).await;
-        }
+        door.add_headers(&mut response, &visit.report().requester, is_named);
+        let ending = if is_limited { Ending::Limited } else { Asked::ending(response.status()) };
+        visit.report_mut().status = Some(response.status());
+        visit.ended(ending, || connection.rests()).await;
         Ok(response)
     }
+}
+
+/// Admits a request, unless it shows who sent it in a wrong way.
+fn admit(visit: &mut Visit<'_>, request: &Request, remote: &Remote, right: Right) -> Result<(), Failed> {
+    let is_asked = right != Right::Public && visit.report().service().has_rules();
+    let proof = if is_asked { credential::proof(request.headers(), remote)? } else { Proof::default() };
+    Ok(visit.admit(proof, Some(remote.host()), right)?)
 }
 
 const ACQUIRE: Right = Right::OnKeys(KeyRight::Acquire);
@@ -212,27 +190,35 @@ fn is_at(route: &str, path: &str) -> bool {
 }
 
 impl Call {
-    async fn answer(self, door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
+    /// Checks what holds for every request. Whether it names this node.
+    fn check(self, door: &Door, request: &Request) -> Result<bool, Failed> {
         match self {
-            Self::Acquire => acquire::put(door, caller, request).await,
-            Self::AcquireNew => acquire::post(door, caller, request).await,
-            Self::Renew => leases::renew(door, caller, request).await,
-            Self::RenewMany => many::renew(door, caller, request).await,
-            Self::Release => leases::delete(door, caller, request).await,
-            Self::Lease => leases::get(door, caller, request).await,
-            Self::Batch => many::batch(door, caller, request).await,
-            Self::Validate => validate::post(door, caller, request).await,
-            Self::Key => keys::get(door, caller, request).await,
-            Self::Keys => keys::list(door, caller, request).await,
-            Self::Revoke => keys::revoke(door, requester, caller, request).await,
-            Self::Watch => watch::get(door, caller, request).await,
-            Self::Access => access::get(caller, &request),
+            Self::Live => door.check_live(request),
+            _ => door.check(request).map(|()| true),
+        }
+    }
+
+    async fn answer(self, door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
+        match self {
+            Self::Acquire => acquire::put(door, visit, request).await,
+            Self::AcquireNew => acquire::post(door, visit, request).await,
+            Self::Renew => leases::renew(door, visit, request).await,
+            Self::RenewMany => many::renew(door, visit, request).await,
+            Self::Release => leases::delete(door, visit, request).await,
+            Self::Lease => leases::get(door, visit, request).await,
+            Self::Batch => many::batch(door, visit, request).await,
+            Self::Validate => validate::post(door, visit, request).await,
+            Self::Key => keys::get(door, visit, request).await,
+            Self::Keys => keys::list(door, visit, request).await,
+            Self::Revoke => keys::revoke(door, visit, request).await,
+            Self::Watch => watch::get(door, visit, request).await,
+            Self::Access => access::get(visit, &request),
             Self::Cluster => cluster::get(door, request).await,
             Self::Backup => cluster::backup(door, request).await,
-            Self::AddMember => cluster::add(door, requester, caller, request).await,
-            Self::RemoveMember => cluster::remove(door, requester, caller, request).await,
-            Self::Transfer => cluster::transfer(door, requester, caller, request).await,
-            Self::Upgrade => cluster::upgrade(door, requester, caller, request).await,
+            Self::AddMember => cluster::add(door, visit, request).await,
+            Self::RemoveMember => cluster::remove(door, visit, request).await,
+            Self::Transfer => cluster::transfer(door, visit, request).await,
+            Self::Upgrade => cluster::upgrade(door, visit, request).await,
             Self::Live => health::live(door, request).await,
             Self::Ready => health::ready(door, request).await,
             Self::Metrics => metrics::get(door, request).await,
@@ -322,7 +308,7 @@ mod tests {
             }
         }
         let name = |right: &Right| match right {
-            Right::Public | Right::Identity => "none".to_owned(),
+            Right::Public | Right::Stranger | Right::Identity | Right::AnyOf(_) => "none".to_owned(),
             Right::OnKeys(right) => right.to_string(),
             Right::OnCluster(right) => right.to_string(),
         };

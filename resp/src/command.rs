@@ -1,5 +1,8 @@
 //! The names of commands.
 
+use ringfence_access::KeyRight;
+use ringfence_service::Right;
+
 use crate::measure::OTHER;
 use crate::refused::Refused;
 use crate::verbs;
@@ -87,9 +90,14 @@ impl Command {
         }
     }
 
-    /// Whether a client without any right gets an answer.
-    pub(crate) fn is_for_strangers(self) -> bool {
-        matches!(self, Self::Auth | Self::Hello | Self::Ping | Self::Quit | Self::Reset)
+    /// The right that it needs. A client without any gets an answer to those that show who it is, or that the node is there.
+    pub(crate) fn right(self) -> Right {
+        use Command::{Auth, Hello, Ping, Quit, Reset};
+        match self {
+            Auth | Hello | Ping | Quit | Reset => Right::Stranger,
+            _ if self.is_for_holders() => Right::OnKeys(KeyRight::Acquire),
+            _ => Right::AnyOf(&[KeyRight::Acquire, KeyRight::Read]),
+        }
     }
 
     /// Whether it may be sent as a line of words. A program that speaks another protocol may send such lines by mistake. AUTH must come first.
@@ -104,7 +112,7 @@ impl Command {
     }
 
     /// Whether it needs the right to acquire keys.
-    pub(crate) fn is_for_holders(self) -> bool {
+    fn is_for_holders(self) -> bool {
         use Command::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};
         matches!(self, Discard | Exec | Multi | Script | Unwatch | Watch | Work)
     }

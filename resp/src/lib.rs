@@ -29,7 +29,7 @@ mod node;
 mod refused;
 mod refused_calls;
 mod reply;
-mod request_log;
+mod requester;
 mod response;
 mod scripts;
 mod serve;
@@ -38,4 +38,4 @@ mod verbs;
 mod work;
 
 pub use measure::METRICS;
-pub use serve::{Options, Resp};
+pub use serve::Resp;

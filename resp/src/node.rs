@@ -2,10 +2,9 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
 use ringfence_http::Room;
-use ringfence_service::{RequestLog, Service};
+use ringfence_service::Service;
 
 use crate::refused_calls::RefusedCalls;
 use crate::scripts::Scripts;
@@ -18,17 +17,15 @@ pub(crate) struct Node {
     pub(crate) scripts: Scripts,
     /// Memory for the commands that clients queue, and the keys that they watch.
     pub(crate) room: Arc<Room>,
-    pub(crate) log: RequestLog,
     pub(crate) refused_calls: RefusedCalls,
     connections: AtomicU64,
 }
 
 impl Node {
-    /// Logs requests that take `slow` or longer.
-    pub(crate) fn new(service: Arc<Service>, slow: Duration) -> Self {
-        let (scripts, room, log) = (Scripts::default(), Room::new(MAX_PENDING), RequestLog::new(slow));
+    pub(crate) fn new(service: Arc<Service>) -> Self {
+        let (scripts, room) = (Scripts::default(), Room::new(MAX_PENDING));
         let refused_calls = RefusedCalls::default();
-        Self { service, scripts, room, log, refused_calls, connections: AtomicU64::new(1) }
+        Self { service, scripts, room, refused_calls, connections: AtomicU64::new(1) }
     }
 
     /// A number for a new connection, from 1.

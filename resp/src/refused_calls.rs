@@ -21,7 +21,7 @@ pub(crate) struct RefusedCalls {
 
 impl RefusedCalls {
     /// Counts and logs a refusal if a call in a script is the reason.
-    pub(crate) fn tell(&self, refused: &Refused, caller: Option<&Caller>) {
+    pub(crate) fn tell(&self, refused: &Refused, caller: &Caller) {
         let Some(call) = refused.call() else { return };
         measure::call_refused(call.command);
         let mut told = self.told.lock().expect("nothing panics while this is locked");
@@ -35,7 +35,7 @@ impl RefusedCalls {
         }
         told.insert(call.script.clone());
         drop(told);
-        let principal = caller.and_then(Caller::name).map(|name| name.as_str());
+        let principal = caller.name().map(|name| name.as_str());
         tracing::warn!(
             target: "ringfence::requests",
             command = call.command, line = call.line, script = call.script, principal, error = refused.text(),

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ringfence_http::{Answer, Connection, Response, Share};
-use ringfence_service::{Transacted, Unsent};
+use ringfence_service::{Ending, Transacted, Unsent};
 
 use crate::refused::Refused;
 use crate::reply::{Protocol, Reply};
-use crate::request_log::OpenRequest;
+use crate::requester::Visit;
 
 /// The longest reply, in bytes.
 pub(crate) const MAX_REPLY: usize = 64 << 10;
@@ -40,36 +40,36 @@ pub(crate) fn none() -> Answer {
     Answer { is_last: false, respond: Box::new(Response::default) }
 }
 
-/// A refusal after which the connection closes.
-pub(crate) fn last(refused: &Refused) -> Answer {
+/// A refusal, after which the connection may close.
+pub(crate) fn refusal(refused: &Refused, is_last: bool) -> Answer {
     let bytes = error(refused);
-    Answer { is_last: true, respond: Box::new(|| Response { bytes, ..Response::default() }) }
+    Answer { is_last, respond: Box::new(|| Response { bytes, ..Response::default() }) }
 }
 
-/// The answer to a request that took no lease.
-pub(crate) fn answer(result: Result<Encoded, Refused>, open: OpenRequest) -> Answer {
-    let response = respond(result.map(|encoded| (encoded, None)), open);
-    Answer { is_last: false, respond: Box::new(|| response) }
+/// The answer to a request that took no lease. The connection may close after it.
+pub(crate) fn answer(encoded: Encoded, is_last: bool, visit: Visit) -> Answer {
+    let response = respond(encoded, None, visit);
+    Answer { is_last, respond: Box::new(|| response) }
 }
 
 /// The answer to a request whose leases count from when it is sent.
-pub(crate) fn of_transacted(transacted: Transacted<Encoded>, open: OpenRequest) -> Answer {
-    let respond = || respond(transacted.in_time().map_err(Refused::from), open);
+pub(crate) fn of_transacted(transacted: Transacted<Encoded>, mut visit: Visit) -> Answer {
+    let respond = move || match transacted.in_time() {
+        Ok((encoded, unsent)) => respond(encoded, unsent, visit),
+        Err(failure) => {
+            let refused = Refused::from(failure);
+            let ending = visit.report_mut().refuse(refused.kind());
+            visit.answered(ending);
+            Response { bytes: error(&refused), ..Response::default() }
+        }
+    };
     Answer { is_last: false, respond: Box::new(respond) }
 }
 
-fn respond(result: Result<(Encoded, Option<Unsent>), Refused>, open: OpenRequest) -> Response {
-    match result {
-        Ok((Encoded { bytes, kept }, unsent)) => {
-            open.answered();
-            let sent = unsent.map(|unsent| Box::new(|| unsent.sent()) as Box<dyn FnOnce() + Send>);
-            Response { bytes, kept, sent }
-        }
-        Err(refused) => {
-            open.refused(refused.kind());
-            Response { bytes: error(&refused), ..Response::default() }
-        }
-    }
+fn respond(Encoded { bytes, kept }: Encoded, unsent: Option<Unsent>, visit: Visit) -> Response {
+    visit.answered(Ending::Answered);
+    let sent = unsent.map(|unsent| Box::new(|| unsent.sent()) as Box<dyn FnOnce() + Send>);
+    Response { bytes, kept, sent }
 }
 
 fn error(refused: &Refused) -> Bytes {

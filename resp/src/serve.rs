@@ -1,5 +1,4 @@
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use ringfence_http::{Answer, Connection, Dialog, Remote};
@@ -9,21 +8,14 @@ use crate::frame::{Frame, Malformed};
 use crate::node::Node;
 use crate::session::Session;
 
-/// Options of the RESP port.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// A request that takes this long is logged.
-    pub slow_request: Duration,
-}
-
 /// The port of a node for clients that speak the Redis protocol.
 #[derive(Clone)]
 pub struct Resp(Arc<Node>);
 
 impl Resp {
     /// Answers clients by `service`.
-    pub fn new(service: Arc<Service>, options: Options) -> Self {
-        Self(Arc::new(Node::new(service, options.slow_request)))
+    pub fn new(service: Arc<Service>) -> Self {
+        Self(Arc::new(Node::new(service)))
     }
 
     /// The server's side of a new connection from `remote`.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use ringfence_script::{Budget, Halt, RunError, Script, Turns};
-use ringfence_service::{BYTES_OF_A_REQUEST, Caller, CannotDo, Keys, Seen, Transaction};
+use ringfence_service::{BYTES_OF_A_REQUEST, CannotDo, Keys, Seen, Transaction};
 use ringfence_wire::{Key, Token};
 
 use crate::calls::Calls;
 use crate::frame::integer;
 use crate::key_name::Naming;
 use crate::measure;
-use crate::node::Node;
 use crate::refused::{Call, Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
+use crate::requester::Visit;
 use crate::scripts::Digest;
 use crate::verbs::{self, Answer, Place, Signals, Verb};
 
@@ -52,17 +52,15 @@ pub(crate) enum Watched {
 }
 
 /// Where a command comes from.
-#[derive(Clone, Copy)]
 pub(crate) struct From<'a> {
-    pub(crate) node: &'a Node,
-    pub(crate) caller: &'a Caller,
+    pub(crate) visit: &'a mut Visit,
     pub(crate) naming: Naming,
     pub(crate) place: Place,
 }
 
 impl Work {
     /// Reads a command or a script. The first argument is the name of the command.
-    pub(crate) fn read(arguments: &[Bytes], from: From) -> Result<Self, Refused> {
+    pub(crate) fn read(arguments: &[Bytes], from: &mut From<'_>) -> Result<Self, Refused> {
         let is = |name: &str| arguments[0].eq_ignore_ascii_case(name.as_bytes());
         let work = match () {
             () if is("eval") => Self::Script(Run::read(arguments, from, false, Run::of_text)?),
@@ -117,11 +115,16 @@ pub(crate) fn bytes_of_scripts<'a>(works: impl IntoIterator<Item = &'a Work>) ->
     works.into_iter().filter_map(script).collect::<BTreeMap<_, _>>().into_values().sum()
 }
 
-type Find = fn(&Bytes, From) -> Result<(Digest, Arc<Script>), Refused>;
+type Find = fn(&Bytes, &mut From<'_>) -> Result<(Digest, Arc<Script>), Refused>;
 
 impl Run {
     /// `EVAL script numkeys key … argument …`
-    fn read(arguments: &[Bytes], from: From, is_read_only: bool, find: Find) -> Result<Self, Refused> {
+    fn read(
+        arguments: &[Bytes],
+        from: &mut From<'_>,
+        is_read_only: bool,
+        find: Find,
+    ) -> Result<Self, Refused> {
         let [_, script, count, rest @ ..] = arguments else { return Err(verbs::wrong_number("eval")) };
         let count = integer(count).ok_or_else(Refused::no_integer)?;
         let count =
@@ -145,14 +148,14 @@ impl Run {
         })
     }
 
-    fn of_text(text: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
+    fn of_text(text: &Bytes, from: &mut From<'_>) -> Result<(Digest, Arc<Script>), Refused> {
         load(text, from)
     }
 
-    fn of_digest(digest: &Bytes, from: From) -> Result<(Digest, Arc<Script>), Refused> {
+    fn of_digest(digest: &Bytes, from: &mut From<'_>) -> Result<(Digest, Arc<Script>), Refused> {
         let digest = Digest::parse(digest);
         digest
-            .and_then(|digest| Some((digest, from.node.scripts.get(from.caller.name(), digest)?)))
+            .and_then(|digest| Some((digest, find(from.visit, digest)?)))
             .ok_or_else(|| Refused::new(Kind::NoScript, "NOSCRIPT No matching script. Please use EVAL."))
     }
 
@@ -189,17 +192,13 @@ impl Run {
 }
 
 /// Finds the script of `text`, or compiles it and remembers it. Compiling takes as long as several requests, so they are counted before.
-pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Refused> {
-    let From { node: Node { service, scripts, .. }, caller, .. } = from;
-    let digest = Digest::of(text);
-    if let Some(script) = scripts.get(caller.name(), digest) {
+pub(crate) fn load(text: &[u8], from: &mut From<'_>) -> Result<(Digest, Arc<Script>), Refused> {
+    let (digest, visit) = (Digest::of(text), &mut *from.visit);
+    if let Some(script) = find(visit, digest) {
         return Ok((digest, script));
     }
-    service.count_more(
-        caller,
-        text.len().div_ceil(COMPILED_LIKE_A_REQUEST),
-        text.len() / BYTES_OF_A_REQUEST,
-    )?;
+    // Its bytes were counted when they arrived.
+    visit.add(text.len().div_ceil(COMPILED_LIKE_A_REQUEST) - text.len() / BYTES_OF_A_REQUEST)?;
     let script = Script::parse(text, may_call).map_err(|error| {
         measure::script_refused();
         let text = format!("ERR Error compiling script (new function): {error} (script {digest})");
@@ -213,13 +212,18 @@ pub(crate) fn load(text: &[u8], from: From) -> Result<(Digest, Arc<Script>), Ref
         }
     })?;
     let script = Arc::new(script);
-    scripts.add(caller.name(), digest, Arc::clone(&script));
+    visit.report().node.scripts.add(visit.caller().name(), digest, Arc::clone(&script));
     Ok((digest, script))
 }
 
 /// Why no script can call the command with this name.
 fn may_call(name: &[u8]) -> Result<(), String> {
     verbs::check(name).map_err(|refused| refused.text().trim_start_matches("ERR ").to_owned())
+}
+
+/// The script of the caller with this digest.
+fn find(visit: &Visit, digest: Digest) -> Option<Arc<Script>> {
+    visit.report().node.scripts.get(visit.caller().name(), digest)
 }
 
 impl Watched {

@@ -1,16 +1,17 @@
 //! What a request means, whichever protocol it came by.
 //!
 //! ```text
-//!  door ──▶ Proof ──▶ Caller ──▶ Service ──▶ Allowed<Command> ──▶ Handle (raft)
-//!           who is    what it    acquire,                              │
-//!           it?       may do     renew, read, …  ◀── outcome ◀─────────┘
+//!  door ──▶ Proof ──▶ Visit ───▶ Service ──▶ Allowed<Command> ──▶ Handle (raft)
+//!           who is    admitted?  acquire,                              │
+//!           it?       its cost   renew, read, …  ◀── outcome ◀─────────┘
 //!  door ◀── its own words ◀── result or Failure ◀──┘
 //! ```
 //! A door (`api/`) speaks a protocol: it reads requests, shows who sent them, calls the [`Service`], and words what it returns. The
-//! service knows no protocol. Whatever must outlive a request is in the replicated table.
+//! service knows no protocol. What it keeps of a request is its [`Visit`]: whatever must outlive that is in the replicated table.
 //!
 //! What this crate guarantees to every door:
 //!
+//! - A request is identified, counted, checked, held back and logged in one order, by its [`Visit`] alone.
 //! - Nothing is proposed but what is [`Allowed`], which only `rights` makes, of what the rights of a [`Caller`] allow. The compiler keeps
 //!   that: no door depends on `ringfence-raft`, and `clippy.toml` lets one function here propose, and one give orders to the members.
 //! - Nothing is shown but what the rights allow.
@@ -39,6 +40,7 @@ mod told;
 mod transact;
 mod transaction;
 mod usage;
+mod visit;
 mod wait;
 mod watch;
 
@@ -50,7 +52,7 @@ pub use many::Results;
 pub use measure::METRICS;
 pub use order::Order;
 pub use reads::{Consistency, Page};
-pub use request_log::{Ending, RequestLine, RequestLog};
+pub use request_log::{Ending, RequestLine};
 pub use rights::{Allowed, Right};
 pub use ringfence_access::Proof;
 pub use ringfence_lease::LeaseState;
@@ -60,4 +62,5 @@ pub use take_back::Unsent;
 pub use transact::{Steps, Transacted};
 pub use transaction::{CannotDo, Keys, Seen, Transaction};
 pub use usage::BYTES_OF_A_REQUEST;
+pub use visit::{Report, Visit};
 pub use watch::{Encoder, Stream, Watchers};

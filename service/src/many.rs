@@ -22,6 +22,7 @@ use crate::measure;
 use crate::mirror::tokens;
 use crate::service::Service;
 use crate::take_back::Unsent;
+use crate::visit::{Report, Visit};
 
 /// The maximum number of keys of a part with more than one operation.
 const MAX_KEYS_AT_ONCE: usize = 4_096;
@@ -49,20 +50,19 @@ enum Kind {
 }
 
 impl Service {
-    /// Does `operations` of `caller`, and puts what they come to into `results`. The request was `counted` for so many before. Calls
-    /// `lasts` before it waits for the mirror.
+    /// Does the `operations` of a request, and puts what they come to into `results`. Calls `lasts` before it waits for the mirror.
     ///
     /// # Errors
     /// None of them was done, or the first ones have no outcome and the others were not done. Then there are no results.
     pub async fn run(
         self: &Arc<Self>,
-        caller: &Caller,
+        visit: &mut Visit<impl Report>,
         operations: Vec<Operation>,
-        counted: usize,
         lasts: impl Fn(),
         results: &mut impl Results,
     ) -> Result<(), Failure> {
-        self.count_more(caller, operations.len().saturating_sub(1), counted)?;
+        visit.costs(operations.len())?;
+        let caller = visit.caller();
         self.check_blocked()?;
         let are_few = operations.len() * MAX_KEYS <= MAX_KEYS_AT_ONCE;
         let commands: Vec<_> = operations.into_iter().map(|operation| self.command(operation)).collect();

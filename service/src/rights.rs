@@ -7,6 +7,8 @@
 //! permission: calls about a lease need the right on its keys. This node's table has these. If it does not know the lease, it
 //! may lag, so it catches up first.
 
+use std::fmt::{self, Display, Formatter};
+
 use ringfence_access::{ClusterRight, KeyRight};
 use ringfence_lease::{Attachment, Command, CommandRight, KeyChange, LeaseTable, Refusal, Subject};
 use ringfence_raft::{Handle, Unanswered};
@@ -21,12 +23,30 @@ use crate::order::Order;
 pub enum Right {
     /// Nothing, and who it is does not matter.
     Public,
+    /// Nothing, and a stranger may send it, too. It counts for who it is, if that is known.
+    Stranger,
     /// Nothing, but the answer depends on who it is.
     Identity,
+    /// One of these, on any keys.
+    AnyOf(&'static [KeyRight]),
     /// This, on the keys of the request.
     OnKeys(KeyRight),
     /// This.
     OnCluster(ClusterRight),
+}
+
+impl Display for Right {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Public | Self::Stranger | Self::Identity => f.write_str("none"),
+            Self::AnyOf(rights) => {
+                let rights: Vec<_> = rights.iter().map(|right| format!("`{right}`")).collect();
+                f.write_str(&rights.join(" or "))
+            }
+            Self::OnKeys(right) => write!(f, "`{right}`"),
+            Self::OnCluster(right) => write!(f, "`{right}`"),
+        }
+    }
 }
 
 /// Something that its caller may do, or see.
@@ -68,16 +88,15 @@ impl Allowed<Command> {
 
 impl Caller {
     /// Checks what a request requires, as far as that does not depend on the keys of the request.
-    ///
-    /// # Errors
-    /// It lacks the right.
-    pub fn check(&self, right: Right) -> Result<(), Failure> {
-        let (is_allowed, right) = match right {
-            Right::Public | Right::Identity => return Ok(()),
-            Right::OnKeys(right) => (self.principal().may_somewhere(right), right.to_string()),
-            Right::OnCluster(right) => (self.principal().may_with_cluster(right), right.to_string()),
+    pub(crate) fn check(&self, right: Right) -> Result<(), Failure> {
+        let may = |right: &KeyRight| self.principal().may_somewhere(*right);
+        let is_allowed = match &right {
+            Right::Public | Right::Stranger | Right::Identity => true,
+            Right::AnyOf(rights) => rights.iter().any(may),
+            Right::OnKeys(right) => may(right),
+            Right::OnCluster(right) => self.principal().may_with_cluster(*right),
         };
-        if is_allowed { Ok(()) } else { Err(self.denied(&format!("this requires the right `{right}`"))) }
+        if is_allowed { Ok(()) } else { Err(self.denied(&format!("this requires the right {right}"))) }
     }
 
     fn denied_on_keys(&self, right: KeyRight, of: &str) -> Failure {

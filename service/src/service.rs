@@ -10,6 +10,7 @@ use tokio::sync::watch;
 
 use crate::caller::{Access, Caller};
 use crate::failure::Failure;
+use crate::request_log::RequestLog;
 use crate::told::Told;
 use crate::usage::{Counted, Usages};
 
@@ -26,6 +27,8 @@ pub struct Options {
     pub blocked: watch::Receiver<bool>,
     /// A number that no other start of a node draws: acquires are numbered from here, to tell those of one lease apart.
     pub first_attachment: u64,
+    /// A request that takes this long, not counting the wait it asked for, is logged.
+    pub slow_request: Duration,
 }
 
 /// What all doors of a node offer: the replicated table, for callers with rights and limits.
@@ -35,7 +38,8 @@ pub struct Service {
     blocked: watch::Receiver<bool>,
     pub(crate) mirror_timeout: Option<Duration>,
     access: Access,
-    usages: Arc<Usages>,
+    pub(crate) usages: Arc<Usages>,
+    pub(crate) log: RequestLog,
     first_attachment: u64,
     attachments: AtomicU64,
     /// Grants of which the clients know.
@@ -52,6 +56,7 @@ impl Service {
             mirror_timeout: options.mirror_timeout,
             access: Access::new(options.access),
             usages: Arc::default(),
+            log: RequestLog::new(options.slow_request),
             first_attachment: options.first_attachment,
             attachments: AtomicU64::new(options.first_attachment),
             told: Told::default(),
@@ -88,29 +93,8 @@ impl Service {
         self.access.identify(proof)
     }
 
-    /// Counts a request.
-    ///
-    /// # Errors
-    /// It is one too many.
-    pub fn count_request(&self, caller: &Caller) -> Result<(), Failure> {
-        self.usages.count_request(caller.principal())
-    }
-
-    /// Counts many operations or a large request as `more` requests, too. Of these it was `counted` for some before.
-    ///
-    /// # Errors
-    /// Others have used up what is allowed.
-    pub fn count_more(&self, caller: &Caller, more: usize, counted: usize) -> Result<(), Failure> {
-        self.usages.count_more(caller.principal(), more, counted)
-    }
-
-    /// Counts work of a request as `more` requests, after it was done.
-    pub fn count_done(&self, caller: &Caller, more: usize) {
-        self.usages.count_done(caller.principal(), more);
-    }
-
     /// Counts `bytes` that `caller` reads.
-    pub fn count_read(&self, caller: &Caller, bytes: usize) {
+    pub(crate) fn count_read(&self, caller: &Caller, bytes: usize) {
         self.usages.count_read(caller.principal(), bytes);
     }
 
@@ -127,11 +111,6 @@ impl Service {
     /// A place for a task that takes leases of `caller` back, unless there are as many as one may have.
     pub(crate) fn take_back_place(&self, caller: &Caller) -> Option<Counted> {
         self.usages.take_back_place(caller.principal())
-    }
-
-    /// Holds back a client that was refused for the rate of its requests.
-    pub async fn hold_back(&self, principal: &Principal) {
-        self.usages.hold_back(principal).await;
     }
 
     /// Takes a line of the audit log for something that was refused to `principal`: how many were left out before it, if it is

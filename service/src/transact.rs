@@ -25,6 +25,7 @@ use crate::service::Service;
 use crate::take_back::Unsent;
 use crate::transaction::{Keys, Transaction};
 use crate::usage::BYTES_OF_A_REQUEST;
+use crate::visit::{Report, Visit};
 
 /// How often a request may run. It runs a third time only if another client has changed one of its keys, and so for each later time.
 const MOST_RUNS: usize = 32;
@@ -70,19 +71,28 @@ impl<R, E> Transacted<Result<R, E>> {
 }
 
 /// What a request does with a copy of its keys.
-pub trait Steps<R>: Send {
-    /// Reads and changes the copy. It may let others go on meanwhile.
+pub trait Steps<R, P: Report>: Send {
+    /// Reads and changes the copy. It may let others go on meanwhile, and adds to the cost of the visit.
     ///
     /// # Errors
     /// With an error, nothing is changed.
-    fn run(&mut self, keys: &mut Transaction) -> impl Future<Output = Result<R, R>> + Send;
+    fn run(
+        &mut self,
+        keys: &mut Transaction,
+        visit: &mut Visit<P>,
+    ) -> impl Future<Output = Result<R, R>> + Send;
 }
 
 /// Steps without a pause for others.
 struct AtOnce<F>(F);
 
-impl<R: Send, F: FnMut(&mut Transaction) -> Result<R, R> + Send> Steps<R> for AtOnce<F> {
-    async fn run(&mut self, keys: &mut Transaction) -> Result<R, R> {
+impl<R, P, F> Steps<R, P> for AtOnce<F>
+where
+    R: Send,
+    P: Report + Send,
+    F: FnMut(&mut Transaction) -> Result<R, R> + Send,
+{
+    async fn run(&mut self, keys: &mut Transaction, _: &mut Visit<P>) -> Result<R, R> {
         (self.0)(keys)
     }
 }
@@ -94,39 +104,39 @@ impl Service {
     /// As there.
     pub async fn transact<R: Send>(
         self: &Arc<Self>,
-        caller: &Caller,
+        visit: &mut Visit<impl Report + Send>,
         keys: &Keys,
         holder: Option<&Holder>,
         run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
     ) -> Result<Transacted<R>, Failure> {
-        self.transact_in_turns(caller, keys, holder, &mut AtOnce(run)).await
+        self.transact_in_turns(visit, keys, holder, &mut AtOnce(run)).await
     }
 
-    /// Runs `steps` on a copy of `keys`, and makes its changes for `caller` in one step. New leases show `holder`. If the keys have changed
-    /// meanwhile, they run again. If they return an error, that is the result, and nothing is changed.
+    /// Runs `steps` on a copy of `keys`, and makes its changes in one step. New leases show `holder`. If the keys have changed meanwhile,
+    /// they run again. If they return an error, that is the result, and nothing is changed.
     ///
     /// # Errors
     /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
     /// the outcome is unknown, or the mirror is late: then grants are taken back, but leases that `steps` ended may have ended.
-    pub async fn transact_in_turns<R>(
+    pub async fn transact_in_turns<R, P: Report>(
         self: &Arc<Self>,
-        caller: &Caller,
+        visit: &mut Visit<P>,
         keys: &Keys,
         holder: Option<&Holder>,
-        steps: &mut impl Steps<R>,
+        steps: &mut impl Steps<R, P>,
     ) -> Result<Transacted<R>, Failure> {
         let deadline = Instant::now() + TIMEOUT;
-        // The door has counted one request already.
-        let (mut caller, mut read_ms, mut counted) = (caller.clone(), None, 1);
+        // The first change was counted with the request.
+        let (mut read_ms, mut counted) = (None, 1);
         let mut asked = Instant::now();
         for _ in 0..MOST_RUNS {
-            caller.renew()?;
+            visit.renew()?;
             self.check_blocked()?;
-            caller.allow(KeyRight::Acquire, keys.iter())?;
+            visit.caller().allow(KeyRight::Acquire, keys.iter())?;
             let copied = Instant::now();
             let now_ms = read_ms.map(|ms| ms + copied.duration_since(asked).as_millis() as u64);
-            let mut transaction = self.copy(&caller, keys, now_ms)?;
-            let result = steps.run(&mut transaction).await;
+            let mut transaction = self.copy(visit.caller(), keys, now_ms)?;
+            let result = steps.run(&mut transaction, visit).await;
             let is_timely = now_ms.is_some() || !transaction.reads_time();
             let until = transaction.ends_in().map(|left| copied + left);
             let (result, command) = match result {
@@ -139,13 +149,12 @@ impl Service {
                     if Instant::now() >= deadline {
                         return Err(Failure::NoLeader);
                     }
-                    if caller.renew()? {
-                        caller.allow(KeyRight::Acquire, keys.iter())?;
+                    if visit.renew()? {
+                        visit.caller().allow(KeyRight::Acquire, keys.iter())?;
                     }
                     let requests = command.changes().len().max(1 + command.size_hint() / BYTES_OF_A_REQUEST);
-                    self.count_more(&caller, requests, counted)?;
-                    counted = 0;
-                    if let Some(unsent) = self.change(&caller, command).await? {
+                    visit.add(requests - std::mem::take(&mut counted))?;
+                    if let Some(unsent) = self.change(visit.caller(), command).await? {
                         return Ok(Transacted { result, unsent, until });
                     }
                 }

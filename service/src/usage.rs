@@ -65,34 +65,27 @@ impl Usages {
     }
 
     /// Counts more requests, for a batch or a large body that came with one that was counted. They may arrive together, after their
-    /// heads were counted one by one: the next one after a debt is refused, but not for what it was `counted` for itself.
-    pub(crate) fn count_more(
-        &self,
-        principal: &Principal,
-        more: usize,
-        counted: usize,
-    ) -> Result<(), Failure> {
+    /// heads were counted one by one: the next one after a debt is refused, but not for its `own`, for which it was counted itself.
+    pub(crate) fn count_more(&self, principal: &Principal, more: usize, own: usize) -> Result<(), Failure> {
         let Some(limit) = principal.limits().requests_per_s else { return Ok(()) };
         let is_allowed = |usage: &mut Usage| {
             let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
-            let is_allowed = *left + counted as f64 >= 0.0;
+            let is_allowed = *left + own as f64 >= 0.0;
             if is_allowed {
-                *left -= more.saturating_sub(counted) as f64;
+                *left -= more as f64;
             }
             is_allowed
         };
-        if more == 0 || self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
+        if self.with(principal, is_allowed) { Ok(()) } else { Err(too_many(principal, limit)) }
     }
 
     /// Counts requests that were done already. All that arrived together are made up for later, but not for more than some seconds.
     pub(crate) fn count_done(&self, principal: &Principal, more: usize) {
-        let Some(limit) = principal.limits().requests_per_s else { return };
-        if more > 0 {
-            self.with(principal, |usage| {
-                let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
-                *left = (*left - more as f64).max(-MOST_OWED_S * f64::from(limit.get()));
-            });
-        }
+        let Some(limit) = principal.limits().requests_per_s.filter(|_| more > 0) else { return };
+        self.with(principal, |usage| {
+            let left = Allowance::refill(&mut usage.requests, limit, Instant::now());
+            owe(left, more as f64, MOST_OWED_S * f64::from(limit.get()));
+        });
     }
 
     /// An error if other reads have used up what is allowed.
@@ -111,7 +104,7 @@ impl Usages {
         let Some(limit) = principal.limits().requests_per_s.filter(|_| more > 0) else { return };
         self.with(principal, |usage| {
             let left = Allowance::refill(&mut usage.reads, limit, Instant::now());
-            *left = (*left - more as f64).max(-f64::from(limit.get()));
+            owe(left, more as f64, f64::from(limit.get()));
         });
     }
 
@@ -201,6 +194,11 @@ impl Allowance {
     }
 }
 
+/// Takes `more` of what is `left`, but no more than leaves a debt of `most`. A larger debt stays.
+fn owe(left: &mut f64, more: f64, most: f64) {
+    *left = (*left - more).max(left.min(-most));
+}
+
 fn too_many(principal: &Principal, limit: NonZeroU32) -> Failure {
     let detail = format!("{} may send {limit} requests per second to each node", display(principal));
     Failure::RateLimited(detail)
@@ -225,7 +223,24 @@ mod tests {
         assert!((0..3).all(|_| usages.count_request(principal).is_ok()));
         let done = (0..3).filter(|_| usages.count_more(principal, 999, 0).is_ok());
         assert_eq!(done.count(), 1);
-        assert!(usages.count_more(principal, 0, 0).is_ok(), "one operation was counted as a request");
+        assert!(usages.count_more(principal, 1, 999).is_ok(), "it owes that itself");
+    }
+
+    /// A script that followed a large batch made up for it.
+    #[tokio::test(start_paused = true)]
+    async fn a_debt_stays_whatever_is_done_beside_it() {
+        let rules = Rules::parse("[anonymous]\nlimits = { requests-per-s = 3 }").unwrap();
+        let principal = rules.identify(&Proof::default()).unwrap();
+        let usages = Usages::default();
+        assert!(usages.count_more(principal, 303, 0).is_ok());
+        usages.count_done(principal, 5);
+        tokio::time::advance(Duration::from_secs(99)).await;
+        assert!(usages.count_request(principal).is_err());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(usages.count_request(principal).is_ok());
+        usages.count_done(principal, 1_000_000);
+        tokio::time::advance(Duration::from_secs(11)).await;
+        assert!(usages.count_request(principal).is_ok(), "what was done is made up for in ten seconds");
     }
 
     #[tokio::test(start_paused = true)]

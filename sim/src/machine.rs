@@ -180,7 +180,9 @@ impl Machine {
             };
             let draining = lock().draining.subscribe();
             let blocked = watch::channel(false).1;
-            let options = Options { access: None, mirror_timeout: None, draining, blocked, first_attachment };
+            let (access, mirror_timeout, slow_request) = (None, None, Duration::MAX);
+            let options =
+                Options { access, mirror_timeout, draining, blocked, first_attachment, slow_request };
             lock().offers = Some((node.handle(), Arc::new(Service::new(node.handle(), options))));
             let ended = tokio::select! {
                 biased;

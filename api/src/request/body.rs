@@ -5,12 +5,11 @@ use axum::body::HttpBody;
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
 use ringfence_http::{RequestBody, Shed};
-use ringfence_service::{BYTES_OF_A_REQUEST, Caller};
 use ringfence_wire::{FieldError, ProblemKind, from_json};
 use serde::de::DeserializeOwned;
 use tokio::time::timeout;
 
-use crate::door::{Door, Request};
+use crate::door::{Request, Visit};
 use crate::problems::Failed;
 
 /// The time for a body to arrive.
@@ -23,40 +22,28 @@ const MAX_DISCARDED: usize = 16 << 20;
 
 /// Reads the body of `request` as JSON, whatever its content type, and checks it.
 pub(crate) async fn read<T: DeserializeOwned>(
-    door: &Door,
-    caller: &Caller,
+    visit: &mut Visit<'_>,
     request: Request,
     check: impl FnOnce(&T) -> Result<(), FieldError>,
 ) -> Result<T, Failed> {
-    read_counted(door, caller, request, check).await.map(|(body, _)| body)
-}
-
-/// The same, and for how many requests the body was counted.
-pub(crate) async fn read_counted<T: DeserializeOwned>(
-    door: &Door,
-    caller: &Caller,
-    request: Request,
-    check: impl FnOnce(&T) -> Result<(), FieldError>,
-) -> Result<(T, usize), Failed> {
     let mut arriving = request.into_body();
     let (body, size) = timeout(TIMEOUT, bytes(&mut arriving)).await.map_err(|_| {
         let detail = format!("the body did not arrive within {} s", TIMEOUT.as_secs());
         Failed::from(FieldError { field: None, detail })
     })??;
-    let counted = size.min(MAX_BYTES) / BYTES_OF_A_REQUEST;
-    let is_allowed = door.service.count_more(caller, counted, 0);
+    let is_allowed = visit.arrived(size);
     let body = body.ok_or_else(too_large)?;
     is_allowed?;
     timeout(TIMEOUT, arriving.handled(size)).await.unwrap_or(Err(Shed)).map_err(|_| too_many())?;
     drop(arriving);
     let body = from_json(&body)?;
     check(&body)?;
-    Ok((body, counted))
+    Ok(body)
 }
 
 /// Reads and drops the body of a request that is denied, if it is not too large for any. If the server stopped reading, the
-/// connection would be reset, and a client that still sends the body might not see the response.
-pub(crate) async fn discard(request: Request) {
+/// connection would be reset, and a client that still sends the body might not see the response. Returns `why` it is denied.
+pub(crate) async fn discard(request: Request, why: Failed) -> Failed {
     let mut body = request.into_body().dropped();
     let all = async {
         let mut size = 0;
@@ -68,6 +55,7 @@ pub(crate) async fn discard(request: Request) {
     };
     // Whoever is slower is not waited for.
     let _ = timeout(TIMEOUT, all).await;
+    why
 }
 
 /// The whole body, if it is not too large, and how many bytes were read.

@@ -4,10 +4,8 @@
 
 use std::borrow::Cow;
 use std::net::SocketAddr;
-use std::sync::Arc;
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
-use ringfence_access::Principal;
 
 use crate::request::trace_context::TraceContext;
 
@@ -23,8 +21,6 @@ const MAX_BYTES: usize = 128;
 pub(crate) struct Requester {
     /// The peer address of its connection.
     pub(crate) from: SocketAddr,
-    /// Who it is, once that is known.
-    pub(crate) principal: Option<Arc<Principal>>,
     /// Unique among the requests of a node.
     number: u64,
     sent_id: Option<HeaderValue>,
@@ -38,16 +34,10 @@ impl Requester {
         };
         Self {
             from,
-            principal: None,
             number,
             sent_id: only(headers, REQUEST_ID).filter(is_id).cloned(),
             traceparent: only(headers, TRACEPARENT).cloned(),
         }
-    }
-
-    /// The name of its principal.
-    pub(crate) fn name(&self) -> Option<&str> {
-        Some(self.principal.as_ref()?.name()?.as_str())
     }
 
     /// The id that the request was sent with.

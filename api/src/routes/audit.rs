@@ -3,16 +3,15 @@
 //! What was done, or may have been, is always logged. Of what was refused, each principal causes a hundred lines at once, and ten a second
 //! from then on; the next one counts those that were left out.
 
-use ringfence_wire::Key;
+use ringfence_wire::{Key, PrincipalName};
 
-use crate::door::{Answer, Door};
+use crate::door::{Answer, Door, Visit};
 use crate::problems::Failed;
-use crate::request::requester::Requester;
 
 /// An operator's act. It is logged however it ends, also when the connection closes first.
 pub(crate) struct Act<'a> {
     pub(super) door: &'a Door,
-    requester: &'a Requester,
+    pub(super) visit: &'a Visit<'a>,
     subject: Subject,
     is_logged: bool,
 }
@@ -29,8 +28,8 @@ pub(crate) struct Subject {
 }
 
 impl<'a> Act<'a> {
-    pub(crate) fn begin(door: &'a Door, requester: &'a Requester, subject: Subject) -> Self {
-        Self { door, requester, subject, is_logged: false }
+    pub(crate) fn begin(door: &'a Door, visit: &'a Visit<'a>, subject: Subject) -> Self {
+        Self { door, visit, subject, is_logged: false }
     }
 
     /// Logs the act with its `answer`, which it returns.
@@ -49,19 +48,21 @@ impl<'a> Act<'a> {
 
     /// Whether this failure is logged, and how many were not before it.
     fn take_line(&self, failed: &Failed) -> Option<u64> {
-        match &self.requester.principal {
-            Some(principal) if !failed.is_indeterminate() => self.door.service.take_refusal_line(principal),
-            _ => Some(0),
+        match failed.is_indeterminate() {
+            false => self.door.service.take_refusal_line(self.visit.caller().principal()),
+            true => Some(0),
         }
     }
 
     fn log(&self, outcome: &str, detail: Option<&str>, untold: u64) {
         let Subject { act, key, token, member, peer, rules } = &self.subject;
-        let (request_id, (trace_id, span_id)) = (self.requester.request_id(), self.requester.trace());
+        let requester = &self.visit.report().requester;
+        let (request_id, (trace_id, span_id)) = (requester.request_id(), requester.trace());
+        let principal = self.visit.caller().name().map(PrincipalName::as_str);
         tracing::info!(
             target: "ringfence::audit",
             act, key = key.as_ref().map(Key::as_str), token, member, peer, rules, outcome, detail,
-            principal = self.requester.name(), from = %self.requester.from, request_id = &*request_id, trace_id, span_id,
+            principal, from = %requester.from, request_id = &*request_id, trace_id, span_id,
             untold = (untold > 0).then_some(untold),
             "operator action"
         );

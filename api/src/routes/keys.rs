@@ -2,16 +2,15 @@ use axum::body::HttpBody;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use ringfence_lease::Sieve;
-use ringfence_service::{Caller, Page};
+use ringfence_service::Page;
 use ringfence_wire::{FieldError, Key, KeyList, RevokeRequest};
 use serde::Serialize;
 
 use super::audit::{Act, Subject};
 use super::cursor::Cursor;
-use crate::door::{Answer, Door, Request};
+use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::Failed;
 use crate::request::query::Query;
-use crate::request::requester::Requester;
 use crate::request::{body, number, path};
 use crate::response::json;
 
@@ -20,15 +19,17 @@ const DEFAULT_LIMIT: usize = 100;
 const MAX_LIMIT: usize = 1_000;
 
 /// `GET /v1/keys/{key}`
-pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
+    let caller = visit.caller();
     let key = path::key(request.uri())?;
     let key = caller.allow_key(&key)?;
     let view = door.service.key(caller, key, Query::consistency_only(request.uri())?).await?;
-    Ok(found(door, caller, &view))
+    Ok(found(visit, &view))
 }
 
 /// `GET /v1/keys`
-pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn list(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
+    let caller = visit.caller();
     let names = ["prefix", "find", "contended", "after", "limit", "consistency"];
     let mut query = Query::of(request.uri(), &names)?;
     let prefix = query.take("prefix").unwrap_or_default();
@@ -53,24 +54,24 @@ pub(crate) async fn list(door: &Door, caller: &Caller, request: Request) -> Answ
     // Of nodes that lag, a later page may show an older view. An invented cursor is not believed.
     let revision = after.map_or(revision, |cursor| revision.min(cursor.revision));
     let next = last.map(|last| Cursor { revision, last }.to_string());
-    Ok(found(door, caller, &KeyList { keys, next, revision }))
+    Ok(found(visit, &KeyList { keys, next, revision }))
 }
 
 /// The response to a read, which may be large.
-fn found(door: &Door, caller: &Caller, found: &impl Serialize) -> Response {
+fn found(visit: &Visit<'_>, found: &impl Serialize) -> Response {
     let response = json(StatusCode::OK, found);
     let bytes = response.body().size_hint().exact().unwrap_or_default();
-    door.service.count_read(caller, bytes as usize);
+    visit.shows(bytes as usize);
     response
 }
 
 /// `POST /v1/revoke`
-pub(crate) async fn revoke(door: &Door, requester: &Requester, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn revoke(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
-    let RevokeRequest { key, token } = body::read(door, caller, request, |_| Ok(())).await?;
+    let RevokeRequest { key, token } = body::read(visit, request, |_| Ok(())).await?;
     let subject =
         Subject { act: "revoke", key: Some(key.clone()), token: Some(token.0), ..Subject::default() };
-    let act = Act::begin(door, requester, subject);
-    let revoked = door.service.revoke(caller, key, token).await;
+    let act = Act::begin(door, visit, subject);
+    let revoked = door.service.revoke(visit.caller(), key, token).await;
     act.ended(revoked.map(|()| StatusCode::NO_CONTENT.into_response()).map_err(Failed::from))
 }

@@ -5,45 +5,44 @@ use std::sync::Arc;
 use axum::http::StatusCode;
 use axum::response::Response;
 use ringfence_http::Connection;
-use ringfence_service::{Caller, Done, Failure, Results};
+use ringfence_service::{Done, Failure, Results};
 use ringfence_wire::{
     BatchBody, BatchRenew, BatchRequest, BatchResult, LeaseId, Operation, RenewManyRequest,
 };
 
 use super::acquire::of_acquired;
-use crate::door::{Answer, Door, Request};
+use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::Failed;
 use crate::request::body;
 use crate::request::query::Query;
 use crate::response::with_type;
 
 /// `POST /v1/renew`
-pub(crate) async fn renew(door: &Door, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn renew(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let connection = Arc::clone(request.body().connection());
-    let (request, counted) = body::read_counted(door, caller, request, RenewManyRequest::check).await?;
+    let request = body::read(visit, request, RenewManyRequest::check).await?;
     let renew = |lease_id| Operation::Renew(BatchRenew { lease_id, ttl_ms: None });
-    run(door, caller, &connection, request.lease_ids.into_iter().map(renew).collect(), counted).await
+    run(door, visit, &connection, request.lease_ids.into_iter().map(renew).collect()).await
 }
 
 /// `POST /v1/batch`
-pub(crate) async fn batch(door: &Door, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn batch(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
     Query::none(request.uri())?;
     let connection = Arc::clone(request.body().connection());
-    let (request, counted) = body::read_counted(door, caller, request, BatchRequest::check).await?;
-    run(door, caller, &connection, request.operations, counted).await
+    let request = body::read(visit, request, BatchRequest::check).await?;
+    run(door, visit, &connection, request.operations).await
 }
 
-/// Runs operations. Their body arrived on `connection`, and was `counted` for so many requests.
+/// Runs operations, whose body arrived on `connection`.
 async fn run(
     door: &Door,
-    caller: &Caller,
+    visit: &mut Visit<'_>,
     connection: &Connection,
     operations: Vec<Operation>,
-    counted: usize,
 ) -> Answer {
     let mut answer = BatchText { text: Vec::new(), counted: 0, connection };
-    door.service.run(caller, operations, counted, || connection.lasts(), &mut answer).await?;
+    door.service.run(visit, operations, || connection.lasts(), &mut answer).await?;
     Ok(answer.response())
 }
 

@@ -5,10 +5,9 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::IntoResponse;
 use futures_util::StreamExt;
-use ringfence_service::Caller;
 use ringfence_wire::{FieldError, Key, ProblemKind, Revision};
 
-use crate::door::{Answer, Door, Request};
+use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::Failed;
 use crate::request::number;
 use crate::request::query::Query;
@@ -20,7 +19,8 @@ const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 
 /// `GET /v1/watch`
-pub(crate) async fn get(door: &Door, caller: &Caller, request: Request) -> Answer {
+pub(crate) async fn get(door: &Door, visit: &mut Visit<'_>, request: Request) -> Answer {
+    let caller = visit.caller();
     let mut query = Query::of(request.uri(), &["prefix", "after"])?;
     let prefix = query.take("prefix").unwrap_or_default();
     Key::check_prefix(&prefix).map_err(|error| FieldError::new("prefix", error.to_string()))?;

@@ -138,6 +138,7 @@ impl Service {
                 draining: is_draining,
                 blocked: watch::channel(false).1,
                 first_attachment: 0,
+                slow_request: PATIENCE,
             },
         );
         let hangs_for_ms = Arc::<AtomicU64>::default();
@@ -153,7 +154,6 @@ impl Service {
                 connections: Arc::clone(&connections),
                 hosts: Vec::new(),
                 hangs,
-                slow_request: PATIENCE,
                 mirror_status: None,
                 certificates: Arc::new(|_| ()),
             },

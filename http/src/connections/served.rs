@@ -198,6 +198,12 @@ impl Connection {
         bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
     }
 
+    /// The request only waits from here on, and may wait for long.
+    pub fn rests(&self) {
+        self.takes_little();
+        self.lasts();
+    }
+
     /// Gives back the memory of the request, so that others can begin. From here on, the request only waits.
     pub fn takes_little(&self) {
         self.state().memory = None;

@@ -1,7 +1,7 @@
 //! Requests that do not wait for each other: a client may share a connection among its threads.
 //!
 //! These are commands on keys, and small scripts, outside MULTI, that name no key of a request which is being answered. All others are done
-//! alone.
+//! alone. Of these, what was read is kept, and for what they were counted. Whether they may be done is decided when they begin.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -11,9 +11,10 @@ use ringfence_http::{Answer, Connection};
 use ringfence_service::{BYTES_OF_A_REQUEST, Keys};
 use ringfence_wire::Key;
 
-use super::{Session, check_rights};
+use super::Session;
+use super::asked::Asked;
 use crate::command::Command;
-use crate::frame::Request;
+use crate::refused::Refused;
 use crate::verbs::Place;
 use crate::work::{self, Work};
 
@@ -37,36 +38,48 @@ impl Session {
         if self.pending.is_queueing() || sent.len() >= BYTES_OF_A_REQUEST {
             return None;
         }
-        let Request { arguments, is_words } = Request::read(sent).ok()?;
-        let (name, command) = Command::of(arguments.first()?);
-        if is_words || command != Command::Work {
+        let mut asked = self.read(sent).ok()??;
+        let Some(beside) = self.beside(&mut asked) else {
+            asked.visit.waits();
+            self.alone = Some(asked);
             return None;
-        }
-        let caller = self.caller().ok()?;
-        check_rights(&caller, command).ok()?;
-        self.peer.node.service.count_request(&caller).ok()?;
-        self.is_counted = true;
-        let work = Command::check(name, arguments.len() - 1)
-            .and_then(|()| Work::read(&arguments, self.peer.from(&caller, Place::Alone)))
-            .and_then(|work| Ok((work::keys_of(work.keys())?, work)));
-        let work = match work {
-            Ok((_, work)) if work.keys().is_empty() || work.is_large() => return None,
-            Ok((keys, work)) => Ok((self.named.add(keys)?, work)),
-            Err(refused) => Err(refused),
         };
-        (self.is_counted, self.is_first) = (false, false);
-        self.peer.owns(connection, Some(&caller));
-        let (peer, mut open, connection) = (self.peer.clone(), self.peer.open(name), Arc::clone(connection));
-        open.is_of(caller.principal());
+        let mut visit = asked.visit;
+        self.peer.owns(connection, Some(visit.caller()));
+        let (peer, connection) = (self.peer.clone(), Arc::clone(connection));
         Some(async move {
-            let done = match work {
-                Ok((named, work)) => {
-                    peer.transact(peer.turns(&caller, &connection), &named.keys, &work).await
-                }
+            let done = match beside {
+                Ok((named, work)) => peer.transact(&mut visit, &connection, &named.keys, &work).await,
                 Err(refused) => Err(refused),
             };
-            peer.conclude(done, open, Some(&caller), &connection).await
+            peer.conclude(done, visit, &connection).await
         })
+    }
+
+    /// What a request does beside others, if it may be beside them.
+    fn beside(&self, asked: &mut Asked) -> Option<Result<(Named, Work), Refused>> {
+        if asked.command != Command::Work {
+            return None;
+        }
+        self.admit(asked, self.credential).ok()?;
+        let Asked { name, arguments, visit, work: kept, .. } = asked;
+        let work = Command::check(name, arguments.len() - 1)
+            .and_then(|()| Work::read(arguments, &mut self.peer.from(visit, Place::Alone)))
+            .and_then(|work| Ok((work::keys_of(work.keys())?, work)));
+        match work {
+            Ok((_, work)) if work.is_large() => None,
+            Ok((keys, work)) => {
+                let named = if work.keys().is_empty() { None } else { self.named.add(keys) };
+                match named {
+                    Some(named) => Some(Ok((named, work))),
+                    None => {
+                        *kept = Some(work);
+                        None
+                    }
+                }
+            }
+            Err(refused) => Some(Err(refused)),
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 use bytes::Bytes;
 use ringfence_wire::Holder;
 
-use super::{Done, Peer, Session};
+use super::peer::Peer;
+use super::{Done, Session};
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
 

@@ -1,13 +1,14 @@
 //! The hash of a key, as the mirror writes it to Redis, for programs that check tokens. Here it is never older than the cluster's state.
 
 use bytes::Bytes;
-use ringfence_service::{Caller, Consistency};
+use ringfence_service::Consistency;
 use ringfence_wire::KeyView;
 
 use super::{Done, Session};
 use crate::command::Command;
 use crate::refused::Refused;
 use crate::reply::Reply;
+use crate::requester::Visit;
 
 impl Session {
     /// `HGET ringfence:{name} field`, or `HMGET … field …`, with the name that SET gives the key.
@@ -15,16 +16,16 @@ impl Session {
         &self,
         command: Command,
         arguments: &[Bytes],
-        caller: &Caller,
+        visit: &Visit,
     ) -> Result<Done, Refused> {
-        let (name, fields) = (&arguments[0], &arguments[1..]);
+        let (caller, name, fields) = (visit.caller(), &arguments[0], &arguments[1..]);
         let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
         let key = key.ok_or_else(|| Refused::unsupported("the only hashes are `ringfence:{key}`"))?;
         let key = self.peer.naming().key(key)?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
         let view =
             self.peer.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
-        self.peer.node.service.count_read(caller, size(&view));
+        visit.shows(size(&view));
         let mut values = fields.into_iter().map(|field| field.of(&view)).collect::<Result<Vec<_>, _>>()?;
         Ok(Done::Reply(match command {
             Command::Hget => values.pop().unwrap_or(Reply::Null),

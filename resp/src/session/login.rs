@@ -3,8 +3,11 @@
 use bytes::Bytes;
 use ringfence_access::Digest;
 use ringfence_service::Caller;
+use ringfence_wire::Holder;
 
-use super::{Asked, Done, Session};
+use super::asked::Asked;
+use super::peer::Peer;
+use super::{Done, Session};
 use crate::command::Command;
 use crate::frame::integer;
 use crate::key_name::DATABASES;
@@ -18,66 +21,86 @@ pub(super) const REDIS: &str = "8.4.0";
 /// The name that many clients send if they have a password but no name.
 const NO_NAME: &[u8] = b"default";
 
+/// What a client can say of itself and of its connection.
+pub(super) struct Login {
+    pub(super) credential: Option<Digest>,
+    protocol: Protocol,
+    name: Option<Holder>,
+}
+
 impl Session {
-    /// AUTH or HELLO, which counts as a request of the principal that it is from afterwards.
-    pub(super) fn log_in(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
-        let (arguments, before) = (&asked.arguments[1..], self.credential);
-        let done = match asked.command {
-            Command::Auth => self.auth(arguments),
-            _ => self.hello(arguments),
-        };
-        // A credential of before may not be valid any more.
-        let caller = self.caller().unwrap_or_else(|_| Caller::anybody());
-        if let Err(failure) = self.peer.node.service.count_request(&caller) {
-            self.credential = before;
-            return Err(failure.into());
+    /// What the connection is once a request is done: another one after AUTH and HELLO, which count as requests of the principal that they
+    /// are from afterwards.
+    pub(super) fn login(&self, asked: &Asked) -> Result<Login, Refused> {
+        Command::check(asked.name, asked.arguments.len() - 1)?;
+        let arguments = &asked.arguments[1..];
+        match asked.command {
+            Command::Auth if !self.pending.is_queueing() => self.auth(arguments),
+            Command::Hello if !self.pending.is_queueing() => self.hello(arguments),
+            _ => Ok(self.as_it_is()),
         }
-        done
+    }
+
+    fn as_it_is(&self) -> Login {
+        let Peer { protocol, name, .. } = &self.peer;
+        Login { credential: self.credential, protocol: *protocol, name: name.clone() }
+    }
+
+    pub(super) fn log_in(&mut self, login: Login) -> Done {
+        (self.credential, self.peer.protocol, self.peer.name) =
+            (login.credential, login.protocol, login.name);
+        Done::Reply(Reply::OK)
     }
 
     /// `AUTH [name] credential`
-    fn auth(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
-        self.credential = Some(match arguments {
+    fn auth(&self, arguments: &[Bytes]) -> Result<Login, Refused> {
+        let credential = match arguments {
             [name, credential] => self.identify(name, credential)?,
             _ => self.identify(NO_NAME, arguments.first().expect("the number of arguments is checked"))?,
-        });
-        Ok(Done::Reply(Reply::OK))
+        };
+        Ok(Login { credential: Some(credential), ..self.as_it_is() })
     }
 
     /// `HELLO [version [AUTH name credential] [SETNAME name]]`
-    fn hello(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
+    fn hello(&self, arguments: &[Bytes]) -> Result<Login, Refused> {
         let (version, mut rest) = match arguments.split_first() {
             Some((version, rest)) => (Some(version), rest),
             None => (None, arguments),
         };
-        let protocol = match version.map(|version| integer(version)) {
-            None => self.peer.protocol,
-            Some(Some(2)) => Protocol::Resp2,
-            Some(Some(3)) => Protocol::Resp3,
+        let mut login = self.as_it_is();
+        match version.map(|version| integer(version)) {
+            None => {}
+            Some(Some(2)) => login.protocol = Protocol::Resp2,
+            Some(Some(3)) => login.protocol = Protocol::Resp3,
             Some(Some(_)) => {
                 return Err(Refused::arguments("NOPROTO unsupported protocol version"));
             }
             Some(None) => {
                 return Err(Refused::arguments("ERR Protocol version is not an integer or out of range"));
             }
-        };
-        let (mut credential, mut client) = (self.credential, self.peer.name.clone());
+        }
         while let Some((option, values)) = rest.split_first() {
             rest = match values {
                 [name, secret, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
-                    credential = Some(self.identify(name, secret)?);
+                    login.credential = Some(self.identify(name, secret)?);
                     rest
                 }
                 [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {
-                    client = super::client::checked_name(name)?;
+                    login.name = super::client::checked_name(name)?;
                     rest
                 }
                 _ => return Err(Refused::arguments("ERR Syntax error in HELLO")),
             };
         }
-        (self.peer.protocol, self.credential, self.peer.name) = (protocol, credential, client);
+        Ok(login)
+    }
+
+    /// Answers `HELLO`.
+    pub(super) fn greet(&mut self, login: Login) -> Done {
+        let protocol = login.protocol;
+        self.log_in(login);
         let text = |text: &'static str| Reply::bulk(text);
-        Ok(Done::Reply(Reply::Map(vec![
+        Done::Reply(Reply::Map(vec![
             (text("server"), text("redis")),
             (text("version"), text(REDIS)),
             (text("proto"), Reply::Integer(if protocol == Protocol::Resp3 { 3 } else { 2 })),
@@ -85,7 +108,7 @@ impl Session {
             (text("mode"), text("standalone")),
             (text("role"), text("master")),
             (text("modules"), Reply::Array(Vec::new())),
-        ])))
+        ]))
     }
 
     /// `RESET`: makes the connection as new.
@@ -118,7 +141,7 @@ impl Session {
             ));
         }
         let digest = Digest::of(credential);
-        let caller = self.peer.node.service.caller(self.proof(Some(digest))).ok();
+        let caller = self.caller(Some(digest)).ok();
         let is_named = |caller: &Caller| {
             name == NO_NAME || caller.name().is_some_and(|own| own.as_str().as_bytes() == name)
         };

@@ -1,19 +1,22 @@
 //! `MULTI`, `WATCH` and `EXEC`: commands that are done together, if the watched keys have not changed.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_http::Portion;
+use ringfence_http::{Connection, Portion};
 use ringfence_script::Budget;
 use ringfence_service::Transaction;
 use ringfence_wire::Key;
 
+use super::asked::Asked;
 use super::perform::{Act, OwnTurns};
-use super::{Asked, Done, Session};
+use super::{Done, Session};
 use crate::command::Command;
 use crate::frame::Request;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
+use crate::requester::Visit;
 use crate::verbs::{Answer, Place};
 use crate::work::{self, Watched, Work};
 
@@ -86,8 +89,12 @@ impl Session {
     }
 
     /// `WATCH key …`
-    pub(super) async fn watch(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
-        let names = &asked.arguments[1..];
+    pub(super) async fn watch(
+        &mut self,
+        names: &[Bytes],
+        visit: &mut Visit,
+        connection: &Arc<Connection>,
+    ) -> Result<Done, Refused> {
         let naming = self.peer.naming();
         let keys: Vec<Key> = names.iter().map(|name| naming.key(name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
@@ -99,18 +106,23 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let portion = asked.connection.portion(&self.peer.node.room, bytes).ok_or_else(no_room)?;
+        let portion = connection.portion(&self.peer.node.room, bytes).ok_or_else(no_room)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
-        let turns = self.peer.turns(asked.caller, asked.connection);
-        let done = self.peer.transact(turns, &keys, Look { keys: &new, seen: &mut seen }).await?;
+        let look = Look { keys: &new, seen: &mut seen };
+        let done = self.peer.transact(visit, connection, &keys, look).await?;
         self.pending.watched.extend(seen);
         self.pending.portions.push(portion);
         Ok(done)
     }
 
     /// `EXEC`
-    pub(super) async fn exec(&mut self, asked: Asked<'_>) -> Result<Done, Refused> {
+    pub(super) async fn exec(
+        &mut self,
+        asked: &mut Asked,
+        connection: &Arc<Connection>,
+    ) -> Result<Done, Refused> {
+        let visit = &mut asked.visit;
         let Pending { queue, watched, portions: _portions, is_spoiled } = std::mem::take(&mut self.pending);
         let queue = queue.unwrap_or_default();
         if is_spoiled {
@@ -119,14 +131,13 @@ impl Session {
         }
         let works = queue.requests.iter().map(|sent| {
             let request = Request::read(sent)?;
-            Work::read(&request.arguments, self.peer.from(asked.caller, Place::Queued))
+            Work::read(&request.arguments, &mut self.peer.from(visit, Place::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
-        let _scripts = self.peer.room_for_scripts(asked.connection, &works)?;
+        let _scripts = self.peer.room_for_scripts(connection, &works)?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
-        let turns = self.peer.turns(asked.caller, asked.connection);
-        self.peer.transact(turns, &keys, All { watched: &watched, works: &works }).await
+        self.peer.transact(visit, connection, &keys, All { watched: &watched, works: &works }).await
     }
 }
 

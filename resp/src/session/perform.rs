@@ -6,12 +6,14 @@ use std::sync::atomic::Ordering;
 use bytes::Bytes;
 use ringfence_http::{Connection, Portion};
 use ringfence_script::{Budget, Turns};
-use ringfence_service::{Caller, Keys, Steps, Transaction};
+use ringfence_service::{Keys, Steps, Transaction};
 
-use super::{Done, Peer, Session};
+use super::peer::Peer;
+use super::{Done, Session};
 use crate::measure;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
+use crate::requester::{Requester, Visit};
 use crate::response::Encoded;
 use crate::scripts::Digest;
 use crate::verbs::{Answer, Place};
@@ -21,32 +23,33 @@ impl Peer {
     /// Runs one command or script.
     pub(super) async fn perform(
         &self,
-        caller: &Caller,
+        visit: &mut Visit,
         connection: &Arc<Connection>,
         work: &Work,
     ) -> Result<Done, Refused> {
         let _scripts = self.room_for_scripts(connection, [work])?;
-        let mut turns = self.turns(caller, connection);
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
+            let mut turns = OwnTurns { peer: self, connection, visit, memory: None };
             let answer = work.run(&mut nothing, &mut budget, &mut turns).await;
-            turns.charge(&budget);
+            visit.ran(budget.spent_requests());
             return answer.map(Done::Reply);
         }
-        self.transact(turns, &work::keys_of(work.keys())?, work).await
+        self.transact(visit, connection, &work::keys_of(work.keys())?, work).await
     }
 
     /// Does `act` on a copy of `keys`, and makes its changes. If the keys have changed meanwhile, does it again.
     pub(super) async fn transact(
         &self,
-        turns: OwnTurns<'_>,
+        visit: &mut Visit,
+        connection: &Arc<Connection>,
         keys: &Keys,
         act: impl Act,
     ) -> Result<Done, Refused> {
-        let mut doing = Doing { act, turns, budget: Budget::of_request(), runs: 0, stopped: None };
-        let caller = doing.turns.caller;
+        let mut doing =
+            Doing { act, peer: self, connection, budget: Budget::of_request(), runs: 0, stopped: None };
         let transacted =
-            self.node.service.transact_in_turns(caller, keys, self.name.as_ref(), &mut doing).await?;
+            self.node.service.transact_in_turns(visit, keys, self.name.as_ref(), &mut doing).await?;
         measure::reran(doing.runs - 1);
         transacted.transpose().map(Done::Transacted)
     }
@@ -62,11 +65,6 @@ impl Peer {
         }
         let bytes = work::bytes_of_scripts(works);
         connection.portion(&self.node.room, bytes).ok_or_else(no_room).map(Some)
-    }
-
-    /// The turns of a request.
-    pub(super) fn turns<'a>(&'a self, caller: &'a Caller, connection: &'a Arc<Connection>) -> OwnTurns<'a> {
-        OwnTurns { peer: self, caller, connection, charged: 0, memory: None }
     }
 }
 
@@ -90,32 +88,33 @@ impl Act for &Work {
 /// A request that is being done.
 struct Doing<'a, A> {
     act: A,
-    turns: OwnTurns<'a>,
+    peer: &'a Peer,
+    connection: &'a Arc<Connection>,
     budget: Budget,
     runs: u64,
     /// Why the scripts were stopped when nothing was left of the budget. Another run would stop in its first line.
     stopped: Option<Refused>,
 }
 
-impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
+impl<A: Act> Steps<Result<Encoded, Refused>, Requester> for Doing<'_, A> {
     async fn run(
         &mut self,
         keys: &mut Transaction,
+        visit: &mut Visit,
     ) -> Result<Result<Encoded, Refused>, Result<Encoded, Refused>> {
-        let Self { act, turns, budget, runs, stopped } = self;
+        let Self { act, peer, connection, budget, runs, stopped } = self;
         if let Some(refused) = stopped {
             return Err(Err(refused.clone()));
         }
         *runs += 1;
-        let OwnTurns { peer, .. } = turns;
         keys.tell(|lease| {
             peer.node.service.number_of(lease) == Some(peer.last_acquired.load(Ordering::Relaxed))
         });
-        let reply = act.act(keys, budget, turns).await;
-        turns.charge(budget);
-        turns.memory = None;
+        let mut turns = OwnTurns { peer, connection, visit, memory: None };
+        let reply = act.act(keys, budget, &mut turns).await;
+        drop(turns);
+        visit.ran(budget.spent_requests());
         *stopped = reply.as_ref().err().filter(|_| budget.is_used_up()).cloned();
-        let OwnTurns { peer, connection, .. } = turns;
         if keys.needs_client() && connection.is_gone() {
             let text = "ERR ringfence: the client has hung up, so it gets and keeps no lock: it was not done";
             return Err(Err(Refused::new(Kind::Gone, text)));
@@ -137,26 +136,15 @@ impl<A: Act> Steps<Result<Encoded, Refused>> for Doing<'_, A> {
 /// The turns in which the scripts of a request run.
 pub(super) struct OwnTurns<'a> {
     peer: &'a Peer,
-    caller: &'a Caller,
     connection: &'a Arc<Connection>,
-    /// How many further requests were counted so far for what the scripts cost.
-    charged: usize,
+    visit: &'a mut Visit,
     /// The memory that the scripts keep while they wait for a turn.
     memory: Option<Portion>,
 }
 
-impl OwnTurns<'_> {
-    /// Counts what the scripts have cost as further requests.
-    fn charge(&mut self, budget: &Budget) {
-        let spent = budget.spent_requests();
-        self.peer.node.service.count_done(self.caller, spent - self.charged);
-        self.charged = spent;
-    }
-}
-
 impl Turns<Refused> for OwnTurns<'_> {
     async fn next(&mut self, budget: &Budget) -> Result<(), Refused> {
-        self.charge(budget);
+        self.visit.ran(budget.spent_requests());
         self.memory = None;
         self.memory = self.connection.portion(&self.peer.node.room, budget.taken_bytes());
         if self.memory.is_none() {
@@ -174,12 +162,12 @@ fn no_room() -> Refused {
 
 impl Session {
     /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`
-    pub(super) fn script(&self, arguments: &[Bytes], caller: &Caller) -> Result<Done, Refused> {
-        let (scripts, of) = (&self.peer.node.scripts, caller.name());
+    pub(super) fn script(&self, arguments: &[Bytes], visit: &mut Visit) -> Result<Done, Refused> {
+        let scripts = &self.peer.node.scripts;
         let subcommand = arguments[0].to_ascii_lowercase();
         let reply = match (&subcommand[..], &arguments[1..]) {
             (b"load", [text]) => {
-                let (digest, _) = work::load(text, self.peer.from(caller, Place::Alone))?;
+                let (digest, _) = work::load(text, &mut self.peer.from(visit, Place::Alone))?;
                 Reply::bulk(digest.to_string())
             }
             (b"exists", digests @ [_, ..]) => Reply::Array(
@@ -187,14 +175,15 @@ impl Session {
                     .iter()
                     .map(|digest| {
                         let digest = Digest::parse(digest);
-                        let is_known = digest.is_some_and(|digest| scripts.get(of, digest).is_some());
+                        let is_known =
+                            digest.is_some_and(|digest| scripts.get(visit.caller().name(), digest).is_some());
                         Reply::Integer(is_known.into())
                     })
                     .collect(),
             ),
             // Only the scripts of this principal.
             (b"flush", [] | [_]) => {
-                scripts.flush(of);
+                scripts.flush(visit.caller().name());
                 Reply::OK
             }
             (b"kill", []) => {

@@ -186,3 +186,35 @@ async fn requests_that_arrive_together_are_done_in_order() {
     }
     assert_eq!(node.client().await.call("GET b").await, "x");
 }
+
+/// AUTH and HELLO with wrong arguments, or behind MULTI, once counted nowhere.
+#[tokio::test]
+async fn every_request_counts_whatever_it_comes_to() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 2 }";
+    for lines in [
+        ["PING", "AUTH a b c"],
+        ["PING", "AUTH"],
+        ["PING", "HELLO three"],
+        ["PING", "HELLO 3 SETNAME"],
+        ["PING", "HELLO 3 AUTH a"],
+        ["PING", "SELECT"],
+        ["PING", "NOPE"],
+        ["PING", "GET"],
+        ["MULTI", "AUTH a"],
+        ["MULTI", "HELLO 3"],
+        ["MULTI", "MULTI"],
+    ] {
+        let node = Node::start_with(Some(rules)).await;
+        let mut client = node.client().await;
+        client.call(lines[0]).await;
+        let mut replies = Vec::new();
+        // On a busy machine, some of them may be further apart than the limit asks for.
+        while replies.len() < 500
+            && !replies.last().is_some_and(|reply: &String| reply.contains("requests per second"))
+        {
+            replies.push(client.call(lines[1]).await);
+        }
+        assert!(replies.len() < 500, "{lines:?}: {}", replies[0]);
+    }
+}

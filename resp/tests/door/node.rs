@@ -82,13 +82,14 @@ impl Node {
             draining: is_draining.clone(),
             blocked: watch::channel(false).1,
             first_attachment: 0,
+            slow_request: PATIENCE,
         };
         let handle = node.handle();
         let service = Arc::new(Service::new(handle.clone(), options));
         eventually("the table is started", || handle.view(|table| table.started())).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let resp = Resp::new(Arc::clone(&service), ringfence_resp::Options { slow_request: PATIENCE });
+        let resp = Resp::new(Arc::clone(&service));
         let begin = move |remote| resp.dialog(remote);
         let (threads, connections) = (Arc::new(Threads::here()), Connections::new(200));
         tokio::spawn(serve_dialogs(listener, None, threads, connections, begin, is_draining, PATIENCE));

@@ -1,7 +1,9 @@
 //! What requests leave behind that are dropped before they are answered.
 
 use futures_util::FutureExt;
-use ringfence_wire::LeaseId;
+use ringfence_lease::Value;
+use ringfence_service::{Keys, Transaction};
+use ringfence_wire::{Key, LeaseId, Ttl};
 use tokio::runtime::Handle;
 use tokio::time::Instant;
 
@@ -14,17 +16,30 @@ fn tasks() -> usize {
 
 /// Drops an acquire of `key` that has no outcome yet. Returns how many tasks it leaves.
 fn left_by(node: &Node, key: &str) -> usize {
+    left_by_call(node.service.acquire(&node.caller, LeaseId::random(), request(key), Instant::now(), || ()))
+}
+
+/// The same of a transaction that sets `key`.
+fn left_by_transaction(node: &Node, key: &str) -> usize {
+    let key = Key::new(key).unwrap();
+    let set = |keys: &mut Transaction| {
+        keys.acquire(&key, Value::new(b"mine").unwrap(), Ttl::default()).unwrap();
+        Ok(())
+    };
+    let (mut visit, keys) = (node.visit(), Keys::new(vec![key.clone()]).unwrap());
+    left_by_call(node.service.transact(&mut visit, &keys, None, set))
+}
+
+fn left_by_call<T>(call: impl Future<Output = T>) -> usize {
     let before = tasks();
-    let began = Instant::now();
-    let mut acquire =
-        Box::pin(node.service.acquire(&node.caller, LeaseId::random(), request(key), began, || ()));
-    assert!((&mut acquire).now_or_never().is_none(), "it has no outcome yet");
-    drop(acquire);
+    let mut call = Box::pin(call);
+    assert!((&mut call).now_or_never().is_none(), "it has no outcome yet");
+    drop(call);
     tasks() - before
 }
 
 #[tokio::test]
-async fn an_acquire_that_is_dropped_while_it_is_proposed_or_forwarded_leaves_one_task() {
+async fn a_request_that_is_dropped_while_it_is_proposed_or_forwarded_leaves_one_task() {
     let nodes = Node::start_two().await;
     let leads = |node: &&Node| {
         let status = node.handle.status();
@@ -33,9 +48,12 @@ async fn an_acquire_that_is_dropped_while_it_is_proposed_or_forwarded_leaves_one
     for node in &nodes {
         // It connects to the leader.
         node.hold(if leads(&node) { "here" } else { "there" }).await;
-        assert_eq!(left_by(node, "dropped"), 1, "leads: {}", leads(&node));
-        let next = granted(node.acquire(LeaseId::random(), waiting("dropped", 60_000)).await);
-        node.release(next.lease_id).await;
+        for (left_by, kind) in [(left_by as fn(&_, &_) -> _, "acquire"), (left_by_transaction, "set")] {
+            // The copy of a follower may be old, so it is a key that nobody had.
+            let key = format!("{kind}/{}", leads(&node));
+            assert_eq!(left_by(node, &key), 1, "{key}");
+            granted(node.acquire(LeaseId::random(), waiting(&key, 60_000)).await);
+        }
     }
 }
 

@@ -10,4 +10,5 @@ mod node;
 mod rights;
 mod transact;
 mod validate;
+mod visit;
 mod waiting;

@@ -4,6 +4,7 @@ use ringfence_service::{Acquired, Done, Failure, Results};
 use ringfence_wire::{BatchAcquire, BatchRelease, BatchRenew, LeaseId, Operation, Ttl};
 
 use futures_util::FutureExt;
+use tokio::task::yield_now;
 
 use crate::node::{Node, eventually, request_of};
 
@@ -30,7 +31,7 @@ async fn run(node: &Node, room: usize, operations: Vec<Operation>) -> Vec<Result
     };
     let leases: Vec<_> = operations.iter().map(acquires).collect();
     let mut taken = Taken { room, results: Vec::new() };
-    node.service.run(&node.caller, operations, 0, || (), &mut taken).await.unwrap();
+    node.service.run(&mut node.visit(), operations, || (), &mut taken).await.unwrap();
     let (results, of): (Vec<_>, Vec<_>) = taken.results.into_iter().unzip();
     assert_eq!(of, leases, "each acquire is told with its lease");
     results
@@ -141,7 +142,7 @@ async fn run_under_new_rules(node: &Node, rules: &str) -> Vec<Result<Done, Failu
     }
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
     let mut results = Replaces(node, rules, Vec::new());
-    node.service.run(&node.caller, on_many_keys(&ids), 0, || (), &mut results).await.unwrap();
+    node.service.run(&mut node.visit(), on_many_keys(&ids), || (), &mut results).await.unwrap();
     results.2
 }
 
@@ -181,12 +182,12 @@ async fn a_batch_that_is_abandoned_in_a_later_part_is_one_task() {
     }
     let node = Node::start().await;
     let ids: Vec<_> = (0..200).map(|_| LeaseId::random()).collect();
-    let count = Cell::new(0);
+    let (count, mut visit) = (Cell::new(0), node.visit());
     let mut counts = Counts(&count);
-    let mut running = Box::pin(node.service.run(&node.caller, on_many_keys(&ids), 0, || (), &mut counts));
+    let mut running = Box::pin(node.service.run(&mut visit, on_many_keys(&ids), || (), &mut counts));
     while count.get() < 128 {
         assert!((&mut running).now_or_never().is_none());
-        tokio::task::yield_now().await;
+        yield_now().await;
     }
     let before = tokio::runtime::Handle::current().metrics().num_alive_tasks();
     drop(running);
@@ -201,7 +202,8 @@ async fn many_abandoned_acquires_are_one_task() {
     let keys: Vec<_> = (0..100).map(|number| format!("abandoned/{number}")).collect();
     let operations = keys.iter().map(|key| acquire(LeaseId::random(), [key.as_str()], false)).collect();
     let mut taken = Taken { room: usize::MAX, results: Vec::new() };
-    let mut running = Box::pin(node.service.run(&node.caller, operations, 0, || (), &mut taken));
+    let mut visit = node.visit();
+    let mut running = Box::pin(node.service.run(&mut visit, operations, || (), &mut taken));
     assert!((&mut running).now_or_never().is_none());
     let tasks = || tokio::runtime::Handle::current().metrics().num_alive_tasks();
     let before = tasks();

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ringfence_access::Watched;
 use ringfence_raft::{Handle, Node as RaftNode, NodeId, Quartz, Random, Settings, System, Tcp, WallClock};
-use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service};
+use ringfence_service::{Acquired, Caller, Failure, Options, Proof, Service, Visit};
 use ringfence_tls::Reload;
 use ringfence_wire::{
     AcquireRequest, Grant, Key, LeaseId, Metadata, Mode, Revision, Ttl, Wait, Waiting, WantedKey,
@@ -100,7 +100,8 @@ impl Node {
             mirror_timeout: None,
             draining: is_draining,
             blocked: is_blocked,
-            first_attachment: 0,
+            first_attachment: (id - 1) << 50,
+            slow_request: PATIENCE,
         };
         let handle = node.handle();
         let service = Arc::new(Service::new(handle.clone(), options));
@@ -120,6 +121,15 @@ impl Node {
         let before = access.version();
         access.look(true);
         assert!(access.version() > before);
+    }
+
+    /// A request of `caller`, which was admitted.
+    pub(crate) fn visit_of(&self, caller: &Caller) -> Visit<Arc<Service>> {
+        Visit::of(Arc::clone(&self.service), caller.clone())
+    }
+
+    pub(crate) fn visit(&self) -> Visit<Arc<Service>> {
+        self.visit_of(&self.caller)
     }
 
     pub(crate) async fn acquire(

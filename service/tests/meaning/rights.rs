@@ -139,18 +139,26 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let (own, forbidden) = (Key::new("a/1").unwrap(), Key::new("b").unwrap());
     let value = Value::new(b"the same").unwrap();
     let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
-    let acquired = node.service.transact(&holder, &keys([&own]), None, set).await.unwrap();
+    let acquired =
+        node.service.transact(&mut node.visit_of(&holder), &keys([&own]), None, set).await.unwrap();
     let (true, Some(unsent)) = acquired.in_time().unwrap() else { panic!("not acquired") };
     unsent.sent();
     let end = |keys: &mut Transaction| {
         Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own, &value) == Ok(None)))
     };
-    let seen = node.service.transact(&stranger, &keys([&own]), None, end).await.unwrap();
+    let seen = node.service.transact(&mut node.visit_of(&stranger), &keys([&own]), None, end).await.unwrap();
     assert_eq!(seen.in_time().unwrap().0, (true, Err(CannotDo::Taken), true));
-    let denied =
-        node.service.transact(&holder, &keys([&own, &forbidden]), None, |_| Ok(())).await.unwrap_err();
+    let denied = node
+        .service
+        .transact(&mut node.visit_of(&holder), &keys([&own, &forbidden]), None, |_| Ok(()))
+        .await
+        .unwrap_err();
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
-    let ended = node.service.transact(&holder, &keys([&own]), None, |keys| Ok(keys.end(&own))).await.unwrap();
+    let ended = node
+        .service
+        .transact(&mut node.visit_of(&holder), &keys([&own]), None, |keys| Ok(keys.end(&own)))
+        .await
+        .unwrap();
     assert_eq!(ended.in_time().unwrap().0, Ok(true));
 }
 
@@ -166,6 +174,11 @@ async fn what_rules_forbid_while_its_steps_run_is_not_done() {
         let ttl = Ttl::from_ms(60_000).unwrap();
         Ok(steps.acquire(&key, Value::new(b"").unwrap(), ttl).is_ok())
     };
-    let refused = node.service.transact(&holder, &keys([&key]), None, run).await.map(|_| ()).unwrap_err();
+    let refused = node
+        .service
+        .transact(&mut node.visit_of(&holder), &keys([&key]), None, run)
+        .await
+        .map(|_| ())
+        .unwrap_err();
     assert!(matches!(refused, Failure::Forbidden(_)), "{refused:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Found, Value};
-use ringfence_service::{CannotDo, Failure, Keys, Options, Seen, Service, Transacted, Transaction};
+use ringfence_service::{CannotDo, Failure, Keys, Options, Seen, Service, Transacted, Transaction, Visit};
 use ringfence_wire::{Key, Token, Ttl};
 use tokio::sync::watch;
 
@@ -29,7 +29,7 @@ impl Node {
         run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
     ) -> Result<Transacted<R>, Failure> {
         let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
-        self.service.transact(&self.caller, &keys, None, run).await
+        self.service.transact(&mut self.visit(), &keys, None, run).await
     }
 
     /// Acquires the key with a value, if it is free. Returns whether it was.
@@ -273,11 +273,13 @@ async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() 
         draining: watch::channel(false).1,
         blocked: watch::channel(false).1,
         first_attachment: 1 << 40,
+        slow_request: Duration::MAX,
     };
     let other = Arc::new(Service::new(node.handle.clone(), other));
     let ask = |keys: &mut Transaction| Ok(keys.token(&key("a"), &value("mine")).unwrap());
     let keys = Keys::new(vec![key("a")]).unwrap();
-    assert_eq!(sent(other.transact(&node.caller, &keys, None, ask).await), Some(token));
+    let mut visit = Visit::of(Arc::clone(&other), node.caller.clone());
+    assert_eq!(sent(other.transact(&mut visit, &keys, None, ask).await), Some(token));
     assert!(!is_untold("a") && is_untold("b"));
     // A grant that was not sent is kept, as it would be taken back.
     let set = |keys: &mut Transaction| Ok(keys.acquire(&key("c"), value("mine"), ttl()).is_ok());

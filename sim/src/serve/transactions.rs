@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use ringfence_laws::history::{Conclusion, Invocation, Seen, ValuedKey};
 use ringfence_lease::Value;
-use ringfence_service::{self as service, Caller, CannotDo, Failure, Keys, Service, Transacted, Transaction};
+use ringfence_service::{
+    self as service, Caller, CannotDo, Failure, Keys, Service, Transacted, Transaction, Visit,
+};
 use ringfence_wire::{LeaseId, ProblemKind};
 
 use crate::clients::ttl;
@@ -18,7 +20,8 @@ pub(super) async fn answer(
     let keys = invocation.keys().into_iter().cloned().collect();
     let keys = Keys::new(keys).expect("clients name few keys");
     let run = |keys: &mut Transaction| Ok(run(keys, invocation).unwrap_or_else(|refused| refused));
-    service.transact(caller, &keys, None, run).await
+    let mut visit = Visit::of(Arc::clone(service), caller.clone());
+    service.transact(&mut visit, &keys, None, run).await
 }
 
 /// Does what the scripts of clients do: it reads all keys before it changes any.

@@ -115,3 +115,31 @@ async fn strangers_who_send_too_much_keep_no_principal_from_logging_in() {
         assert_eq!(call(&mut principal, "SET a v XX PX 60000").await, "nil");
     }
 }
+
+/// Over RESP, a request that was denied once counted nowhere, and nobody was held back.
+#[tokio::test]
+async fn requests_that_are_denied_count_alike_over_http_and_resp() {
+    let ann: Credential = new();
+    let rules =
+        "allow = [{ keys = \"*\", may = [\"validate\"] }]\nlimits = { requests-per-s = 5 }".to_owned();
+    let guarded = started(&principal("ann", &ann, &rules)).await;
+    let mut client = connect(&guarded, Some(("ann", ann.reveal()))).await.unwrap();
+    for is_http in [true, false] {
+        let (mut denied, mut limited) = (0, 0);
+        // On a busy machine, many are further apart than the limit asks for.
+        while (denied < 20 || limited < 10) && denied < 5_000 {
+            let answer = match is_http {
+                true => {
+                    guarded.send("GET", "/v1/keys/accounts/1", Some(ann.reveal()), None).await.0.to_string()
+                }
+                false => call(&mut client, "GET accounts/1").await,
+            };
+            match &answer {
+                answer if answer == "403" || answer.starts_with("-NOPERM") => denied += 1,
+                answer if answer == "429" || answer.contains("ann may send 5 requests") => limited += 1,
+                other => panic!("{other}"),
+            }
+        }
+        assert!(limited >= 10, "{limited} of {denied} at HTTP: {is_http}");
+    }
+}
