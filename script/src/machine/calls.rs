@@ -136,7 +136,7 @@ impl<H: Host> Machine<'_, H> {
     pub(super) fn push_varargs(&mut self, wanted: u16) -> Step<H> {
         let Frame { base, varargs, .. } = *self.frame();
         let count = if wanted == ALL { varargs } else { varargs.min(wanted.into()) };
-        self.budget.spend(count as u64 / 4)?;
+        self.budget.spend(count as u64)?;
         let missing = if wanted == ALL { 0 } else { usize::from(wanted) - count };
         self.make_room(count)?;
         let first = base - varargs;
@@ -236,6 +236,7 @@ impl<H: Host> Machine<'_, H> {
     pub(super) fn push_closure(&mut self, function: u32) -> Step<H> {
         let captures = &self.code.functions[function as usize].captures;
         let mut captured = Vec::new();
+        self.budget.spend(captures.len() as u64)?;
         self.budget.reserve(&mut captured, captures.len())?;
         for capture in captures {
             captured.push(match capture {
