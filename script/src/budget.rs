@@ -43,7 +43,7 @@ impl Budget {
 
     /// Begins another turn.
     pub(super) fn begin_turn(&mut self) {
-        self.until = self.fuel.saturating_sub(FUEL_OF_A_TURN);
+        self.until = self.until.saturating_sub(FUEL_OF_A_TURN);
     }
 
     /// The most bytes that the scripts may have taken.

@@ -60,6 +60,9 @@ impl<H: Host> Machine<'_, H> {
             3 => (self.int(arguments, 2)?, self.argument(arguments, 3)),
             _ => return Err(self.fail("wrong number of arguments to 'insert'")),
         };
+        if position < 1 {
+            return Err(self.unsupported("table.insert at a position below 1"));
+        }
         for free in (position + 1..=end).rev() {
             let moved = self.item(table, free - 1)?;
             self.set_position(table, free, moved)?;

@@ -64,6 +64,9 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
     );
     let caught = "return pcall(function() while true do redis.call('nothing') end end)";
     assert!(turns_of(caught).0 <= 9);
+    // The search is one step, of 50,000.
+    let long = "return ('x'):rep(4e5):find('y')";
+    assert_eq!(turns_of(long), (3, Ok(Reply::Null)));
 }
 
 #[test]
