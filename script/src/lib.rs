@@ -36,7 +36,8 @@
 //!
 //! **What differs**: `pairs` goes through the sequence first, and then through the other keys in the order of their insertion.
 //! `a + f()` reads `a` before it calls `f`; in Redis, it sees what `f` sets. So do `a == f()`, `a[f()]`, and `a[b] = f()`.
-//! `return f()` is a call like any other, and counts.
+//! `return f()` is a call like any other, and counts. A method with a name that only the strings of Redis have, such as `t:match()`, is
+//! refused when the script is loaded, even if `t` is a table. A status or an error in a reply does not end before a NUL.
 
 mod budget;
 mod code;
