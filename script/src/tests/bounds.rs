@@ -67,6 +67,10 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
     // The search is one step, of 50,000.
     let long = "return ('x'):rep(4e5):find('y')";
     assert_eq!(turns_of(long), (3, Ok(Reply::Null)));
+    // A table is moved in one pass. That once took a whole turn.
+    let many = "local t = {} for i = 1, 8000 do t[i] = i end ";
+    let moves = "table.insert(t, 1, 1) table.remove(t, 1)";
+    assert!(cost(&format!("{many}{moves}"), b"").0 - cost(many, b"").0 < 4_000);
 }
 
 #[test]
