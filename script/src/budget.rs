@@ -43,7 +43,7 @@ impl Budget {
 
     /// Begins another turn.
     pub(super) fn begin_turn(&mut self) {
-        self.until = self.fuel.saturating_sub(FUEL_OF_A_TURN);
+        self.until = self.until.saturating_sub(FUEL_OF_A_TURN);
     }
 
     /// The most bytes that the scripts may have taken.
@@ -65,7 +65,7 @@ impl Budget {
         Self { fuel, until: fuel.saturating_sub(FUEL_OF_A_TURN), bytes }
     }
 
-    /// Pays for work before it is done. An addition, a read from a table, or a copy of 32 bytes costs 1.
+    /// Pays for work before it is done. An addition, a read from a table, or a copy of a value or of 32 bytes costs 1.
     pub fn spend(&mut self, fuel: u64) -> Result<(), Exhausted> {
         let rest = self.fuel.checked_sub(fuel);
         self.fuel = rest.unwrap_or(0);

@@ -27,8 +27,10 @@ const OPERATORS: [&str; 24] = [
     "}", "]", ";", ":", ",",
 ];
 
-/// What the numbers of a text may cost together, by [`number::cost_of_reading`]: about as much as to compile the rest.
-const MAX_SPENT: u64 = 200_000;
+/// What the numbers of a text may cost together, by [`number::cost_of_reading`], and how much more for each of its bytes: about as
+/// much as to compile the rest.
+const MAX_SPENT: u64 = 2_000;
+const MAX_SPENT_BY_A_BYTE: u64 = 3;
 
 /// Reads a text word by word.
 pub(super) struct Lexer<'t> {
@@ -138,7 +140,7 @@ impl<'t> Lexer<'t> {
         self.take(is_name);
         let text = &self.text[from..self.at];
         self.spent += number::cost_of_reading(text);
-        if self.spent > MAX_SPENT {
+        if self.spent > MAX_SPENT + MAX_SPENT_BY_A_BYTE * self.text.len() as u64 {
             return Err(self.error("the numbers of the script take too long to read"));
         }
         let number = Some(text).filter(|text| text.len() <= 200).and_then(number::parse);

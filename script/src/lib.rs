@@ -19,23 +19,25 @@
 //! - **A run costs at most its [`Budget`]**, which all scripts of a request share: 200,000 steps, and 1 MiB. The machine pays for each
 //!   step, for each pass over bytes or items, for long arithmetic, and for memory before it uses them. Memory is never given back.
 //! - **A run lets others go on.** After 20,000 steps, half a millisecond at most, it waits for another of its [`Turns`]. What is one step
-//!   for the script, such as a search, is not divided, and may take longer.
-//! - **Nesting in a script does not deepen the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
-//!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other.
+//!   for the script, such as a search, is not divided, and may take longer: then it waits for as many turns as it took.
+//! - **Nesting in a script hardly deepens the stack of the thread.** Calls, iterators and caught errors are frames of the machine,
+//!   at most 64. Tables have numbers, so a table that contains itself is dropped like any other. Only the parser and the conversion
+//!   of replies call themselves, at most 100 and 32 levels deep.
 //!
 //! **What it knows** of Lua 5.1: all statements and operators; all kinds of values but threads and user data; closures and
-//! variable arguments; the library functions in `script/src/names.rs`. Numbers, their texts and error messages are those of Redis. A name
-//! that only Redis has is an error when the script is loaded, with the name and the line. Any other unknown name is an error when
-//! the script reaches it, as in Redis.
+//! variable arguments; the library functions in `script/src/names.rs`. Numbers and their texts are those of Redis. So are error
+//! messages, but they do not name variables, and those about the syntax have other words. A name that only Redis has is an error when
+//! the script is loaded, with the name and the line. Any other unknown name is an error when the script reaches it, as in Redis.
 //!
 //! **What Redis does and this interpreter does not ends the script**, with the line and the reason. No `pcall` catches it: a script that went on
 //! could take it for an answer. So ends the use of a pattern in `string.find`, of a format such as `%e`, of a name that only Redis has
-//! and that is made at run time, of the length of a table with holes, which in Redis depends on how the table was built, and of calls
-//! or replies that are nested too deep. A table has holes if a nil lies before an item. What Redis refuses is an error as there.
+//! and that is made at run time, of `table.insert` below position 1, of the length of a table with holes, which in Redis depends on how
+//! the table was built, and of calls or replies that are nested too deep. A table has holes if a nil lies before an item. What Redis refuses is an error as there.
 //!
 //! **What differs**: `pairs` goes through the sequence first, and then through the other keys in the order of their insertion.
 //! `a + f()` reads `a` before it calls `f`; in Redis, it sees what `f` sets. So do `a == f()`, `a[f()]`, and `a[b] = f()`.
-//! `return f()` is a call like any other, and counts.
+//! `return f()` is a call like any other, and counts. A method with a name that only the strings of Redis have, such as `t:match()`, is
+//! refused when the script is loaded, even if `t` is a table. A status or an error in a reply does not end before a NUL.
 
 mod budget;
 mod code;

@@ -141,9 +141,12 @@ impl<H: Host> Machine<'_, H> {
         self.new_closure(main as u32, Vec::new())?;
         self.call(0, super::code::ALL)?;
         while !self.go_on()? {
-            let turn = turns.next(self.budget).await;
-            turn.map_err(|refusal| Stop::Halted(Halt::NoTurn(Box::new(refusal))))?;
-            self.budget.begin_turn();
+            // A long step may have taken several turns.
+            while self.budget.is_turn_over() {
+                let turn = turns.next(self.budget).await;
+                turn.map_err(|refusal| Stop::Halted(Halt::NoTurn(Box::new(refusal))))?;
+                self.budget.begin_turn();
+            }
         }
         let result = self.stack.drain(..).next().unwrap_or(Value::Nil);
         self.reply(&result)

@@ -72,6 +72,10 @@ use Meaning::Builtin as Is;
 
 type Names = &'static [(&'static str, Meaning)];
 
+macro_rules! words {
+    ($($word:ident)*) => { &[$(stringify!($word)),*] };
+}
+
 const GLOBALS: Names = &[
     ("KEYS", Meaning::Keys),
     ("ARGV", Meaning::Arguments),
@@ -91,8 +95,10 @@ const GLOBALS: Names = &[
     ("type", Is(Builtin::Type)),
     ("unpack", Is(Builtin::Unpack)),
 ];
-const MISSING_GLOBALS: &str = "bit cjson cmsgpack coroutine os struct _G _VERSION collectgarbage gcinfo getfenv getmetatable load \
-    loadstring newproxy rawequal rawget rawset setfenv setmetatable xpcall";
+const MISSING_GLOBALS: &[&str] = words![
+    bit cjson cmsgpack coroutine os struct _G _VERSION collectgarbage gcinfo getfenv getmetatable load
+    loadstring newproxy rawequal rawget rawset setfenv setmetatable xpcall
+];
 
 const MATH: Names = &[
     ("abs", Is(Builtin::MathAbs)),
@@ -105,8 +111,10 @@ const MATH: Names = &[
     ("huge", Meaning::Number(f64::INFINITY)),
     ("pi", Meaning::Number(std::f64::consts::PI)),
 ];
-const MISSING_MATH: &str = "acos asin atan atan2 cos cosh deg exp frexp ldexp log log10 modf pow rad random randomseed sin sinh \
-    sqrt tan tanh";
+const MISSING_MATH: &[&str] = words![
+    acos asin atan atan2 cos cosh deg exp frexp ldexp log log10 modf pow rad random randomseed sin sinh sqrt
+    tan tanh
+];
 
 const REDIS: Names = &[
     ("call", Is(Builtin::RedisCall)),
@@ -121,8 +129,10 @@ const REDIS: Names = &[
     ("LOG_NOTICE", Meaning::Number(2.0)),
     ("LOG_WARNING", Meaning::Number(3.0)),
 ];
-const MISSING_REDIS: &str = "acl_check_cmd breakpoint debug set_repl sha1hex REPL_ALL REPL_AOF REPL_NONE REPL_REPLICA REPL_SLAVE \
-    REDIS_VERSION REDIS_VERSION_NUM";
+const MISSING_REDIS: &[&str] = words![
+    acl_check_cmd breakpoint debug set_repl sha1hex REPL_ALL REPL_AOF REPL_NONE REPL_REPLICA REPL_SLAVE
+    REDIS_VERSION REDIS_VERSION_NUM
+];
 
 const STRING: Names = &[
     ("byte", Is(Builtin::StringByte)),
@@ -136,7 +146,7 @@ const STRING: Names = &[
     ("sub", Is(Builtin::StringSub)),
     ("upper", Is(Builtin::StringUpper)),
 ];
-const MISSING_STRING: &str = "dump gfind gmatch gsub match";
+const MISSING_STRING: &[&str] = words![dump gfind gmatch gsub match];
 
 const TABLE: Names = &[
     ("concat", Is(Builtin::TableConcat)),
@@ -144,16 +154,16 @@ const TABLE: Names = &[
     ("insert", Is(Builtin::TableInsert)),
     ("remove", Is(Builtin::TableRemove)),
 ];
-const MISSING_TABLE: &str = "foreach foreachi maxn setn sort";
+const MISSING_TABLE: &[&str] = words![foreach foreachi maxn setn sort];
 
 /// The meaning of a global variable, if Redis has it.
 pub(super) fn global(name: &[u8]) -> Option<Meaning> {
     find(GLOBALS, MISSING_GLOBALS, name)
 }
 
-fn find(here: Names, missing: &str, name: &[u8]) -> Option<Meaning> {
+fn find(here: Names, missing: &[&str], name: &[u8]) -> Option<Meaning> {
     let found = here.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, meaning)| *meaning);
-    found.or_else(|| missing.split(' ').any(|known| known.as_bytes() == name).then_some(Meaning::Missing))
+    found.or_else(|| missing.iter().any(|known| known.as_bytes() == name).then_some(Meaning::Missing))
 }
 
 impl Builtin {

@@ -135,11 +135,30 @@ fn hexadecimal(text: &str) -> Option<f64> {
     if whole.is_empty() && fraction.is_empty() {
         return None;
     }
-    let mut number = 0.0;
+    let (mut bits, mut exponent) = (0, exponent - 4 * fraction.len() as i32);
     for digit in whole.chars().chain(fraction.chars()) {
-        number = number * 16.0 + f64::from(digit.to_digit(16)?);
+        let digit = u64::from(digit.to_digit(16)?);
+        if bits >> 60 == 0 {
+            bits = bits << 4 | digit;
+        } else {
+            // Of what does not fit, only matters whether it is zero.
+            bits |= u64::from(digit != 0);
+            exponent += 4;
+        }
     }
-    Some(number * 2f64.powi(exponent - 4 * fraction.len() as i32))
+    Some(rounded(bits, exponent))
+}
+
+/// `bits * 2^exponent`, rounded once, to even if it lies in the middle.
+fn rounded(bits: u64, exponent: i32) -> f64 {
+    let length = 64 - bits.leading_zeros() as i32;
+    let extra = (length - 53).max(-1_074 - exponent).clamp(0, 127);
+    let shifted = u128::from(bits) << 64 >> extra;
+    let (kept, rest) = ((shifted >> 64) as u64, shifted as u64);
+    let is_up = rest > 1 << 63 || rest == 1 << 63 && kept % 2 == 1;
+    // In two halves, because the smallest numbers are smaller than the inverse of the largest.
+    let exponent = (exponent + extra).min(2_000);
+    (kept + u64::from(is_up)) as f64 * 2f64.powi(exponent / 2) * 2f64.powi(exponent - exponent / 2)
 }
 
 /// The text without white space around it. As in C, it ends before a NUL.

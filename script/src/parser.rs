@@ -215,12 +215,12 @@ impl<'t> Parser<'t> {
         if let Some(known) = self.current.captured(variable) {
             return Ok(known);
         }
-        let between = variable.level + 1..self.outer.len();
-        let known = between.rev().find_map(|level| Some((level, self.outer[level].captured(variable)?)));
-        let (mut level, mut capture) = match known {
-            Some((level, index)) => (level + 1, Capture::Captured(index)),
-            None => (variable.level + 1, Capture::Local(variable.slot)),
-        };
+        let between = &self.outer[variable.level + 1..];
+        // The functions that have captured it surround those that have not.
+        let knowing = between.partition_point(|scope| scope.captured(variable).is_some());
+        let known = between[..knowing].last().and_then(|scope| scope.captured(variable));
+        let mut capture = known.map_or(Capture::Local(variable.slot), Capture::Captured);
+        let mut level = variable.level + 1 + knowing;
         self.outer[variable.level].blocks[variable.block].is_captured = true;
         loop {
             let scope = self.outer.get_mut(level).unwrap_or(&mut self.current);

@@ -102,6 +102,27 @@ impl Table {
         Ok(())
     }
 
+    /// Moves the items from this position on up by one, and sets it. The table has a length, and the position is at most one more.
+    pub(super) fn insert(
+        &mut self,
+        position: usize,
+        value: Value,
+        budget: &mut Budget,
+    ) -> Result<(), Exhausted> {
+        budget.spend(1 + (self.sequence.len() + 1 - position) as u64 / 8)?;
+        budget.reserve(&mut self.sequence, 1)?;
+        self.holes += usize::from(value.is_nil());
+        self.sequence.insert(position - 1, value);
+        self.trim();
+        self.move_followers(budget)
+    }
+
+    /// Removes an item, and moves those after it down by one. The table has a length.
+    pub(super) fn remove(&mut self, position: usize, budget: &mut Budget) -> Result<Value, Exhausted> {
+        budget.spend(1 + (self.sequence.len() - position) as u64 / 8)?;
+        Ok(self.sequence.remove(position - 1))
+    }
+
     /// The key that follows `key`, with its value. The first key follows nil. Fails if `key` is not in the table.
     pub(super) fn next(&self, key: &Value, budget: &mut Budget) -> Result<Option<(Value, Value)>, NextError> {
         let mut at = match (key, key.as_position()) {

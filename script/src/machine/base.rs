@@ -29,7 +29,7 @@ impl<H: Host> Machine<'_, H> {
     /// Pushes the arguments from this one on.
     fn push_arguments(&mut self, arguments: &Arguments, from: usize) -> Step<H> {
         let count = (arguments.count + 1).saturating_sub(from);
-        self.budget.spend(count as u64 / 4)?;
+        self.budget.spend(count as u64)?;
         self.make_room(count)?;
         let first = arguments.first + from - 1;
         self.stack.extend_from_within(first..first + count);

@@ -136,7 +136,7 @@ impl<H: Host> Machine<'_, H> {
     pub(super) fn push_varargs(&mut self, wanted: u16) -> Step<H> {
         let Frame { base, varargs, .. } = *self.frame();
         let count = if wanted == ALL { varargs } else { varargs.min(wanted.into()) };
-        self.budget.spend(count as u64 / 4)?;
+        self.budget.spend(count as u64)?;
         let missing = if wanted == ALL { 0 } else { usize::from(wanted) - count };
         self.make_room(count)?;
         let first = base - varargs;
@@ -190,12 +190,16 @@ impl<H: Host> Machine<'_, H> {
 
     /// Makes a `pcall` return an error. Of several nested in one call, the innermost fails, and the outer ones succeed.
     fn caught(&mut self, at: usize, wanted: u16, protections: u32, error: Value) -> Step<H> {
-        // As in Redis, the script gets the text of a command's error.
-        let error = self.error_field(&error)?.map_or(error, Value::String);
         self.close(at)?;
-        self.make_room(protections as usize + 1)?;
+        self.make_room(protections as usize + 2)?;
         self.stack.extend(std::iter::repeat_n(Value::Bool(true), protections as usize - 1));
-        self.stack.extend([Value::Bool(false), error]);
+        self.stack.push(Value::Bool(false));
+        // As in Redis, the script gets the field `err` of a table: instead of the table, if it is a text.
+        let field = self.error_field(&error)?;
+        if !matches!(field, Some(Value::String(_) | Value::Number(_))) {
+            self.stack.push(error);
+        }
+        self.stack.extend(field);
         self.adjust(at, wanted)
     }
 
@@ -236,6 +240,7 @@ impl<H: Host> Machine<'_, H> {
     pub(super) fn push_closure(&mut self, function: u32) -> Step<H> {
         let captures = &self.code.functions[function as usize].captures;
         let mut captured = Vec::new();
+        self.budget.spend(captures.len() as u64)?;
         self.budget.reserve(&mut captured, captures.len())?;
         for capture in captures {
             captured.push(match capture {

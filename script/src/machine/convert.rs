@@ -67,17 +67,18 @@ impl<H: Host> Machine<'_, H> {
         }
     }
 
-    /// The text in the `err` field, if the error is a table.
-    pub(super) fn error_field(&mut self, error: &Value) -> Step<H, Option<Bytes>> {
-        match error {
-            Value::Table(id) => self.field(*id, "err"),
-            _ => Ok(None),
-        }
+    /// The field `err`, if the error is a table.
+    pub(super) fn error_field(&mut self, error: &Value) -> Step<H, Option<Value>> {
+        self.budget.spend(1)?;
+        Ok(match error {
+            Value::Table(id) => Some(self.tables[*id as usize].get(&key("err"))),
+            _ => None,
+        })
     }
 
     /// The text of an error for the client.
     pub(super) fn error_text(&mut self, error: &Value) -> Step<H, Bytes> {
-        if let Some(text) = self.error_field(error)? {
+        if let Some(Value::String(text)) = self.error_field(error)? {
             return Ok(text);
         }
         let mut text = Text::new(self.budget)?;

@@ -119,7 +119,7 @@ impl<H: Host> Machine<'_, H> {
 impl Spec {
     /// Reads up to the letter, and returns the letter and the text after it. The letter is NUL if there is none.
     fn read(text: &[u8]) -> Result<(Self, u8, &[u8]), &'static str> {
-        let count = text.iter().take_while(|byte| b"-+ #0".contains(byte)).count();
+        let count = text.iter().take(MAX_FLAGS + 1).take_while(|byte| b"-+ #0".contains(byte)).count();
         if count > MAX_FLAGS {
             return Err("repeated flags");
         }
@@ -195,9 +195,7 @@ fn up_to_nul(text: &[u8]) -> &[u8] {
 
 /// Reads at most two digits, and refuses a third one.
 fn two_digits(text: &[u8]) -> Result<(usize, &[u8]), &'static str> {
-    let digits = text.iter().take_while(|byte| byte.is_ascii_digit()).count();
-    let number = text[..digits]
-        .iter()
-        .fold(0usize, |number, digit| number.saturating_mul(10).saturating_add(usize::from(digit - b'0')));
+    let digits = text.iter().take(3).take_while(|byte| byte.is_ascii_digit()).count();
+    let number = text[..digits].iter().fold(0, |number, digit| 10 * number + usize::from(digit - b'0'));
     if digits > 2 { Err("width or precision too long") } else { Ok((number, &text[digits..])) }
 }

@@ -3,9 +3,6 @@
 use super::arguments::Arguments;
 use super::{Host, Machine, Step, Value};
 
-/// The characters with a meaning in patterns.
-const MAGIC: &[u8] = b"^$*+?.([%-";
-
 impl<H: Host> Machine<'_, H> {
     pub(super) fn string_len(&mut self, arguments: &Arguments) -> Step<H> {
         let length = self.string(arguments, 1)?.len();
@@ -69,9 +66,11 @@ impl<H: Host> Machine<'_, H> {
     pub(super) fn string_find(&mut self, arguments: &Arguments) -> Step<H> {
         let (text, what) = (self.string(arguments, 1)?, self.string(arguments, 2)?);
         let is_plain = self.argument(arguments, 4).is_true();
-        self.budget.pass(what.len())?;
-        // As in Redis, a magic character after a NUL has no meaning.
-        if !is_plain && what.iter().take_while(|byte| **byte != 0).any(|byte| MAGIC.contains(byte)) {
+        self.budget.spend(1 + what.len() as u64 / 4)?;
+        // As in Redis, a character after a NUL has no meaning in patterns.
+        let is_magic =
+            |byte: &u8| matches!(byte, b'^' | b'$' | b'*' | b'+' | b'?' | b'.' | b'(' | b'[' | b'%' | b'-');
+        if !is_plain && what.iter().take_while(|byte| **byte != 0).any(is_magic) {
             return Err(self.unsupported("a pattern in string.find"));
         }
         let start = match self.long_or(arguments, 3, 1)? {

@@ -16,10 +16,6 @@ impl<H: Host> Machine<'_, H> {
         length.ok_or_else(|| self.unsupported("the length of a table with holes"))
     }
 
-    fn set_position(&mut self, table: u32, position: i64, value: Value) -> Step<H> {
-        self.set(&Value::Table(table), Value::Number(position as f64), value)
-    }
-
     pub(super) fn table_getn(&mut self, arguments: &Arguments) -> Step<H> {
         let table = self.table(arguments, 1)?;
         let length = self.length_of(table)?;
@@ -60,11 +56,13 @@ impl<H: Host> Machine<'_, H> {
             3 => (self.int(arguments, 2)?, self.argument(arguments, 3)),
             _ => return Err(self.fail("wrong number of arguments to 'insert'")),
         };
-        for free in (position + 1..=end).rev() {
-            let moved = self.item(table, free - 1)?;
-            self.set_position(table, free, moved)?;
+        if position < 1 {
+            return Err(self.unsupported("table.insert at a position below 1"));
         }
-        self.set_position(table, position, value)
+        if position > end {
+            return self.set(&Value::Table(table), Value::Number(position as f64), value);
+        }
+        Ok(self.tables[table as usize].insert(position as usize, value, self.budget)?)
     }
 
     pub(super) fn table_remove(&mut self, arguments: &Arguments) -> Step<H> {
@@ -74,12 +72,7 @@ impl<H: Host> Machine<'_, H> {
         if position < 1 || position > end {
             return Ok(());
         }
-        let removed = self.item(table, position)?;
-        for free in position..end {
-            let moved = self.item(table, free + 1)?;
-            self.set_position(table, free, moved)?;
-        }
-        self.set_position(table, end, Value::Nil)?;
+        let removed = self.tables[table as usize].remove(position as usize, self.budget)?;
         self.push(removed)
     }
 }

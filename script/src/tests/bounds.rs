@@ -64,6 +64,13 @@ fn a_script_lets_others_go_on_after_each_twentieth_thousandth_step() {
     );
     let caught = "return pcall(function() while true do redis.call('nothing') end end)";
     assert!(turns_of(caught).0 <= 9);
+    // The search is one step, of 50,000.
+    let long = "return ('x'):rep(4e5):find('y')";
+    assert_eq!(turns_of(long), (3, Ok(Reply::Null)));
+    // A table is moved in one pass. That once took a whole turn.
+    let many = "local t = {} for i = 1, 8000 do t[i] = i end ";
+    let moves = "table.insert(t, 1, 1) table.remove(t, 1)";
+    assert!(cost(&format!("{many}{moves}"), b"").0 - cost(many, b"").0 < 4_000);
 }
 
 #[test]
@@ -84,10 +91,13 @@ fn texts_are_bounded() {
     let uses =
         format!("local {} local function f() return {} end", names[..61].join(","), names[..61].join("+"));
     assert!(refusal(&uses).ends_with("uses more than 60 variables of outer functions"));
-    // Each of these takes as long as 400 other bytes. Once, 64 KiB of them took 20 ms.
+    // Each of these takes as long as 200 other bytes. Once, 64 KiB of them took 20 ms.
     let hard = "x = 2.4703282292062327208e-324 ";
-    assert!(refusal(&format!("local x {}", hard.repeat(1_000))).ends_with("take too long to read"));
-    assert!(Script::parse(format!("local x {}", hard.repeat(300)).as_bytes(), |_| Ok(())).is_ok());
+    for (most, spaces) in [(4, 0), (22, 3_000)] {
+        let text = |count| format!("local x {}{}", hard.repeat(count), " ".repeat(spaces));
+        assert!(refusal(&text(most + 3)).ends_with("take too long to read"), "{most}");
+        assert!(Script::parse(text(most).as_bytes(), |_| Ok(())).is_ok(), "{most}");
+    }
     assert!(refusal(&" ".repeat(MAX_TEXT + 1)).ends_with("is longer than 65536 bytes"));
     assert!(Script::parse(" ".repeat(MAX_TEXT).as_bytes(), |_| Ok(())).is_ok());
 }
@@ -118,7 +128,7 @@ fn what_is_long_is_paid_for() {
         ("return ARGV[1]:upper()", 1_000),
         ("return ARGV[1]:reverse()", 1_000),
         ("return ARGV[1]:find('y')", 1_000),
-        ("return ('x'):find(ARGV[1])", 1_000),
+        ("return ('x'):find(ARGV[1])", 8_000),
         ("return string.format(ARGV[1])", 1_000),
         ("return string.format('%s', ARGV[1])", 1_000),
         ("return ARGV[1]:rep(2)", 1_000),
@@ -152,6 +162,28 @@ fn what_is_long_is_paid_for() {
         };
         let (few, more) = (of(200), of(2_200));
         assert!(more - few >= 2_000, "{script}: {few} and {more}");
+    }
+}
+
+/// A copy of a value costs a step. It once cost less, and long strings have a counter that each copy and each drop changes.
+#[test]
+fn each_copy_is_paid_for() {
+    let names: Vec<String> = (0..58).map(|number| format!("a{number}")).collect();
+    let names = names.join(",");
+    let closure = format!("local {names} for i = 1, 100 do local f = function() return {names} end end");
+    let of = |script: &str| {
+        let many = "local t = {} for i = 1, 1000 do t[i] = i end";
+        cost(&format!("{many} (function(...) {script} end)(unpack(t))"), b"").0
+    };
+    for (script, copies) in [
+        (&closure[..], 5_800),
+        ("for i = 1, 100 do math.abs(1, ...) end", 100_000),
+        ("for i = 1, 100 do assert(...) end", 200_000),
+        ("for i = 1, 100 do select(1, ...) end", 200_000),
+        ("for i = 1, 100 do local t = {...} end", 100_000),
+    ] {
+        let fuel = of(script) - of("");
+        assert!(fuel >= copies, "{script}: {fuel}");
     }
 }
 

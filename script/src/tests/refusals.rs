@@ -24,6 +24,10 @@ fn what_only_redis_does_ends_a_script() {
         ("return redis['sha1' .. 'hex']('')", "1: redis.sha1hex is not supported here"),
         ("local m = math return m.sqrt(4)", "1: math.sqrt is not supported here"),
         ("for k in pairs(redis) do end", "1: the table redis as an argument is not supported here"),
+        (
+            "table.insert({x = 1}, -2147483648, 1)",
+            "1: table.insert at a position below 1 is not supported here",
+        ),
         ("return next(string)", "1: the table string as an argument is not supported here"),
     ]);
     for format in ["%e", "%5.2E", "%G", "%o", "%q"] {
