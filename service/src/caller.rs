@@ -60,7 +60,7 @@ static NOBODY: LazyLock<Arc<Principal>> = LazyLock::new(Arc::default);
 
 impl Caller {
     /// Whoever sent a request that anybody may send.
-    pub fn anybody() -> Self {
+    pub(crate) fn anybody() -> Self {
         Self {
             principal: Arc::clone(&NOBODY),
             proof: Proof::default(),
@@ -122,7 +122,7 @@ impl Caller {
     }
 
     /// The same caller under the rules in use now, if they are new.
-    pub fn renewed(&self) -> Option<Result<Self, Failure>> {
+    pub(crate) fn renewed(&self) -> Option<Result<Self, Failure>> {
         let newest = self.access.0.as_ref()?.version();
         (newest != self.version).then(|| {
             self.access.identify(self.proof.clone()).map(|caller| Self { host: self.host, ..caller })
