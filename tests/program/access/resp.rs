@@ -120,9 +120,8 @@ async fn strangers_who_send_too_much_keep_no_principal_from_logging_in() {
 #[tokio::test]
 async fn requests_that_are_denied_count_alike_over_http_and_resp() {
     let ann: Credential = new();
-    let rules =
-        "allow = [{ keys = \"*\", may = [\"validate\"] }]\nlimits = { requests-per-s = 5 }".to_owned();
-    let guarded = started(&principal("ann", &ann, &rules)).await;
+    let rules = "allow = [{ keys = \"*\", may = [\"validate\"] }]\nlimits = { requests-per-s = 5 }";
+    let guarded = started(&rules_of("ann", &ann, rules)).await;
     let mut client = connect(&guarded, Some(("ann", ann.reveal()))).await.unwrap();
     for is_http in [true, false] {
         let (mut denied, mut limited) = (0, 0);
