@@ -86,7 +86,7 @@ impl Session {
             must_close |= refused.kind() == Kind::RateLimited && command.is_of_connection();
         }
         if command == Command::Reset {
-            self.peer.owns(connection, self.caller(None).ok().as_ref());
+            self.peer.owns(connection, self.caller(self.credential).ok().as_ref());
         }
         let mut answer = self.peer.conclude(done, asked.visit, connection).await;
         answer.is_last |= must_close;

@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use crate::caller::{Access, Caller};
 use crate::failure::Failure;
 use crate::request_log::RequestLog;
+use crate::take_back::TakeBacks;
 use crate::told::Told;
 use crate::usage::{Counted, Usages};
 
@@ -39,6 +40,7 @@ pub struct Service {
     pub(crate) mirror_timeout: Option<Duration>,
     access: Access,
     pub(crate) usages: Arc<Usages>,
+    pub(crate) take_backs: Arc<TakeBacks>,
     pub(crate) log: RequestLog,
     first_attachment: u64,
     attachments: AtomicU64,
@@ -56,6 +58,7 @@ impl Service {
             mirror_timeout: options.mirror_timeout,
             access: Access::new(options.access),
             usages: Arc::default(),
+            take_backs: Arc::default(),
             log: RequestLog::new(options.slow_request),
             first_attachment: options.first_attachment,
             attachments: AtomicU64::new(options.first_attachment),
@@ -106,11 +109,6 @@ impl Service {
     /// A place for a watch of `caller`.
     pub(crate) fn watch_place(&self, caller: &Caller) -> Result<Counted, Failure> {
         self.usages.watch_place(caller.principal())
-    }
-
-    /// A place for a task that takes leases of `caller` back, unless there are as many as one may have.
-    pub(crate) fn take_back_place(&self, caller: &Caller) -> Option<Counted> {
-        self.usages.take_back_place(caller.principal())
     }
 
     /// Takes a line of the audit log for something that was refused to `principal`: how many were left out before it, if it is

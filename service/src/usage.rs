@@ -20,9 +20,6 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 /// For how many seconds requests are refused at most because of those that were done.
 const MOST_OWED_S: f64 = 10.0;
 
-/// How many requests of one principal are taken back at a time: as many as a node has connections by default, which may all close at once.
-const MAX_TAKE_BACKS: u32 = 16_384;
-
 /// What the principals use, by their names. It outlives new rules.
 #[derive(Default)]
 pub(crate) struct Usages(Mutex<HashMap<Option<PrincipalName>, Usage>>);
@@ -33,8 +30,6 @@ struct Usage {
     /// In units of 4 KiB. Reads take nothing of what renewals need.
     reads: Option<Allowance>,
     watches: u32,
-    /// Requests that are taken back, each by a task.
-    take_backs: u32,
     /// Requests that were refused, and whose connections are not read on yet.
     held_back: u32,
     /// Lines of the audit log about what was refused.
@@ -122,15 +117,6 @@ impl Usages {
             ))),
             _ => Ok(self.counted(principal, |usage| &mut usage.watches)),
         }
-    }
-
-    pub(crate) fn take_back_place(self: &Arc<Self>, principal: &Principal) -> Option<Counted> {
-        let has_place = self.with(principal, |usage| {
-            let has_place = usage.take_backs < MAX_TAKE_BACKS;
-            usage.take_backs += u32::from(has_place);
-            has_place
-        });
-        has_place.then(|| self.counted(principal, |usage| &mut usage.take_backs))
     }
 
     /// Waits until a request that was refused would be allowed, behind those that wait already, but for at most a second. Refusing costs
@@ -269,16 +255,6 @@ mod tests {
         assert!(usages.count_request(principal).is_ok());
         tokio::time::advance(Duration::from_millis(200)).await;
         assert!(usages.check_reads(principal).is_ok());
-    }
-
-    #[test]
-    fn no_more_requests_of_a_principal_are_taken_back_at_a_time_than_a_node_has_connections() {
-        let (usages, principal) = (Arc::<Usages>::default(), Principal::unrestricted());
-        let places: Vec<_> = (0..MAX_TAKE_BACKS).filter_map(|_| usages.take_back_place(&principal)).collect();
-        assert_eq!(places.len(), MAX_TAKE_BACKS as usize);
-        assert!(usages.take_back_place(&principal).is_none());
-        drop(places);
-        assert!(usages.take_back_place(&principal).is_some());
     }
 
     #[tokio::test(start_paused = true)]

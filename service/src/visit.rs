@@ -54,6 +54,8 @@ pub struct Visit<R: Report> {
     report: R,
     /// `None` while nobody is known to have sent it.
     caller: Option<Caller>,
+    /// What it requires of its caller.
+    right: Right,
     /// For how many requests it was counted.
     cost: usize,
     /// For how many of them, besides itself, the bytes that it came with were counted.
@@ -82,7 +84,7 @@ impl<R: Report> Visit<R> {
     /// A request whose work begins now.
     pub fn new(report: R) -> Self {
         let (time, waited) = (Time::Since(Instant::now()), Duration::ZERO);
-        Self { report, caller: None, cost: 0, bytes: 0, steps: 0, time, waited }
+        Self { report, caller: None, right: Right::Public, cost: 0, bytes: 0, steps: 0, time, waited }
     }
 
     /// A request of a caller who is known.
@@ -120,6 +122,7 @@ impl<R: Report> Visit<R> {
     /// # Errors
     /// It may not. The request is not done.
     pub fn admit(&mut self, proof: Proof, host: Option<IpAddr>, right: Right) -> Result<(), Failure> {
+        self.right = right;
         self.identify(proof, host, right)?;
         if self.cost == 0 {
             self.report.service().usages.count_request(self.caller().principal())?;
@@ -142,6 +145,15 @@ impl<R: Report> Visit<R> {
             Err(failure) => return Err(failure),
         }
         Ok(())
+    }
+
+    /// Checks under the access rules in use now that the caller may send it: they may have changed while its body arrived.
+    ///
+    /// # Errors
+    /// It may not. The request is not done.
+    pub fn check_again(&mut self) -> Result<(), Failure> {
+        self.renew()?;
+        self.caller().check(self.right)
     }
 
     /// Who sent it. Whoever is not known may do nothing.

@@ -36,6 +36,7 @@ pub(crate) async fn read<T: DeserializeOwned>(
     is_allowed?;
     timeout(TIMEOUT, arriving.handled(size)).await.unwrap_or(Err(Shed)).map_err(|_| too_many())?;
     drop(arriving);
+    visit.check_again()?;
     let body = from_json(&body)?;
     check(&body)?;
     Ok(body)

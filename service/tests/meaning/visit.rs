@@ -52,6 +52,17 @@ async fn a_request_that_is_denied_counts_and_who_sends_too_many_is_held_back() {
     }
 }
 
+/// Once, a right that was taken away while the body arrived still counted.
+#[tokio::test]
+async fn a_request_is_checked_again_by_the_rules_of_when_it_has_arrived() {
+    let node = Node::start_with(Some(&anonymous("\"acquire\""))).await;
+    let mut visit = Visit::new(Arc::clone(&node.service));
+    admit(&mut visit, ACQUIRE).unwrap();
+    visit.check_again().unwrap();
+    node.replace_rules(&anonymous("\"validate\""));
+    assert!(matches!(visit.check_again(), Err(Failure::Unauthenticated(_))));
+}
+
 /// Once, the refusal was kept, and told when the request began.
 #[tokio::test]
 async fn a_request_that_waited_is_admitted_by_the_rules_and_limits_of_when_it_begins() {
