@@ -302,9 +302,13 @@ mod tests {
     }
 
     fn with_value(value: &[u8]) -> Batch {
+        with_id(7, value)
+    }
+
+    fn with_id(id: u128, value: &[u8]) -> Batch {
         let acquire = KeyChange::Acquire {
             key: Key::new("a").unwrap(),
-            lease_id: LeaseId::from_u128(7).unwrap(),
+            lease_id: LeaseId::from_u128(id).unwrap(),
             ttl: Ttl::from_ms(300).unwrap(),
             value: Value::new(value).unwrap(),
             holder: None,
@@ -336,7 +340,8 @@ mod tests {
         let small = with_value(&[b'v'; 400]);
         assert_eq!(small.encode().0[0], 5);
         let random: Vec<u8> = (0..20).flat_map(|n: u32| *blake3::hash(&n.to_le_bytes()).as_bytes()).collect();
-        assert_eq!(with_value(&random).encode().0[0], 5);
+        let id = u128::from_le_bytes(*random.first_chunk().unwrap());
+        assert_eq!(with_id(id, &random).encode().0[0], 5);
         let older = Batch { rules: 4, ..with_value(&[b'v'; 600]) };
         assert_eq!(older.encode().0[0], 4);
         assert_eq!(Batch::decode(&older.encode(), NEW).unwrap(), older);
