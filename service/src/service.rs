@@ -11,9 +11,8 @@ use tokio::sync::watch;
 use crate::caller::{Access, Caller};
 use crate::failure::Failure;
 use crate::request_log::RequestLog;
-use crate::take_back::TakeBacks;
 use crate::told::Told;
-use crate::usage::{Counted, Usages};
+use crate::usage::{Counted, TakeBacks, Usages};
 
 /// What the service needs besides the table.
 pub struct Options {

@@ -13,13 +13,12 @@
 //! The order is always right: a proposal whose caller is gone either is still at this node and never sent, or was sent before
 //! the lease is taken back. It is not retried, so it cannot follow that.
 
-use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ringfence_lease::{Attachment, Command, Outcome};
-use ringfence_raft::{Asker, Unanswered};
+use ringfence_raft::Unanswered;
 use ringfence_wire::{LeaseId, MAX_KEYS};
 use tokio::time::{Instant, sleep};
 
@@ -36,9 +35,6 @@ const MAX_PAUSE: Duration = Duration::from_secs(30);
 const FULL_FOR: Duration = Duration::from_secs(5);
 /// How many leases are taken back by one entry, with about 4,096 keys at most: applying an entry blocks the Raft thread.
 const AT_ONCE: usize = 4_096 / MAX_KEYS;
-
-/// How many requests of one asker are taken back at a time: as many as a node has connections by default, which may all close at once.
-const MAX_TASKS: u32 = 16_384;
 
 /// The leases of a request whose client does not know of them yet. If this is dropped, those that were proposed are taken back 2 s later,
 /// by one task, unless the client asks for them or learns of them before.
@@ -134,44 +130,6 @@ impl Drop for Unsent {
     }
 }
 
-/// How many requests of each asker are taken back, each by a task.
-#[derive(Default)]
-pub(crate) struct TakeBacks(Mutex<HashMap<Asker, u32>>);
-
-/// The place of a task. Dropping it gives the place back.
-struct Place {
-    all: Arc<TakeBacks>,
-    asker: Asker,
-}
-
-impl TakeBacks {
-    /// A place for one more, unless the asker has as many as it may have.
-    fn place(self: &Arc<Self>, asker: Asker) -> Option<Place> {
-        let mut tasks = self.lock();
-        let of_asker = tasks.entry(asker).or_default();
-        (*of_asker < MAX_TASKS).then(|| {
-            *of_asker += 1;
-            Place { all: Arc::clone(self), asker }
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Asker, u32>> {
-        self.0.lock().expect("nothing panics while the tasks are locked")
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut tasks = self.all.lock();
-        if let Some(of_asker) = tasks.get_mut(&self.asker) {
-            *of_asker -= 1;
-            if *of_asker == 0 {
-                tasks.remove(&self.asker);
-            }
-        }
-    }
-}
-
 impl Service {
     /// Takes `leases` back.
     async fn take_back(
@@ -211,19 +169,6 @@ mod tests {
     use std::cell::Cell;
 
     use super::*;
-
-    #[test]
-    fn each_asker_has_as_many_tasks_as_a_node_has_connections_and_keeps_no_other_from_its_own() {
-        let (all, [one, other]) =
-            (Arc::<TakeBacks>::default(), ["192.0.2.1", "192.0.2.2"].map(|host| Asker::of(&host)));
-        let places: Vec<_> = (0..MAX_TASKS).filter_map(|_| all.place(one)).collect();
-        assert_eq!(places.len(), MAX_TASKS as usize);
-        assert!(all.place(one).is_none());
-        assert!(all.place(other).is_some());
-        drop(places);
-        assert!(all.place(one).is_some());
-        assert!(all.lock().is_empty());
-    }
 
     /// An abandoned acquire whose end a full share had refused was once granted, and held its key until its time-to-live ended.
     #[tokio::test(start_paused = true)]
