@@ -154,7 +154,12 @@ fn requests(document: &Value, lease: LeaseId, token: Token) -> Vec<(Asked, bool)
     let keys = ["stolen".to_owned()];
     let about = About { keys: &keys, prefix: "", lease, held: (KEY, token), changes_cluster: true };
     let asked = |(method, path, right): (String, String, String)| {
-        let (target, body) = request(&method, &path, &about);
+        let (target, mut body) = request(&method, &path, &about);
+        if path == "/v1/batch"
+            && let Some(body) = &mut body
+        {
+            body["operations"] = json!([body["operations"][0], { "release": { "lease_id": lease } }]);
+        }
         ((method, target, body), right == "none")
     };
     routes(document).into_iter().map(asked).collect()
