@@ -1,13 +1,16 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// In how many lists the series of a metric are. A stranger may cause some hundred of them, and each of a list is passed on the way to the
+/// next.
+const LISTS: usize = 64;
+
 /// The series of one metric by the values of its labels, each looked up once: to look one up in the recorder costs more than to count.
-/// Those that are used first, which are mostly those that are used most, are found first.
 ///
 /// What was looked up before the recorder was there counts nothing, so it is kept apart.
 pub(crate) struct Series<M> {
-    early: List<M>,
-    list: List<M>,
+    early: [List<M>; LISTS],
+    lists: [List<M>; LISTS],
     has_begun: AtomicBool,
 }
 
@@ -21,7 +24,11 @@ struct Link<M> {
 
 impl<M> Series<M> {
     pub(crate) const fn new() -> Self {
-        Self { early: List(OnceLock::new()), list: List(OnceLock::new()), has_begun: AtomicBool::new(false) }
+        Self {
+            early: [const { List(OnceLock::new()) }; LISTS],
+            lists: [const { List(OnceLock::new()) }; LISTS],
+            has_begun: AtomicBool::new(false),
+        }
     }
 
     /// The recorder is there.
@@ -31,7 +38,8 @@ impl<M> Series<M> {
 
     /// The series of `values`, which `look_up` makes if it is new.
     pub(crate) fn get(&self, values: &[&str], look_up: impl Fn() -> M) -> &M {
-        let mut list = if self.has_begun.load(Ordering::Relaxed) { &self.list } else { &self.early };
+        let lists = if self.has_begun.load(Ordering::Relaxed) { &self.lists } else { &self.early };
+        let mut list = &lists[place(values)];
         loop {
             let link = list.0.get_or_init(|| {
                 let values = values.iter().map(|value| Box::from(*value)).collect();
@@ -44,6 +52,13 @@ impl<M> Series<M> {
             list = &link.next;
         }
     }
+}
+
+/// The list of these values, by FNV-1a: a node chooses the values, so nobody chooses which ones share a list.
+fn place(values: &[&str]) -> usize {
+    let bytes = values.iter().flat_map(|value| value.bytes());
+    let hash = bytes.fold(0x811c_9dc5, |hash: u32, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash as usize % LISTS
 }
 
 #[cfg(test)]
@@ -64,5 +79,8 @@ mod tests {
         assert_eq!([get(&["a", "b"]), get(&["a", "c"]), get(&[]), get(&["a", "b"])], [1, 2, 3, 1]);
         series.begin();
         assert_eq!([get(&["a", "c"]), get(&["a"]), get(&["a", "c"]), get(&["a"])], [4, 5, 4, 5]);
+        let many: Vec<_> = (0..10 * LISTS).map(|number| number.to_string()).collect();
+        let all = || many.iter().map(|value| get(&[value])).collect::<Vec<_>>();
+        assert_eq!([all(), all()], [0, 0].map(|_| (6..6 + many.len()).collect::<Vec<_>>()));
     }
 }
