@@ -150,8 +150,10 @@ impl History {
     }
 
     fn drop_up_to(&mut self, revision: Revision) {
-        let upto = self.place(revision);
-        for event in self.events.drain(..upto).filter_map(|(_, event)| event) {
+        while self.events.front().is_some_and(|(of, _)| *of <= revision)
+            && let Some((_, event)) = self.events.pop_front()
+        {
+            let Some(event) = event else { continue };
             let bytes = bytes_of(&event);
             self.owners.drop_oldest(&event.by, bytes);
             self.bytes -= bytes;
