@@ -195,10 +195,14 @@ impl<R: Report> Visit<R> {
     /// Counts `more` requests, for work that is about to be done.
     ///
     /// # Errors
-    /// What is allowed is used up, otherwise than by the bytes of this request.
+    /// What is allowed is used up, otherwise than by the bytes and the scripts of this request.
     pub fn add(&mut self, more: usize) -> Result<(), Failure> {
         if more > 0 {
-            self.report.service().usages.count_more(self.caller().principal(), more, self.bytes)?;
+            self.report.service().usages.count_more(
+                self.caller().principal(),
+                more,
+                self.bytes + self.steps,
+            )?;
             self.cost += more;
         }
         Ok(())

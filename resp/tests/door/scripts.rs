@@ -82,6 +82,20 @@ async fn compiling_counts_by_the_length_of_the_text() {
     assert!(late.contains("requests per second"), "{late}");
 }
 
+/// Its steps are counted once they ran. Once, they used up what its own change needed then.
+#[tokio::test]
+async fn a_script_of_many_steps_makes_its_change() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 2 }";
+    let node = Node::start_with(Some(rules)).await;
+    let mut client = node.client().await;
+    let work = "local n = 0 for i = 1, 9000 do n = n + i end ";
+    let change = "for _, key in ipairs(KEYS) do redis.call('SET', key, n, 'PX', 60000) end return n";
+    assert_eq!(eval(&mut client, &(work.to_owned() + change), 2, &["a", "b"]).await, ":40504500");
+    let late = client.call("PING").await;
+    assert!(late.contains("requests per second"), "{late}");
+}
+
 #[tokio::test]
 async fn scripts_are_known_by_their_digests() {
     let node = Node::start().await;
