@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
 use openraft::storage::{EntryResponder, RaftStateMachine};
@@ -17,6 +18,9 @@ use crate::propose::batch::Batch;
 use crate::storage::log_store::LogStore;
 use crate::storage::snapshots::generation::{Generation, Snapshot};
 use crate::storage::snapshots::{Generations, with_descriptors};
+
+/// How long entries are applied before the other tasks of the thread have their turn.
+const TURN: Duration = Duration::from_millis(5);
 
 /// openraft over this state machine.
 pub(crate) type Raft = openraft::Raft<Consensus, StateMachine>;
@@ -80,6 +84,7 @@ impl RaftStateMachine<Consensus> for StateMachine {
     where
         Strm: Stream<Item = Result<EntryResponder<Consensus>, io::Error>> + Unpin + OptionalSend,
     {
+        let mut turn = Instant::now();
         while let Some(item) = entries.next().await {
             let (entry, responder) = item?;
             let outcomes = self.apply_entry(entry.payload, entry.log_id, responder.is_some())?;
@@ -87,8 +92,11 @@ impl RaftStateMachine<Consensus> for StateMachine {
                 responder.send(outcomes);
             }
             self.applied.announce();
-            // One entry is a bounded step; replaying a long log must not starve heartbeats.
-            tokio::task::consume_budget().await;
+            // An entry is a bounded step. Many of them, as those that are committed together or a long log, must not starve heartbeats.
+            if turn.elapsed() >= TURN {
+                tokio::task::yield_now().await;
+                turn = Instant::now();
+            }
         }
         Ok(())
     }
