@@ -11,11 +11,13 @@ use ringfence_harness::{Builder, Cluster, HttpConnection, Node};
 use ringfence_wire::LeaseId;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 
 /// The usual soft limit of a service.
 const DESCRIPTORS: u64 = 1_024;
+/// The size of what the kernel keeps for a connection of a flood that is not sent yet, in bytes.
+const SEND_BUFFER: usize = 64 << 10;
 /// A call that takes longer has failed, which does not end the attack.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -138,7 +140,10 @@ impl Stranger {
     ) -> u64 {
         let one = async |connection: usize| {
             let requests = requests(connection);
-            let mut stream = TcpStream::connect(to).await?;
+            let socket = TcpSocket::new_v4()?;
+            // A stranger's kernel is another one: what it has not sent yet must not take the memory that the nodes' TCP has.
+            socket.set_send_buffer_size(SEND_BUFFER)?;
+            let mut stream = socket.connect(to).await?;
             let (mut reader, mut writer) = stream.split();
             let (mut read, mut written) = (0, 0);
             let write = async {
