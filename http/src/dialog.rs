@@ -251,8 +251,7 @@ impl<D: Dialog> Course<D> {
         }
         self.incoming.share = None;
         if let Some(turn) = self.turns.ask_again(|| connection.owner()) {
-            // Nobody drops the other end while it waits.
-            let _ = turn.await;
+            turn.await;
         }
         self.reader.is_gone().await;
         let owner = || connection.owner();
