@@ -15,7 +15,6 @@ mod server;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use ringfence_access::Digest;
 use ringfence_http::{Answer, Connection, Remote};
 use ringfence_service::{Caller, Failure, Proof, Transacted};
@@ -27,6 +26,8 @@ use crate::reply::Reply;
 use crate::response::{self, Encoded};
 use crate::verbs::Place;
 use crate::work::Work;
+
+pub(crate) use asked::Read;
 
 use asked::Asked;
 use beside::NamedKeys;
@@ -43,8 +44,6 @@ pub(crate) struct Session {
     /// The keys of the requests that are being answered beside others.
     named: NamedKeys,
     is_first: bool,
-    /// The next request, if it was read already.
-    alone: Option<Asked>,
 }
 
 /// The result of a command.
@@ -59,12 +58,11 @@ impl Session {
     pub(crate) fn new(node: Arc<Node>, remote: Arc<Remote>) -> Self {
         let (id, peer) = (node.next_connection(), Peer::new(node, remote));
         let (pending, named) = (Pending::default(), NamedKeys::default());
-        Self { peer, id, credential: None, pending, named, is_first: true, alone: None }
+        Self { peer, id, credential: None, pending, named, is_first: true }
     }
 
     /// Answers a request when those before it are answered.
-    pub(crate) async fn answer(&mut self, sent: &Bytes, connection: &Arc<Connection>) -> Answer {
-        let read = self.alone.take().map_or_else(|| self.read(sent), |asked| Ok(Some(asked)));
+    pub(crate) async fn answer(&mut self, read: Read, connection: &Arc<Connection>) -> Answer {
         let mut asked = match read {
             Ok(Some(asked)) => asked,
             Ok(None) => return response::none(),
@@ -73,12 +71,12 @@ impl Session {
         asked.visit.begins();
         let (command, login) = (asked.command, self.login(&asked));
         let shown = login.as_ref().map_or(self.credential, |login| login.credential);
-        let admitted = self.admit(&mut asked, shown).and_then(|()| asked.visit.arrived(sent.len()));
+        let admitted = self.admit(&mut asked, shown).and_then(|()| asked.visit.arrived(asked.sent.len()));
         self.peer.owns(connection, Some(asked.visit.caller()));
         // Redis does not refuse it, so the client may not look, and what it sends next would mean something else.
         let mut must_close = admitted.is_err() && command.is_of_connection();
         let done = match admitted {
-            Ok(()) => self.run(&mut asked, login, sent, connection).await,
+            Ok(()) => self.run(&mut asked, login, connection).await,
             Err(failure) => Err(failure.into()),
         };
         if let Err(refused) = &done {
@@ -115,12 +113,11 @@ impl Session {
         &mut self,
         asked: &mut Asked,
         login: Result<Login, Refused>,
-        sent: &Bytes,
         connection: &Arc<Connection>,
     ) -> Result<Done, Refused> {
         let login = login?;
         match self.pending.is_queueing() {
-            true => self.behind_multi(asked, sent, connection).await,
+            true => self.behind_multi(asked, connection).await,
             false => self.at_once(asked, login, connection).await,
         }
     }
@@ -129,7 +126,6 @@ impl Session {
     async fn behind_multi(
         &mut self,
         asked: &mut Asked,
-        sent: &Bytes,
         connection: &Arc<Connection>,
     ) -> Result<Done, Refused> {
         match asked.command {
@@ -139,8 +135,8 @@ impl Session {
             Command::Reset => Ok(self.reset()),
             Command::Work | Command::Ping => {
                 Work::read(&asked.arguments, &mut self.peer.from(&mut asked.visit, Place::Queued))?;
-                let portion = connection.portion(&self.peer.node.room, sent.len());
-                self.pending.queue(sent, portion)
+                let portion = connection.portion(&self.peer.node.room, asked.sent.len());
+                self.pending.queue(&asked.sent, portion)
             }
             Command::Multi => Err(Refused::new(Kind::Order, "ERR MULTI calls can not be nested")),
             Command::Watch => Err(Refused::new(Kind::Order, "ERR WATCH inside MULTI is not allowed")),
@@ -157,7 +153,7 @@ impl Session {
         login: Login,
         connection: &Arc<Connection>,
     ) -> Result<Done, Refused> {
-        let Asked { name, command, arguments, visit, work } = asked;
+        let Asked { name, command, arguments, visit, work, .. } = asked;
         match *command {
             Command::Auth => Ok(self.log_in(login)),
             Command::Hello => Ok(self.greet(login)),
