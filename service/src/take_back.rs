@@ -72,7 +72,7 @@ impl Unsent {
         caller: &Caller,
         commands: Vec<Allowed<Command>>,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        self.leases.extend(commands.iter().flat_map(Allowed::acquired));
+        self.leases.extend(commands.iter().flat_map(|command| command.get().acquired()));
         let answer = self.service.propose_all(caller, commands, &mut self.is_proposed).await;
         self.settle();
         answer
