@@ -48,8 +48,7 @@ impl Peer {
     ) -> Result<Done, Refused> {
         let mut doing =
             Doing { act, peer: self, connection, budget: Budget::of_request(), runs: 0, stopped: None };
-        let transacted =
-            self.node.service.transact_in_turns(visit, keys, self.name.as_ref(), &mut doing).await?;
+        let transacted = self.node.service.transact(visit, keys, self.name.as_ref(), &mut doing).await?;
         measure::reran(doing.runs - 1);
         transacted.transpose().map(Done::Transacted)
     }
