@@ -4,18 +4,18 @@ use bytes::Bytes;
 use ringfence_http::{Answer, Begun, Connection, Dialog, Remote};
 use ringfence_service::Service;
 
+use crate::door::Door;
 use crate::frame::{Frame, Malformed};
-use crate::node::Node;
 use crate::session::{Read, Session};
 
 /// The port of a node for clients that speak the Redis protocol.
 #[derive(Clone)]
-pub struct Resp(Arc<Node>);
+pub struct Resp(Arc<Door>);
 
 impl Resp {
     /// Answers clients by `service`.
     pub fn new(service: Arc<Service>) -> Self {
-        Self(Arc::new(Node::new(service)))
+        Self(Arc::new(Door::new(service)))
     }
 
     /// The server's side of a new connection from `remote`.

@@ -13,9 +13,9 @@ use ringfence_wire::Key;
 
 use super::Session;
 use super::asked::{Asked, Read};
-use crate::command::Command;
+use crate::command::CommandName;
 use crate::refused::Refused;
-use crate::verbs::Place;
+use crate::verbs::Context;
 use crate::work::{self, Work};
 
 /// The keys of the requests that are being answered.
@@ -42,27 +42,27 @@ impl Session {
             return Begun::Alone(Ok(Some(asked)));
         };
         let mut visit = asked.visit;
-        self.peer.owns(connection, Some(visit.caller()));
-        let (peer, connection) = (self.peer.clone(), Arc::clone(connection));
+        self.client.owns(connection, Some(visit.caller()));
+        let (client, connection) = (self.client.clone(), Arc::clone(connection));
         Begun::Beside(async move {
             let done = match beside {
-                Ok((named, work)) => peer.transact(&mut visit, &connection, &named.keys, &work).await,
+                Ok((named, work)) => client.transact(&mut visit, &connection, &named.keys, &work).await,
                 Err(refused) => Err(refused),
             };
-            peer.conclude(done, visit, &connection).await
+            client.conclude(done, visit, &connection).await
         })
     }
 
     /// What a request does beside others, if it may be beside them.
     fn beside(&self, asked: &mut Asked) -> Option<Result<(Named, Work), Refused>> {
         let is_large = asked.sent.len() >= BYTES_OF_A_REQUEST;
-        if asked.command != Command::Work || self.pending.is_queueing() || is_large {
+        if asked.command != CommandName::Work || self.pending.is_queueing() || is_large {
             return None;
         }
         self.admit(asked, self.credential).ok()?;
         let Asked { name, arguments, visit, work: kept, .. } = asked;
-        let work = Command::check(name, arguments.len() - 1)
-            .and_then(|()| Work::read(arguments, &mut self.peer.from(visit, Place::Alone)))
+        let work = CommandName::check(name, arguments.len() - 1)
+            .and_then(|()| Work::read(arguments, &mut self.client.from(visit, Context::Alone)))
             .and_then(|work| Ok((work::keys_of(work.keys())?, work)));
         match work {
             Ok((_, work)) if work.is_large() => None,
