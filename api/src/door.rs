@@ -3,9 +3,9 @@ use std::sync::{Arc, OnceLock};
 
 use axum::http::header::{CACHE_CONTROL, X_CONTENT_TYPE_OPTIONS};
 use axum::http::{HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use ringfence_http::{Remote, RequestBody};
-use ringfence_service::{Service, Watchers};
+use ringfence_service::{Ending, Service, Watchers};
 use ringfence_wire::{CLUSTER_HEADER, LEADER_HEADER};
 use uuid::Uuid;
 
@@ -75,8 +75,23 @@ impl Door {
         }
     }
 
-    /// Adds the headers that every response has. The request `is_named` by what is known to be a name of this node.
-    pub(crate) fn add_headers(&self, response: &mut Response, requester: &Requester, is_named: bool) {
+    /// The response to a request, and how the request ends. It `is_named` by what is known to be a name of this node.
+    pub(crate) fn respond(
+        &self,
+        answer: Answer,
+        requester: &Requester,
+        is_named: bool,
+    ) -> (Response, Ending) {
+        let answer = answer.map_err(|failed| if is_named { failed } else { failed.for_a_stranger() });
+        let is_limited = answer.as_ref().is_err_and(Failed::is_rate_limited);
+        let mut response = answer.unwrap_or_else(IntoResponse::into_response);
+        self.add_headers(&mut response, requester, is_named);
+        let ending = if is_limited { Ending::Limited } else { Asked::ending(response.status()) };
+        (response, ending)
+    }
+
+    /// Adds the headers that every response has.
+    fn add_headers(&self, response: &mut Response, requester: &Requester, is_named: bool) {
         // An old answer about a lease is a wrong one.
         response.headers_mut().entry(CACHE_CONTROL).or_insert(NO_STORE);
         response.headers_mut().entry(X_CONTENT_TYPE_OPTIONS).or_insert(NO_SNIFF);

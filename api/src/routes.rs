@@ -24,11 +24,10 @@ use axum::http::header::{ALLOW, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use ringfence_access::{ClusterRight, KeyRight, Proof};
 use ringfence_http::Remote;
-use ringfence_service::{Ending, Report, Right};
+use ringfence_service::{Report, Right};
 use ringfence_wire::{PrincipalName, ProblemKind};
 use tokio::runtime;
 
-use crate::asked::Asked;
 use crate::door::{Answer, Door, Request, Visit};
 use crate::problems::{Failed, without_secrets};
 use crate::request::{body, credential};
@@ -65,11 +64,7 @@ impl Routes {
             Ok(()) => call.answer(door, &mut visit, request).await,
             Err(failed) => Err(body::discard(request, failed).await),
         };
-        let answer = answer.map_err(|failed| if is_named { failed } else { failed.for_a_stranger() });
-        let is_limited = answer.as_ref().is_err_and(Failed::is_rate_limited);
-        let mut response = answer.unwrap_or_else(IntoResponse::into_response);
-        door.add_headers(&mut response, &visit.report().requester, is_named);
-        let ending = if is_limited { Ending::Limited } else { Asked::ending(response.status()) };
+        let (response, ending) = door.respond(answer, &visit.report().requester, is_named);
         visit.report_mut().status = Some(response.status());
         visit.ended(ending, || connection.rests()).await;
         Ok(response)

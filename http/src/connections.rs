@@ -20,7 +20,7 @@ mod table;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -77,10 +77,8 @@ pub struct Connection {
     pub(super) from: SocketAddr,
     /// The turns of the thread that serves it.
     turns: OnceLock<Arc<Turns>>,
-    /// It is closed for another one.
-    is_evicted: AtomicBool,
-    /// And that one waits: it closes even before it is answered.
-    is_overdue: AtomicBool,
+    /// How often it was told to close for another one: once, when it is answered; twice, as that one waits, at once.
+    evictions: AtomicUsize,
     /// Its client has hung up.
     is_gone: AtomicBool,
     state: Mutex<State>,
@@ -166,14 +164,12 @@ impl Connections {
                 let mut table = self.table();
                 if table.open < self.max + MAX_EVICTING {
                     if let Some(evicted) = table.evict_for(&owner) {
-                        evicted.is_evicted.store(true, Relaxed);
-                        evicted.close.notify_one();
+                        evicted.evict();
                     }
                     return self.add(&mut table, from, owner);
                 }
                 if !is_patient && let Some(overdue) = table.longest_evicted() {
-                    overdue.is_overdue.store(true, Relaxed);
-                    overdue.close.notify_one();
+                    overdue.evict();
                 }
             }
             // A thread that is busy does not hold up connections that others could close.
@@ -202,8 +198,7 @@ impl Connections {
             connections: Arc::clone(self),
             from,
             turns: OnceLock::new(),
-            is_evicted: AtomicBool::new(false),
-            is_overdue: AtomicBool::new(false),
+            evictions: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
             state: Mutex::new(state),
             close: Notify::new(),
@@ -238,9 +233,14 @@ impl Connection {
             table.reorder(&state.owner, state.order, new);
             state.order = new;
         }
-        if self.is_evicted.load(Relaxed) {
+        if self.is_evicted() {
             self.close.notify_one();
         }
+    }
+
+    fn evict(&self) {
+        self.evictions.fetch_add(1, Relaxed);
+        self.close.notify_one();
     }
 
     /// A request is this principal's, or nobody's, and so is the connection until the next one. A proxy may send those of many on it.
@@ -366,8 +366,8 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                let is_answered = state.order.class != Class::Busy;
-                if self.is_evicted.load(Relaxed) && (is_answered || self.is_overdue.load(Relaxed)) {
+                let enough = if state.order.class == Class::Busy { 2 } else { 1 };
+                if self.evictions.load(Relaxed) >= enough {
                     return CloseReason::Evicted;
                 }
                 let (timeout, reason) = match state.phase {

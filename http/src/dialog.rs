@@ -31,7 +31,7 @@ use tokio::time::timeout;
 
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
-use self::under_way::UnderWay;
+use self::under_way::{Next, UnderWay};
 use crate::budget::Share;
 use crate::connections::{Connection, Connections, InFlight};
 use crate::encryption::Tls;
@@ -49,6 +49,9 @@ const TIMES_BESIDE: usize = 8;
 /// Requests are answered also after the client has hung up, though perhaps not sent, as a release must reach others all the same. One that
 /// only its client needs can ask [`Connection::is_gone`]. Their futures are dropped if the connection must close.
 pub trait Dialog: Send + 'static {
+    /// A request that has begun, and must be done alone.
+    type Alone: Send;
+
     /// The length of the first request in `received`, which is not empty; `None` if the end of the request has not arrived. Then the next
     /// call has the same bytes and more, so a dialog should remember how far it has read.
     ///
@@ -56,20 +59,27 @@ pub trait Dialog: Send + 'static {
     /// The bytes are no request. The error is the last response, and the connection closes.
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes>;
 
-    /// Answers a request that need not wait for those that are under way, nor those behind it for it. `None`: it must be done alone, and
-    /// [`Self::answer_alone`] is next. Large requests always are.
-    fn answer_beside(
+    /// Begins a request, whose turn it is. A large one begins when those before it are answered.
+    fn begin(
         &mut self,
-        request: &Bytes,
+        request: Bytes,
         connection: &Arc<Connection>,
-    ) -> Option<impl Future<Output = Answer> + Send + 'static>;
+    ) -> Begun<impl Future<Output = Answer> + Send + 'static, Self::Alone>;
 
     /// Answers a request when those before it are answered, and before others begin.
     fn answer_alone(
         &mut self,
-        request: Bytes,
+        request: Self::Alone,
         connection: &Arc<Connection>,
     ) -> impl Future<Output = Answer> + Send;
+}
+
+/// How a request is answered.
+pub enum Begun<B, A> {
+    /// It need not wait for those that are under way, nor those behind it for it.
+    Beside(B),
+    /// It must be done alone.
+    Alone(A),
 }
 
 /// The answer to a request.
@@ -135,19 +145,13 @@ where
 }
 
 /// A dialog, with the state of its connection.
-struct Course<D> {
+struct Course<D: Dialog> {
     dialog: D,
     socket: Socket,
     reader: Arc<Reader>,
     turns: Arc<Turns>,
     incoming: Incoming,
-    under_way: UnderWay,
-    /// A request that begins when nothing else is under way.
-    alone: Option<(InFlight, Bytes)>,
-    /// No further request begins.
-    is_ended: bool,
-    /// That was so while requests were in flight, and what the client has sent since is not read.
-    has_unread: bool,
+    under_way: UnderWay<D::Alone>,
     /// No further response is sent: the client would take it for one that was withheld.
     is_mute: bool,
 }
@@ -156,9 +160,7 @@ impl<D: Dialog> Course<D> {
     fn new(dialog: D, socket: Socket, turns: Arc<Turns>, draining: watch::Receiver<bool>) -> Self {
         let reader = socket.reader();
         let incoming = Incoming::new(Arc::clone(&reader), Arc::clone(&turns), draining);
-        let (under_way, alone, is_ended, has_unread, is_mute) =
-            (UnderWay::default(), None, false, false, false);
-        Self { dialog, socket, reader, turns, incoming, under_way, alone, is_ended, has_unread, is_mute }
+        Self { dialog, socket, reader, turns, incoming, under_way: UnderWay::default(), is_mute: false }
     }
 
     async fn run(mut self) -> io::Result<()> {
@@ -166,23 +168,22 @@ impl<D: Dialog> Course<D> {
         yield_now().await;
         loop {
             self.respond().await;
-            if self.under_way.is_empty() {
-                if self.under_way.has_last() || self.has_unread {
-                    return timeout(END_TIMEOUT, end(self.socket)).await?;
-                }
-                if let Some((in_flight, request)) = self.alone.take() {
-                    self.answer_alone(in_flight, request).await;
+            match self.under_way.take_next() {
+                Some(Next::Large(in_flight, request)) => {
+                    self.answer_large(in_flight, request).await;
                     continue;
                 }
-                if self.is_ended {
-                    return timeout(END_TIMEOUT, self.socket.shutdown()).await?;
+                Some(Next::Alone(in_flight, request)) => {
+                    self.answer_alone(in_flight, async |dialog, on| dialog.answer_alone(request, on).await)
+                        .await;
+                    continue;
                 }
+                Some(Next::Ended) => return timeout(END_TIMEOUT, self.socket.shutdown()).await?,
+                Some(Next::Closes) => return timeout(END_TIMEOUT, end(self.socket)).await?,
+                Some(Next::Arrives) | None => {}
             }
             let reader = &self.reader;
-            let may_begin = !self.is_ended
-                && self.alone.is_none()
-                && self.under_way.may_grow()
-                && !reader.connection().is_evicted();
+            let may_begin = self.under_way.may_grow() && !reader.connection().is_evicted();
             tokio::select! {
                 biased;
                 () = self.under_way.progress() => {}
@@ -201,7 +202,8 @@ impl<D: Dialog> Course<D> {
             None
         });
         let Some(next) = next else {
-            (self.is_ended, self.has_unread) = (true, !self.under_way.is_empty());
+            // What the client sends while requests are under way is not read.
+            self.under_way.then(if self.under_way.is_empty() { Next::Ended } else { Next::Closes });
             return;
         };
         let Some(in_flight) = connection.begin_now() else { return };
@@ -209,30 +211,32 @@ impl<D: Dialog> Course<D> {
         self.reader.is_gone().await;
         match next {
             Err(last) => self.under_way.add_answered(in_flight, Answer::last(last)),
-            Ok(request) => self.answer_beside(in_flight, request),
+            Ok(request) => self.begin_request(in_flight, request),
         }
     }
 
-    /// Answers a request beside others if it may be, and there is memory for that. Otherwise it waits until it is alone.
-    fn answer_beside(&mut self, in_flight: InFlight, request: Bytes) {
+    /// Begins a request if there is memory for it beside others. Otherwise it waits until it is alone.
+    fn begin_request(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = &in_flight.0;
         let is_first = self.under_way.is_empty();
         let takes = BESIDE + TIMES_BESIDE * request.len();
         // The first one is part of what each connection takes.
         let portion = if is_first { None } else { connection.portion(&connection.connections.beside, takes) };
-        if request.len() <= PER_TURN
-            && (is_first || portion.is_some())
-            && let Some(answer) = self.dialog.answer_beside(&request, connection)
-        {
-            debug_assert!(size_of_val(&answer) <= BESIDE, "{}", size_of_val(&answer));
-            self.under_way.add(request.len(), in_flight, portion, &self.turns, answer);
-        } else {
-            self.alone = Some((in_flight, request));
+        if request.len() > PER_TURN || !is_first && portion.is_none() {
+            return self.under_way.then(Next::Large(in_flight, request));
+        }
+        let bytes = request.len();
+        match self.dialog.begin(request, connection) {
+            Begun::Beside(answer) => {
+                debug_assert!(size_of_val(&answer) <= BESIDE, "{}", size_of_val(&answer));
+                self.under_way.add(bytes, in_flight, portion, &self.turns, answer);
+            }
+            Begun::Alone(request) => self.under_way.then(Next::Alone(in_flight, request)),
         }
     }
 
-    /// Answers a request while nothing else is under way.
-    async fn answer_alone(&mut self, in_flight: InFlight, request: Bytes) {
+    /// Begins a request while nothing else is under way, and answers it.
+    async fn answer_large(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = self.reader.connection();
         if request.len() > PER_TURN {
             tokio::select! {
@@ -250,13 +254,28 @@ impl<D: Dialog> Course<D> {
             }
         }
         self.incoming.share = None;
-        if let Some(turn) = self.turns.ask_again(|| connection.owner()) {
-            // Nobody drops the other end while it waits.
-            let _ = turn.await;
+        let answer =
+            async |dialog: &mut D, connection: &Arc<Connection>| match dialog.begin(request, connection) {
+                // In a box, as each connection would have room for it.
+                Begun::Beside(answer) => Box::pin(answer).await,
+                Begun::Alone(request) => dialog.answer_alone(request, connection).await,
+            };
+        self.answer_alone(in_flight, answer).await;
+    }
+
+    /// Answers a request while nothing else is under way.
+    async fn answer_alone(
+        &mut self,
+        in_flight: InFlight,
+        answer: impl AsyncFnOnce(&mut D, &Arc<Connection>) -> Answer,
+    ) {
+        let connection = self.reader.connection();
+        let owner = || connection.owner();
+        if let Some(turn) = self.turns.ask_again(owner) {
+            turn.await;
         }
         self.reader.is_gone().await;
-        let owner = || connection.owner();
-        let answer = in_turns(&self.turns, owner, self.dialog.answer_alone(request, connection)).await;
+        let answer = in_turns(&self.turns, owner, answer(&mut self.dialog, connection)).await;
         self.under_way.add_answered(in_flight, answer);
     }
 

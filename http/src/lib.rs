@@ -36,7 +36,7 @@ mod turns;
 pub use bodies::{RequestBody, Shed, without_share};
 pub use budget::Share;
 pub use connections::{Connection, Connections};
-pub use dialog::{Answer, Dialog, Response, serve_dialogs};
+pub use dialog::{Answer, Begun, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;
 pub use measure::METRICS;
 pub use requests::serve;

@@ -16,13 +16,12 @@ use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
-use tokio::sync::oneshot;
 use tokio::task::coop::unconstrained;
 use tokio_rustls::server::TlsStream;
 
 use crate::connections::{Connection, InFlight};
 use crate::paced::{MAX_AHEAD, Paced};
-use crate::turns::{Look, Turns};
+use crate::turns::{Turn, Turns};
 
 /// How long a client may take to read the last response.
 pub(super) const END_TIMEOUT: Duration = Duration::from_secs(1);
@@ -88,8 +87,7 @@ impl Reader {
     /// Begins a request: waits for its turn, and until the responses to earlier requests are sent.
     pub(super) async fn begin(&self, turns: &Arc<Turns>) -> InFlight {
         if let Some(turn) = self.ask(turns) {
-            // Nobody drops the other end while it waits.
-            let _ = turn.await;
+            turn.await;
         }
         let in_flight = self.connection.begin().await;
         self.allow_ahead();
@@ -97,7 +95,7 @@ impl Reader {
     }
 
     /// Asks for the turn of a request; `None` if it is one at once.
-    pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<oneshot::Receiver<Look>> {
+    pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<Turn> {
         let turn = turns.ask(self.connection.owner());
         if turn.is_some() {
             self.connection.waits_for_turn();

@@ -31,7 +31,19 @@ const UNTIL_LOOK_OF_HANDLERS: Duration = Duration::from_millis(20);
 pub(super) const PER_TURN: usize = 16 << 10;
 
 /// The number of the look at what is ready in which a turn was given.
-pub(super) type Look = u64;
+type Look = u64;
+
+/// A turn that was asked for. Ready when it is given.
+pub(super) struct Turn(oneshot::Receiver<Look>);
+
+impl Future for Turn {
+    type Output = Look;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Look> {
+        // Nobody drops the other end while it waits.
+        Pin::new(&mut self.0).poll(cx).map(Result::unwrap_or_default)
+    }
+}
 
 /// The turns of a thread.
 #[derive(Default)]
@@ -56,13 +68,12 @@ impl Turns {
     /// Waits for a turn of `owner`. It lasts until the task waits for anything.
     pub(super) async fn take(self: &Arc<Self>, owner: Owner) {
         if let Some(turn) = self.ask(owner) {
-            // Nobody drops the other end while it waits.
-            let _ = turn.await;
+            turn.await;
         }
     }
 
     /// Asks for a turn of `owner`; `None` if it is one at once.
-    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<oneshot::Receiver<Look>> {
+    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<Turn> {
         let mut given = self.given();
         if given.waiting.is_empty() && given.looked.elapsed() < UNTIL_LOOK {
             return None;
@@ -73,17 +84,16 @@ impl Turns {
     /// Waits for another turn of `owner`, whose last one took long, behind all that wait.
     pub(super) async fn take_another(self: &Arc<Self>, owner: Owner) {
         let turn = self.ask_behind(&mut self.given(), owner);
-        // Nobody drops the other end while it waits.
-        let _ = turn.await;
+        turn.await;
     }
 
-    fn ask_behind(self: &Arc<Self>, given: &mut Given, owner: Owner) -> oneshot::Receiver<Look> {
+    fn ask_behind(self: &Arc<Self>, given: &mut Given, owner: Owner) -> Turn {
         let (give, turn) = oneshot::channel();
         given.waiting.push(owner, give);
         if !std::mem::replace(&mut given.is_given, true) {
             tokio::spawn(Arc::clone(self).give());
         }
-        turn
+        Turn(turn)
     }
 
     /// The thread was idle, and has looked for what is ready.
@@ -98,10 +108,7 @@ impl Turns {
     }
 
     /// Asks for another turn of a task that may have had one long ago; `None` if the thread has looked meanwhile.
-    pub(super) fn ask_again(
-        self: &Arc<Self>,
-        owner: impl FnOnce() -> Owner,
-    ) -> Option<oneshot::Receiver<Look>> {
+    pub(super) fn ask_again(self: &Arc<Self>, owner: impl FnOnce() -> Owner) -> Option<Turn> {
         let is_look_overdue = self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS;
         is_look_overdue.then(|| self.ask(owner())).flatten()
     }
@@ -170,8 +177,7 @@ pub(super) async fn in_turns<F: Future>(
             next = turns.ask_again(&owner);
         }
         if let Some(turn) = &mut next {
-            // Nobody drops the other end while it waits.
-            let _ = ready!(Pin::new(turn).poll(cx));
+            ready!(Pin::new(turn).poll(cx));
             next = None;
         }
         future.as_mut().poll(cx)
@@ -185,7 +191,7 @@ pub(super) struct Pace {
     /// Bytes before the next turn.
     free: usize,
     /// The next turn, if it was asked for.
-    next: Option<oneshot::Receiver<Look>>,
+    next: Option<Turn>,
 }
 
 impl Pace {
@@ -214,8 +220,7 @@ impl Pace {
             self.next = self.turns.ask(owner());
         }
         if let Some(turn) = &mut self.next {
-            // Nobody drops the other end while it waits.
-            let _ = ready!(Pin::new(turn).poll(cx));
+            ready!(Pin::new(turn).poll(cx));
             self.next = None;
         }
         if self.free == 0 {

@@ -4,7 +4,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Metadata, Mode, Revision, Token, Ttl}
 
 use crate::keys::Keys;
 use crate::owner::SpaceNo;
-use crate::requests::{Request, Requests};
+use crate::requests::{Attempt, Requests};
 use crate::{Attachment, Value};
 
 /// A lease that is live or waits. A clone shares its texts and is cheap.
@@ -101,13 +101,13 @@ impl Lease {
     /// Starts to wait with this place in the queue, until its deadline.
     pub(crate) fn begin_wait(&mut self, place: Revision, now_ms: u64) {
         self.number = place;
-        let request = Request { attachment: self.attachment(), until_ms: self.deadline_ms };
+        let request = Attempt { attachment: self.attachment(), until_ms: self.deadline_ms };
         let wait = WaitState { since_ms: now_ms, blocked: 0, requests: Requests::one(request) };
         self.rare.get_or_insert_default().wait = Some(wait);
     }
 
     /// Adds an acquire request to a waiter.
-    pub(crate) fn add_request(&mut self, request: Request, now_ms: u64) {
+    pub(crate) fn add_request(&mut self, request: Attempt, now_ms: u64) {
         let Some(wait) = self.wait_mut() else { return };
         wait.requests.add(request, now_ms);
         self.deadline_ms = wait.requests.until_ms().unwrap_or(request.until_ms);

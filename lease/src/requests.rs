@@ -11,11 +11,11 @@ use crate::Attachment;
 /// A node may answer a request for some time after its wait. Until then the request is remembered, because the answer may
 /// be a grant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Requests(Vec<Request>);
+pub(crate) struct Requests(Vec<Attempt>);
 
 /// An acquire request for a waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct Attempt {
     /// `None` for a merger of several, which lasts as long as the longest of them and is never detached.
     pub(crate) attachment: Option<Attachment>,
     /// The last instant at which it keeps the place.
@@ -29,12 +29,12 @@ const MOST: usize = 32;
 const ANSWERED_MS: u64 = 20_000;
 
 impl Requests {
-    pub(crate) fn one(request: Request) -> Self {
+    pub(crate) fn one(request: Attempt) -> Self {
         Self(vec![request])
     }
 
     #[cfg(test)]
-    pub(crate) fn of(requests: Vec<Request>) -> Self {
+    pub(crate) fn of(requests: Vec<Attempt>) -> Self {
         Self(requests)
     }
 
@@ -44,7 +44,7 @@ impl Requests {
     }
 
     /// Adds a request, and forgets those that have long been answered.
-    pub(crate) fn add(&mut self, request: Request, now_ms: u64) {
+    pub(crate) fn add(&mut self, request: Attempt, now_ms: u64) {
         self.0.retain(|other| other.may_be_answered(now_ms));
         if let Some(known) = self.0.iter_mut().find(|other| other.attachment == request.attachment) {
             known.until_ms = known.until_ms.max(request.until_ms);
@@ -53,7 +53,7 @@ impl Requests {
         self.0.push(request);
         if self.0.len() > MOST {
             let oldest = self.0.remove(0);
-            self.0[0] = Request { attachment: None, until_ms: oldest.until_ms.max(self.0[0].until_ms) };
+            self.0[0] = Attempt { attachment: None, until_ms: oldest.until_ms.max(self.0[0].until_ms) };
         }
     }
 
@@ -77,12 +77,12 @@ impl Requests {
         answerable.next().filter(|_| answerable.next().is_none())?.attachment
     }
 
-    pub(crate) fn as_slice(&self) -> &[Request] {
+    pub(crate) fn as_slice(&self) -> &[Attempt] {
         &self.0
     }
 }
 
-impl Request {
+impl Attempt {
     fn may_be_answered(&self, now_ms: u64) -> bool {
         self.until_ms.saturating_add(ANSWERED_MS) >= now_ms
     }
@@ -92,8 +92,8 @@ impl Request {
 mod tests {
     use super::*;
 
-    fn request(n: u64, until_ms: u64) -> Request {
-        Request { attachment: Some(Attachment(n)), until_ms }
+    fn request(n: u64, until_ms: u64) -> Attempt {
+        Attempt { attachment: Some(Attachment(n)), until_ms }
     }
 
     #[test]
@@ -101,7 +101,7 @@ mod tests {
         let last = MOST as u64 + 2;
         let mut requests = Requests::one(request(1, 500));
         (2..=last).for_each(|n| requests.add(request(n, 100 + n), 50));
-        let oldest = Request { attachment: None, until_ms: 500 };
+        let oldest = Attempt { attachment: None, until_ms: 500 };
         assert_eq!(
             (requests.as_slice().len(), requests.as_slice()[0], requests.as_slice()[1]),
             (MOST, oldest, request(4, 104))

@@ -43,7 +43,7 @@ pub(crate) use spaces::{Known, Spaces};
 
 use index::Index;
 use locks::Locks;
-use queue::Entry;
+use queue::Claimant;
 use slots::Slots;
 
 /// The live and the waiting leases. Its methods keep all indexes in step.
@@ -233,7 +233,7 @@ impl Store {
         let lease = self.leases.get(slot);
         let (waits, mut blocked) = (lease.waits(), 0);
         for &(ref key, mode) in lease.keys.iter() {
-            let entry = Entry { number: lease.number, mode, slot };
+            let entry = Claimant { number: lease.number, mode, slot };
             if waits {
                 blocked += usize::from(!self.locks.enqueue(key, entry, &self.leases));
             } else {

@@ -18,11 +18,11 @@ struct Inner {
     /// All masters of this Redis.
     masters: Vec<Address>,
     /// The owner last seen at each.
-    seen: BTreeMap<Address, Owner>,
+    seen: BTreeMap<Address, OwnedBy>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum OwnedBy {
     Nobody,
     Own,
     Other(Identity),
@@ -37,7 +37,7 @@ impl Owners {
     /// The masters have changed. If another cluster owned one that is gone, it may come back under another address.
     pub(crate) fn set_masters(&self, masters: Vec<Address>) {
         let mut inner = self.lock();
-        inner.seen.retain(|address, owner| masters.contains(address) || matches!(owner, Owner::Other(_)));
+        inner.seen.retain(|address, owner| masters.contains(address) || matches!(owner, OwnedBy::Other(_)));
         inner.masters = masters;
     }
 
@@ -46,13 +46,13 @@ impl Owners {
         let Inner { masters, seen } = &mut *self.lock();
         let owner = match claimed {
             // Without a marker, a master still belongs to its last known owner.
-            Claimed::Refused { owner: None, .. } => *seen.get(address).unwrap_or(&Owner::Nobody),
-            Claimed::Refused { owner: Some(other), .. } => Owner::Other(*other),
-            Claimed::Held => Owner::Own,
+            Claimed::Refused { owner: None, .. } => *seen.get(address).unwrap_or(&OwnedBy::Nobody),
+            Claimed::Refused { owner: Some(other), .. } => OwnedBy::Other(*other),
+            Claimed::Held => OwnedBy::Own,
             Claimed::Vacant | Claimed::TakenOver(_) => {
                 // Masters that are gone do not matter once this cluster gets one.
                 seen.retain(|address, _| masters.contains(address));
-                Owner::Own
+                OwnedBy::Own
             }
         };
         seen.insert(address.clone(), owner);
@@ -61,10 +61,10 @@ impl Owners {
     /// Whether this cluster may claim the master there at once if it has no marker.
     pub(crate) fn may_claim(&self, address: &Address) -> bool {
         let Inner { masters, seen } = &*self.lock();
-        if seen.get(address) == Some(&Owner::Own) {
+        if seen.get(address) == Some(&OwnedBy::Own) {
             return true;
         }
-        let owns_any = seen.values().any(|owner| *owner == Owner::Own);
+        let owns_any = seen.values().any(|owner| *owner == OwnedBy::Own);
         let mut others = masters.iter().filter(|master| *master != address);
         other(seen).is_none() && (owns_any || others.all(|master| seen.contains_key(master)))
     }
@@ -85,9 +85,9 @@ impl Owners {
     }
 }
 
-fn other(seen: &BTreeMap<Address, Owner>) -> Option<Identity> {
+fn other(seen: &BTreeMap<Address, OwnedBy>) -> Option<Identity> {
     seen.values().find_map(|owner| match owner {
-        Owner::Other(other) => Some(*other),
-        Owner::Nobody | Owner::Own => None,
+        OwnedBy::Other(other) => Some(*other),
+        OwnedBy::Nobody | OwnedBy::Own => None,
     })
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use crate::connection::{Change, Written, is_fatal, is_slot_error};
 use crate::session::{End, Session};
 use crate::settings::MirrorMode;
-use crate::work::Batch;
+use crate::work::Writes;
 use crate::{KeyState, Source, measure};
 
 /// Keys in one pipeline: few enough that even a slow Redis answers in time.
@@ -35,7 +35,7 @@ impl<S: Source> Session<'_, S> {
         }
     }
 
-    async fn write(&self, mut batch: Batch<'_>) -> Result<(), End> {
+    async fn write(&self, mut batch: Writes<'_>) -> Result<(), End> {
         self.renew_claim().await?;
         let view = self.source.views(&batch.keys());
         let answers = self.connection.write(view.revision, &view.keys, &[]).await?;

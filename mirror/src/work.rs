@@ -44,10 +44,10 @@ pub(crate) struct Comparison {
     pub(crate) keys: HashSet<Key>,
 }
 
-/// Keys being written. Those not [done](Batch::done) when it is dropped are queued again: the outcome of their writes is
+/// Keys being written. Those not [done](Writes::done) when it is dropped are queued again: the outcome of their writes is
 /// unknown.
 #[derive(Debug)]
-pub(crate) struct Batch<'w> {
+pub(crate) struct Writes<'w> {
     work: &'w Work,
     oldest: Instant,
     len: usize,
@@ -92,9 +92,9 @@ impl Work {
     }
 
     /// The next keys to write, as soon as there are any.
-    pub(crate) async fn batch(&self, at_most: usize) -> Batch<'_> {
+    pub(crate) async fn batch(&self, at_most: usize) -> Writes<'_> {
         let (oldest, keys) = self.until(|inner| inner.take(at_most)).await;
-        Batch { work: self, oldest, len: keys.len(), keys: keys.into_iter().map(Some).collect() }
+        Writes { work: self, oldest, len: keys.len(), keys: keys.into_iter().map(Some).collect() }
     }
 
     /// Queues the deferred keys again. False if there are none.
@@ -201,7 +201,7 @@ impl Inner {
     }
 }
 
-impl Batch<'_> {
+impl Writes<'_> {
     pub(crate) fn keys(&self) -> Vec<Key> {
         self.keys.iter().flatten().map(|(_, key)| key.clone()).collect()
     }
@@ -224,7 +224,7 @@ impl Batch<'_> {
     }
 }
 
-impl Drop for Batch<'_> {
+impl Drop for Writes<'_> {
     fn drop(&mut self) {
         self.work.change(|inner| {
             let in_flight = inner.in_flight.iter().position(|batch| *batch == (self.oldest, self.len));

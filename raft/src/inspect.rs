@@ -28,7 +28,7 @@ mod views;
 
 pub use events::{ChangeName, ChangedKey, EventView, EventsView};
 pub use views::{
-    EntryView, LogView, Owner, Position, Says, SnapshotView, SnapshotsView, StateView, VoteView,
+    EntryView, LogView, OwnerView, Position, Says, SnapshotView, SnapshotsView, StateView, VoteView,
 };
 
 /// The data directory of a stopped node, which cannot start while this exists.
@@ -150,9 +150,9 @@ impl StoppedNode {
         Ok(Replay { asked, begins, generations, entries, rules: self.rules })
     }
 
-    fn owner(&self) -> Owner {
+    fn owner(&self) -> OwnerView {
         let Identity { node_id, incarnation, cluster, .. } = self.identity;
-        Owner { node_id, incarnation, cluster_id: cluster }
+        OwnerView { node_id, incarnation, cluster_id: cluster }
     }
 
     fn state_of(&self, table: &LeaseTable, position: Position) -> StateView {

@@ -16,14 +16,14 @@ use crate::measure::LEADER_CHANGES;
 use crate::propose::proposal::Raise;
 use crate::replica::Replica;
 use crate::time::clock::TICK;
-use crate::time::start::Start;
+use crate::time::start::NewCluster;
 use crate::time::wall::LOWEST;
 
 /// The most entries with nothing but the time that wait to be committed.
 const MAX_LOGGING: usize = 8;
 
 /// Returns when Raft has ended.
-pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
+pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<NewCluster>) {
     let mut ticks = interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut raft_metrics = replica.raft.server_metrics();
@@ -78,7 +78,7 @@ pub(crate) async fn lead(replica: Arc<Replica>, start: Arc<Start>) {
 
 /// Proposes the first command of a new cluster, under the rules that it starts with, or else no command, and again for as long
 /// as something is due.
-async fn propose_due(replica: Arc<Replica>, first: Option<Arc<Start>>) {
+async fn propose_due(replica: Arc<Replica>, first: Option<Arc<NewCluster>>) {
     let (mut raise, mut request) = (None, Request::default());
     if let Some(start) = first {
         let Some(term) = replica.leads_in() else { return };

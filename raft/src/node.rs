@@ -35,7 +35,7 @@ use crate::storage::snapshots::{Generations, LoadError};
 use crate::tasks::Tasks;
 use crate::time::elapsed::Quartz;
 use crate::time::leading::Leading;
-use crate::time::start::{Elders, Start};
+use crate::time::start::{Elders, NewCluster};
 use crate::time::wall::WallClock;
 
 /// What a node needs to start.
@@ -246,7 +246,7 @@ impl Node {
         peers.attach(&raft);
         tasks.start("signs of life", Arc::clone(&peers).ask_the_silent());
 
-        let start = Arc::new(Start { first_revision, elders, clock: wall_clock });
+        let start = Arc::new(NewCluster { first_revision, elders, clock: wall_clock });
         tasks.start("the leadership", lead(Arc::clone(&replica), start));
         let before = members.iter().filter(|member| **member < id).count() as u64;
         let compaction = Compaction {

@@ -9,7 +9,7 @@ use crate::key_name::Naming;
 use crate::refused::{Call, Kind, Refused};
 use crate::reply::Reply;
 use crate::scripts::Digest;
-use crate::verbs::{self, Answer, Place, Signals, Verb};
+use crate::verbs::{self, Answer, Context, Signals, Verb};
 
 /// The cost of an argument, which may be a key: of reading it, of looking for it, and of a change. Each mention counts.
 const ARGUMENT: usize = 16;
@@ -63,7 +63,7 @@ impl Calls<'_> {
     fn answer(&mut self, arguments: &[Bytes]) -> Answer {
         let verb = match self.is_read_only {
             true => Verb::read_only(arguments, self.naming)?,
-            false => Verb::read(arguments, Place::Script, self.naming)?,
+            false => Verb::read(arguments, Context::Script, self.naming)?,
         };
         if let Some(key) = verb.keys().iter().find(|key| !self.keys.contains(key)) {
             let text =

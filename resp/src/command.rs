@@ -9,7 +9,7 @@ use crate::verbs;
 
 /// A command, by the code that runs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Command {
+pub(crate) enum CommandName {
     Auth,
     Client,
     Cluster,
@@ -38,38 +38,38 @@ pub(crate) enum Command {
 const ANY: usize = usize::MAX;
 
 /// A name, the fewest and the most arguments after it, and its command.
-const COMMANDS: &[(&str, usize, usize, Command)] = &[
-    ("auth", 1, 2, Command::Auth),
-    ("client", 1, ANY, Command::Client),
-    ("cluster", 1, ANY, Command::Cluster),
-    ("asking", 0, 0, Command::Cluster),
-    ("readonly", 0, 0, Command::Cluster),
-    ("readwrite", 0, 0, Command::Cluster),
-    ("command", 0, ANY, Command::Commands),
-    ("config", 1, ANY, Command::Config),
-    ("discard", 0, 0, Command::Discard),
-    ("exec", 0, 0, Command::Exec),
-    ("hello", 0, ANY, Command::Hello),
-    ("hget", 2, 2, Command::Hget),
-    ("hmget", 2, ANY, Command::Hmget),
-    ("info", 0, ANY, Command::Info),
-    ("multi", 0, 0, Command::Multi),
-    ("ping", 0, 1, Command::Ping),
-    ("quit", 0, ANY, Command::Quit),
-    ("reset", 0, 0, Command::Reset),
-    ("role", 0, 0, Command::Role),
-    ("script", 1, ANY, Command::Script),
-    ("select", 1, 1, Command::Select),
-    ("unwatch", 0, 0, Command::Unwatch),
-    ("wait", 2, 2, Command::Wait),
-    ("watch", 1, ANY, Command::Watch),
-    ("eval", 2, ANY, Command::Work),
-    ("eval_ro", 2, ANY, Command::Work),
-    ("evalsha", 2, ANY, Command::Work),
-    ("evalsha_ro", 2, ANY, Command::Work),
+const COMMANDS: &[(&str, usize, usize, CommandName)] = &[
+    ("auth", 1, 2, CommandName::Auth),
+    ("client", 1, ANY, CommandName::Client),
+    ("cluster", 1, ANY, CommandName::Cluster),
+    ("asking", 0, 0, CommandName::Cluster),
+    ("readonly", 0, 0, CommandName::Cluster),
+    ("readwrite", 0, 0, CommandName::Cluster),
+    ("command", 0, ANY, CommandName::Commands),
+    ("config", 1, ANY, CommandName::Config),
+    ("discard", 0, 0, CommandName::Discard),
+    ("exec", 0, 0, CommandName::Exec),
+    ("hello", 0, ANY, CommandName::Hello),
+    ("hget", 2, 2, CommandName::Hget),
+    ("hmget", 2, ANY, CommandName::Hmget),
+    ("info", 0, ANY, CommandName::Info),
+    ("multi", 0, 0, CommandName::Multi),
+    ("ping", 0, 1, CommandName::Ping),
+    ("quit", 0, ANY, CommandName::Quit),
+    ("reset", 0, 0, CommandName::Reset),
+    ("role", 0, 0, CommandName::Role),
+    ("script", 1, ANY, CommandName::Script),
+    ("select", 1, 1, CommandName::Select),
+    ("unwatch", 0, 0, CommandName::Unwatch),
+    ("wait", 2, 2, CommandName::Wait),
+    ("watch", 1, ANY, CommandName::Watch),
+    ("eval", 2, ANY, CommandName::Work),
+    ("eval_ro", 2, ANY, CommandName::Work),
+    ("evalsha", 2, ANY, CommandName::Work),
+    ("evalsha_ro", 2, ANY, CommandName::Work),
 ];
 
-impl Command {
+impl CommandName {
     /// The command with this name, and its name in metrics and in the log.
     pub(crate) fn of(name: &[u8]) -> (&'static str, Self) {
         let found = COMMANDS.iter().find(|(own, ..)| own.as_bytes().eq_ignore_ascii_case(name));
@@ -92,7 +92,7 @@ impl Command {
 
     /// The right that it needs. A client without any gets an answer to those that show who it is, or that the node is there.
     pub(crate) fn right(self) -> Right {
-        use Command::{Auth, Hello, Ping, Quit, Reset};
+        use CommandName::{Auth, Hello, Ping, Quit, Reset};
         match self {
             Auth | Hello | Ping | Quit | Reset => Right::Stranger,
             _ if self.is_for_holders() => Right::OnKeys(KeyRight::Acquire),
@@ -107,13 +107,13 @@ impl Command {
 
     /// Whether it decides what later commands of the connection mean.
     pub(crate) fn is_of_connection(self) -> bool {
-        use Command::{Auth, Discard, Exec, Hello, Multi, Reset, Select, Unwatch, Watch};
+        use CommandName::{Auth, Discard, Exec, Hello, Multi, Reset, Select, Unwatch, Watch};
         matches!(self, Auth | Discard | Exec | Hello | Multi | Reset | Select | Unwatch | Watch)
     }
 
     /// Whether it needs the right to acquire keys.
     fn is_for_holders(self) -> bool {
-        use Command::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};
+        use CommandName::{Discard, Exec, Multi, Script, Unwatch, Watch, Work};
         matches!(self, Discard | Exec | Multi | Script | Unwatch | Watch | Work)
     }
 }

@@ -22,10 +22,10 @@
 
 mod calls;
 mod command;
+mod door;
 mod frame;
 mod key_name;
 mod measure;
-mod node;
 mod refused;
 mod refused_calls;
 mod reply;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use ringfence_service::{Ending, Report, RequestLine, Service};
 
+use crate::door::Door;
 use crate::measure;
-use crate::node::Node;
 use crate::refused::Kind;
 
 /// What the service and the log know of a request.
@@ -15,7 +15,7 @@ pub(crate) type Visit = ringfence_service::Visit<Requester>;
 
 /// The sender of a request, and its command.
 pub(crate) struct Requester {
-    pub(crate) node: Arc<Node>,
+    pub(crate) door: Arc<Door>,
     pub(crate) from: SocketAddr,
     pub(crate) command: &'static str,
     /// Why it was refused, if it was.
@@ -23,8 +23,8 @@ pub(crate) struct Requester {
 }
 
 impl Requester {
-    pub(crate) fn new(node: Arc<Node>, from: SocketAddr, command: &'static str) -> Self {
-        Self { node, from, command, refused: None }
+    pub(crate) fn new(door: Arc<Door>, from: SocketAddr, command: &'static str) -> Self {
+        Self { door, from, command, refused: None }
     }
 
     /// Notes that the request is refused. Returns how it ends then.
@@ -42,7 +42,7 @@ impl Requester {
 
 impl Report for Requester {
     fn service(&self) -> &Service {
-        &self.node.service
+        &self.door.service
     }
 
     fn measure(&self, took: Duration) {

@@ -1,21 +1,21 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_http::{Answer, Connection, Dialog, Remote};
+use ringfence_http::{Answer, Begun, Connection, Dialog, Remote};
 use ringfence_service::Service;
 
+use crate::door::Door;
 use crate::frame::{Frame, Malformed};
-use crate::node::Node;
-use crate::session::Session;
+use crate::session::{Read, Session};
 
 /// The port of a node for clients that speak the Redis protocol.
 #[derive(Clone)]
-pub struct Resp(Arc<Node>);
+pub struct Resp(Arc<Door>);
 
 impl Resp {
     /// Answers clients by `service`.
     pub fn new(service: Arc<Service>) -> Self {
-        Self(Arc::new(Node::new(service)))
+        Self(Arc::new(Door::new(service)))
     }
 
     /// The server's side of a new connection from `remote`.
@@ -30,6 +30,8 @@ struct Conversation {
 }
 
 impl Dialog for Conversation {
+    type Alone = Read;
+
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes> {
         self.frame.advance(received).map_err(|malformed| match malformed {
             Malformed::Http => Bytes::new(),
@@ -37,15 +39,15 @@ impl Dialog for Conversation {
         })
     }
 
-    fn answer_beside(
+    fn begin(
         &mut self,
-        request: &Bytes,
+        request: Bytes,
         connection: &Arc<Connection>,
-    ) -> Option<impl Future<Output = Answer> + Send + 'static> {
-        self.session.answer_beside(request, connection)
+    ) -> Begun<impl Future<Output = Answer> + Send + 'static, Read> {
+        self.session.begin(request, connection)
     }
 
-    async fn answer_alone(&mut self, request: Bytes, connection: &Arc<Connection>) -> Answer {
-        self.session.answer(&request, connection).await
+    async fn answer_alone(&mut self, read: Read, connection: &Arc<Connection>) -> Answer {
+        self.session.answer(read, connection).await
     }
 }

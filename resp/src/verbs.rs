@@ -31,7 +31,7 @@ use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 
 pub(crate) use signal::Signals;
-pub(crate) use words::Place;
+pub(crate) use words::Context;
 
 use words::Words;
 
@@ -48,12 +48,12 @@ pub(crate) struct Verb {
 type Step = dyn Fn(&mut Transaction) -> Answer + Send + Sync;
 
 /// A name, the fewest and the most arguments, and the function that reads them.
-type Entry = (&'static str, usize, usize, fn(&Words) -> Result<Verb, Refused>);
+type Row = (&'static str, usize, usize, fn(&Words) -> Result<Verb, Refused>);
 
 const ANY: usize = usize::MAX;
 
 /// The commands that scripts of EVAL_RO may call.
-const READS: &[Entry] = &[
+const READS: &[Row] = &[
     ("get", 1, 1, read::get),
     ("getrange", 3, 3, read::getrange),
     ("mget", 1, ANY, read::mget),
@@ -67,7 +67,7 @@ const READS: &[Entry] = &[
     ("select", 1, 1, plain::select),
 ];
 
-const WRITES: &[Entry] = &[
+const WRITES: &[Row] = &[
     ("set", 2, ANY, set::set),
     ("setex", 3, 3, set::setex),
     ("psetex", 3, 3, set::psetex),
@@ -87,19 +87,19 @@ const WRITES: &[Entry] = &[
 ];
 
 impl Verb {
-    /// Reads a command in a place. The first argument is its name.
-    pub(crate) fn read(arguments: &[Bytes], place: Place, naming: Naming) -> Result<Self, Refused> {
+    /// Reads a command in this context. The first argument is its name.
+    pub(crate) fn read(arguments: &[Bytes], context: Context, naming: Naming) -> Result<Self, Refused> {
         let (name, arguments) = arguments.split_first().ok_or_else(|| refusals::unknown(b""))?;
         let Some(&(name, fewest, most, read)) = entry(name) else { return Err(refusals::unknown(name)) };
         if !(fewest..=most).contains(&arguments.len()) {
-            return Err(match place {
-                Place::Script => {
+            return Err(match context {
+                Context::Script => {
                     Refused::arguments("ERR Wrong number of args calling Redis command from script")
                 }
-                Place::Alone | Place::Queued => wrong_number(name),
+                Context::Alone | Context::Queued => wrong_number(name),
             });
         }
-        Ok(Self { name, ..read(&Words { name, arguments, place, naming })? })
+        Ok(Self { name, ..read(&Words { name, arguments, context, naming })? })
     }
 
     fn new(
@@ -118,7 +118,7 @@ impl Verb {
                 "ERR Write commands are not allowed from read-only scripts.",
             ));
         }
-        Self::read(arguments, Place::Script, naming)
+        Self::read(arguments, Context::Script, naming)
     }
 
     /// The keys of its arguments.
@@ -158,10 +158,10 @@ pub(crate) fn wrong_number(name: &str) -> Refused {
     Refused::arguments(format!("ERR wrong number of arguments for '{name}' command"))
 }
 
-fn entry(name: &[u8]) -> Option<&'static Entry> {
+fn entry(name: &[u8]) -> Option<&'static Row> {
     find(READS, name).or_else(|| find(WRITES, name))
 }
 
-fn find(entries: &'static [Entry], name: &[u8]) -> Option<&'static Entry> {
+fn find(entries: &'static [Row], name: &[u8]) -> Option<&'static Row> {
     entries.iter().find(|(own, ..)| own.as_bytes().eq_ignore_ascii_case(name))
 }

@@ -16,7 +16,7 @@ use crate::refused::{Call, Kind, MAX_TEXT, Refused};
 use crate::reply::Reply;
 use crate::requester::Visit;
 use crate::scripts::Digest;
-use crate::verbs::{self, Answer, Place, Signals, Verb};
+use crate::verbs::{self, Answer, Context, Signals, Verb};
 
 /// Scripts with more bytes than this take much memory. Those of lock libraries have a few KiB.
 pub(crate) const LARGE: usize = 32 << 10;
@@ -55,7 +55,7 @@ pub(crate) enum Watched {
 pub(crate) struct From<'a> {
     pub(crate) visit: &'a mut Visit,
     pub(crate) naming: Naming,
-    pub(crate) place: Place,
+    pub(crate) context: Context,
 }
 
 impl Work {
@@ -67,7 +67,7 @@ impl Work {
             () if is("eval_ro") => Self::Script(Run::read(arguments, from, true, Run::of_text)?),
             () if is("evalsha") => Self::Script(Run::read(arguments, from, false, Run::of_digest)?),
             () if is("evalsha_ro") => Self::Script(Run::read(arguments, from, true, Run::of_digest)?),
-            () => Self::Verb(Verb::read(arguments, from.place, from.naming)?),
+            () => Self::Verb(Verb::read(arguments, from.context, from.naming)?),
         };
         if work.keys().len() > Keys::MOST {
             return Err(too_many_keys());
@@ -212,7 +212,7 @@ pub(crate) fn load(text: &[u8], from: &mut From<'_>) -> Result<(Digest, Arc<Scri
         }
     })?;
     let script = Arc::new(script);
-    visit.report().node.scripts.add(visit.caller().name(), digest, Arc::clone(&script));
+    visit.report().door.scripts.add(visit.caller().name(), digest, Arc::clone(&script));
     Ok((digest, script))
 }
 
@@ -223,7 +223,7 @@ fn may_call(name: &[u8]) -> Result<(), String> {
 
 /// The script of the caller with this digest.
 fn find(visit: &Visit, digest: Digest) -> Option<Arc<Script>> {
-    visit.report().node.scripts.get(visit.caller().name(), digest)
+    visit.report().door.scripts.get(visit.caller().name(), digest)
 }
 
 impl Watched {

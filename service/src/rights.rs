@@ -10,7 +10,7 @@
 use std::fmt::{self, Display, Formatter};
 
 use ringfence_access::{ClusterRight, KeyRight};
-use ringfence_lease::{Attachment, Command, CommandRight, KeyChange, LeaseTable, Refusal, Subject};
+use ringfence_lease::{Attachment, Command, CommandRight, LeaseTable, Refusal, Subject};
 use ringfence_raft::{Handle, Unanswered};
 use ringfence_wire::{Key, LeaseId};
 
@@ -64,19 +64,6 @@ impl<T> Allowed<T> {
 }
 
 impl Allowed<Command> {
-    /// The leases that it may acquire, with their attachments.
-    pub(crate) fn acquired(&self) -> Vec<(LeaseId, Attachment)> {
-        let of_change = |change: &KeyChange| match change {
-            KeyChange::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
-            _ => None,
-        };
-        match &self.0 {
-            Command::Acquire(acquire) => vec![(acquire.lease_id, acquire.attachment)],
-            Command::Conditional(conditional) => conditional.changes().iter().filter_map(of_change).collect(),
-            _ => Vec::new(),
-        }
-    }
-
     /// The end of a lease that this node has proposed, unless its client learns of it. `is_of_node`: this node chose the id.
     pub(crate) fn to_take_back((lease_id, attachment): (LeaseId, Attachment), is_of_node: bool) -> Self {
         Self(match is_of_node {

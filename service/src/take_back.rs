@@ -72,7 +72,7 @@ impl Unsent {
         caller: &Caller,
         commands: Vec<Allowed<Command>>,
     ) -> Result<Vec<Outcome>, Unanswered> {
-        self.leases.extend(commands.iter().flat_map(Allowed::acquired));
+        self.leases.extend(commands.iter().flat_map(|command| command.get().acquired()));
         let answer = self.service.propose_all(caller, commands, &mut self.is_proposed).await;
         self.settle();
         answer
@@ -115,11 +115,11 @@ impl Drop for Unsent {
             return;
         }
         // The wait or the time-to-live ends what is not taken back.
-        let Some(place) = self.service.take_backs.place(self.caller.asker()) else { return };
+        let Some(permit) = self.service.take_backs.permit(self.caller.asker()) else { return };
         let (service, caller) = (Arc::clone(&self.service), self.caller.clone());
         let (leases, repeats) = (std::mem::take(&mut self.leases), self.repeats);
         tokio::spawn(async move {
-            let _place = place;
+            let _permit = permit;
             sleep(AFTER).await;
             for some in leases.chunks(AT_ONCE) {
                 if let Err(error) = service.take_back(&caller, some, repeats).await {

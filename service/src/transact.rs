@@ -9,6 +9,7 @@
 //! The first copy may be old. Its conditions keep the command from changing anything then. So a request that changes keys takes one command
 //! and no linearizable read, unless it depends on how much time is left.
 
+use std::future::ready;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -84,41 +85,20 @@ pub trait Steps<R, P: Report>: Send {
 }
 
 /// Steps without a pause for others.
-struct AtOnce<F>(F);
-
-impl<R, P, F> Steps<R, P> for AtOnce<F>
-where
-    R: Send,
-    P: Report + Send,
-    F: FnMut(&mut Transaction) -> Result<R, R> + Send,
-{
-    async fn run(&mut self, keys: &mut Transaction, _: &mut Visit<P>) -> Result<R, R> {
-        (self.0)(keys)
+impl<R: Send, P: Report, F: FnMut(&mut Transaction) -> Result<R, R> + Send> Steps<R, P> for F {
+    fn run(&mut self, keys: &mut Transaction, _: &mut Visit<P>) -> impl Future<Output = Result<R, R>> + Send {
+        ready(self(keys))
     }
 }
 
 impl Service {
-    /// As [`Service::transact_in_turns`], without letting others go on.
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn transact<R: Send>(
-        self: &Arc<Self>,
-        visit: &mut Visit<impl Report + Send>,
-        keys: &Keys,
-        holder: Option<&Holder>,
-        run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
-    ) -> Result<Transacted<R>, Failure> {
-        self.transact_in_turns(visit, keys, holder, &mut AtOnce(run)).await
-    }
-
     /// Runs `steps` on a copy of `keys`, and makes its changes in one step. New leases show `holder`. If the keys have changed meanwhile,
     /// they run again. If they return an error, that is the result, and nothing is changed.
     ///
     /// # Errors
     /// The caller lacks the right on a key, its limits do not allow the request, or the cluster cannot decide it: nothing was changed. Or
     /// the outcome is unknown, or the mirror is late: then grants are taken back, but leases that `steps` ended may have ended.
-    pub async fn transact_in_turns<R, P: Report>(
+    pub async fn transact<R, P: Report>(
         self: &Arc<Self>,
         visit: &mut Visit<P>,
         keys: &Keys,

@@ -11,7 +11,7 @@ use ringfence_wire::{Holder, Key, LeaseId, Token, Ttl};
 
 /// The keys of a request, as it found them and as it leaves them.
 #[derive(Clone, Debug)]
-pub struct Transaction(BTreeMap<Key, Place>);
+pub struct Transaction(BTreeMap<Key, KeyCopy>);
 
 /// The keys that a request of several steps names. They are few, so that it costs the cluster little.
 #[derive(Clone, Debug, Default)]
@@ -19,7 +19,7 @@ pub struct Keys(Vec<Key>);
 
 /// A key of the request.
 #[derive(Clone, Debug)]
-struct Place {
+struct KeyCopy {
     found: Found,
     /// How much of `found` the request has read.
     read: Read,
@@ -91,14 +91,14 @@ impl Keys {
 impl Transaction {
     /// A transaction on these keys.
     pub fn new(keys: impl Iterator<Item = (Key, Found)>) -> Self {
-        let place = |found| Place { found, read: Read::Nothing, now: Now::AsFound };
-        Self(keys.map(|(key, found)| (key, place(found))).collect())
+        let copy = |found| KeyCopy { found, read: Read::Nothing, now: Now::AsFound };
+        Self(keys.map(|(key, found)| (key, copy(found))).collect())
     }
 
     /// Notes the leases for which `is_told`: their clients know of them, so nobody takes them back.
     pub fn tell(&mut self, is_told: impl Fn(LeaseId) -> bool) {
-        for place in self.0.values_mut() {
-            if let Found::Own { lease_id, is_untold, .. } = &mut place.found {
+        for copy in self.0.values_mut() {
+            if let Found::Own { lease_id, is_untold, .. } = &mut copy.found {
                 *is_untold = *is_untold && !is_told(*lease_id);
             }
         }
@@ -109,7 +109,7 @@ impl Transaction {
     /// # Errors
     /// The request did not name it.
     pub fn see(&mut self, key: &Key) -> Result<Seen<'_>, CannotDo> {
-        Ok(self.place(key, Read::Holder)?.see())
+        Ok(self.copy(key, Read::Holder)?.see())
     }
 
     /// The token of the caller's lease with `value` at `key`, to tell the client. `None`: there is no such lease, or this request acquires
@@ -118,8 +118,8 @@ impl Transaction {
     /// # Errors
     /// The request did not name it.
     pub fn token(&mut self, key: &Key, value: &Value) -> Result<Option<Token>, CannotDo> {
-        let place = self.place(key, Read::Holder)?;
-        Ok(match (&mut place.now, &place.found) {
+        let copy = self.copy(key, Read::Holder)?;
+        Ok(match (&mut copy.now, &copy.found) {
             (now, Found::Own { value: own, token, is_untold, .. })
                 if own == value && !matches!(now, Now::Free | Now::New(..)) =>
             {
@@ -137,8 +137,8 @@ impl Transaction {
     /// # Errors
     /// The request did not name it.
     pub fn lease(&mut self, key: &Key) -> Result<Option<Token>, CannotDo> {
-        let place = self.place(key, Read::Holder)?;
-        Ok(match (&place.now, &place.found) {
+        let copy = self.copy(key, Read::Holder)?;
+        Ok(match (&copy.now, &copy.found) {
             (Now::Free | Now::New(..), _) => None,
             (_, Found::Own { token, .. }) => Some(*token),
             _ => None,
@@ -151,8 +151,8 @@ impl Transaction {
     /// # Errors
     /// The request did not name it.
     pub fn time_left_ms(&mut self, key: &Key) -> Result<Option<u64>, CannotDo> {
-        let place = self.place(key, Read::TimeLeft)?;
-        Ok(match (&place.now, &place.found) {
+        let copy = self.copy(key, Read::TimeLeft)?;
+        Ok(match (&copy.now, &copy.found) {
             (Now::Expires(ttl) | Now::New(_, ttl), _) => ttl.map(|ttl| ttl.ms().into()),
             (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) => Some(*expires_in_ms),
             (Now::AsFound | Now::Told, Found::Taken { expires_in_ms }) => *expires_in_ms,
@@ -162,12 +162,12 @@ impl Transaction {
 
     /// Whether the request has left the lease at `key` without a time-to-live.
     pub fn is_endless(&self, key: &Key) -> bool {
-        self.0.get(key).is_some_and(Place::is_endless)
+        self.0.get(key).is_some_and(KeyCopy::is_endless)
     }
 
     /// A key whose lease the request has left without a time-to-live. Such a request must not be done.
     pub fn endless(&self) -> Option<&Key> {
-        self.0.iter().find(|(_, place)| place.is_endless()).map(|(key, _)| key)
+        self.0.iter().find(|(_, copy)| copy.is_endless()).map(|(key, _)| key)
     }
 
     /// Acquires `key` with a new lease. If this gives it no time-to-live, a later step must.
@@ -175,9 +175,9 @@ impl Transaction {
     /// # Errors
     /// It is not free, or the request did not name it.
     pub fn acquire(&mut self, key: &Key, value: Value, ttl: impl Into<Option<Ttl>>) -> Result<(), CannotDo> {
-        let place = self.place(key, Read::Holder)?;
-        match place.see() {
-            Seen::Free => place.now = Now::New(value, ttl.into()),
+        let copy = self.copy(key, Read::Holder)?;
+        match copy.see() {
+            Seen::Free => copy.now = Now::New(value, ttl.into()),
             Seen::Own(_) => return Err(CannotDo::Held),
             Seen::Taken => return Err(CannotDo::Taken),
         }
@@ -192,13 +192,13 @@ impl Transaction {
     pub fn expire(&mut self, key: &Key, ttl: impl Into<Option<Ttl>>) -> Result<bool, CannotDo> {
         let ttl = ttl.into();
         // With the deadline as a condition, an extension that arrives late cannot undo a newer one.
-        let place = self.place(key, Read::Deadline)?;
-        match place.see() {
+        let copy = self.copy(key, Read::Deadline)?;
+        match copy.see() {
             Seen::Own(_) => {}
             Seen::Free => return Ok(false),
             Seen::Taken => return Err(CannotDo::Taken),
         }
-        match &mut place.now {
+        match &mut copy.now {
             Now::New(_, new_ttl) => *new_ttl = ttl,
             now => *now = Now::Expires(ttl),
         }
@@ -210,9 +210,9 @@ impl Transaction {
     /// # Errors
     /// It is somebody else's, or has no value, or the request did not name the key.
     pub fn end(&mut self, key: &Key) -> Result<bool, CannotDo> {
-        let place = self.place(key, Read::Holder)?;
-        match place.see() {
-            Seen::Own(_) => place.now = Now::Free,
+        let copy = self.copy(key, Read::Holder)?;
+        match copy.see() {
+            Seen::Own(_) => copy.now = Now::Free,
             Seen::Free => return Ok(false),
             Seen::Taken => return Err(CannotDo::Taken),
         }
@@ -221,20 +221,20 @@ impl Transaction {
 
     /// Whether the request acquires, extends or keeps a lease: it is of no use then unless its client gets the answer.
     pub fn needs_client(&self) -> bool {
-        self.0.values().any(|place| matches!(place.now, Now::New(..) | Now::Expires(_) | Now::Told))
+        self.0.values().any(|copy| matches!(copy.now, Now::New(..) | Now::Expires(_) | Now::Told))
     }
 
     /// Whether the request has read how much time is left.
     pub(crate) fn reads_time(&self) -> bool {
-        self.0.values().any(|place| place.read == Read::TimeLeft)
+        self.0.values().any(|copy| copy.read == Read::TimeLeft)
     }
 
     /// How long the first lease lives of the caller's that the request acquires, or whose time it sets or has read. What is due promises
     /// nothing.
     pub(crate) fn ends_in(&self) -> Option<Duration> {
-        let left = |place: &Place| match (&place.now, &place.found) {
+        let left = |copy: &KeyCopy| match (&copy.now, &copy.found) {
             (Now::New(_, ttl) | Now::Expires(ttl), _) => ttl.map(|ttl| ttl.ms().into()),
-            (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) if place.read == Read::TimeLeft => {
+            (Now::AsFound | Now::Told, Found::Own { expires_in_ms, .. }) if copy.read == Read::TimeLeft => {
                 Some(*expires_in_ms).filter(|left| *left > 0)
             }
             _ => None,
@@ -250,15 +250,15 @@ impl Transaction {
         mut new: impl FnMut() -> (LeaseId, Attachment),
     ) -> Option<Conditional> {
         let (mut conditions, mut changes) = (Vec::new(), Vec::new());
-        for (key, place) in self.0 {
-            if let Some(condition) = place.condition() {
+        for (key, copy) in self.0 {
+            if let Some(condition) = copy.condition() {
                 conditions.push((key.clone(), condition));
             }
-            let found = match place.found {
+            let found = match copy.found {
                 Found::Own { token, .. } => Some(token),
                 Found::Free | Found::Taken { .. } => None,
             };
-            match (place.now, found) {
+            match (copy.now, found) {
                 (Now::Told, Some(token)) => changes.push(KeyChange::Keep { key, token }),
                 (Now::Expires(Some(ttl)), Some(token)) => changes.push(KeyChange::Expire { key, token, ttl }),
                 (Now::Free, Some(token)) => changes.push(KeyChange::End { key, token }),
@@ -275,14 +275,14 @@ impl Transaction {
         (!changes.is_empty()).then(|| Conditional::new(conditions, changes).expect(are_few))
     }
 
-    fn place(&mut self, key: &Key, read: Read) -> Result<&mut Place, CannotDo> {
-        let place = self.0.get_mut(key).ok_or(CannotDo::NotNamed)?;
-        place.read = place.read.max(read);
-        Ok(place)
+    fn copy(&mut self, key: &Key, read: Read) -> Result<&mut KeyCopy, CannotDo> {
+        let copy = self.0.get_mut(key).ok_or(CannotDo::NotNamed)?;
+        copy.read = copy.read.max(read);
+        Ok(copy)
     }
 }
 
-impl Place {
+impl KeyCopy {
     fn see(&self) -> Seen<'_> {
         match (&self.now, &self.found) {
             (Now::New(value, _), _) => Seen::Own(value),

@@ -201,20 +201,20 @@ fn display(principal: &Principal) -> &str {
 #[derive(Default)]
 pub(crate) struct TakeBacks(Mutex<HashMap<Asker, u32>>);
 
-/// The place of a task that takes back. Dropping it gives the place back.
-pub(crate) struct Place {
+/// Lets one task take back. Dropping it lets another.
+pub(crate) struct Permit {
     all: Arc<TakeBacks>,
     asker: Asker,
 }
 
 impl TakeBacks {
-    /// A place for one more, unless the asker has as many as it may have.
-    pub(crate) fn place(self: &Arc<Self>, asker: Asker) -> Option<Place> {
+    /// Permits one more, unless the asker has as many as it may have.
+    pub(crate) fn permit(self: &Arc<Self>, asker: Asker) -> Option<Permit> {
         let mut tasks = self.lock();
         let of_asker = tasks.entry(asker).or_default();
         (*of_asker < MAX_TAKE_BACKS).then(|| {
             *of_asker += 1;
-            Place { all: Arc::clone(self), asker }
+            Permit { all: Arc::clone(self), asker }
         })
     }
 
@@ -223,7 +223,7 @@ impl TakeBacks {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let mut tasks = self.all.lock();
         if let Some(of_asker) = tasks.get_mut(&self.asker) {
@@ -302,12 +302,12 @@ mod tests {
     fn each_asker_has_as_many_tasks_as_a_node_has_connections_and_keeps_no_other_from_its_own() {
         let (all, [one, other]) =
             (Arc::<TakeBacks>::default(), ["192.0.2.1", "192.0.2.2"].map(|host| Asker::of(&host)));
-        let places: Vec<_> = (0..MAX_TAKE_BACKS).filter_map(|_| all.place(one)).collect();
-        assert_eq!(places.len(), MAX_TAKE_BACKS as usize);
-        assert!(all.place(one).is_none());
-        assert!(all.place(other).is_some());
-        drop(places);
-        assert!(all.place(one).is_some());
+        let permits: Vec<_> = (0..MAX_TAKE_BACKS).filter_map(|_| all.permit(one)).collect();
+        assert_eq!(permits.len(), MAX_TAKE_BACKS as usize);
+        assert!(all.permit(one).is_none());
+        assert!(all.permit(other).is_some());
+        drop(permits);
+        assert!(all.permit(one).is_some());
         assert!(all.lock().is_empty());
     }
 

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use ringfence_raft::{
-    ChangeName, EntryView, EventView, EventsView, LogView, Owner, Position, Says, SnapshotView,
+    ChangeName, EntryView, EventView, EventsView, LogView, OwnerView, Position, Says, SnapshotView,
     SnapshotsView, StateView, StoppedNode,
 };
 use ringfence_wire::{EndReason, Mode};
@@ -62,7 +62,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
 struct Lines(String);
 
 impl Lines {
-    fn of(owner: &Owner) -> Self {
+    fn of(owner: &OwnerView) -> Self {
         let mut lines = Self::default();
         lines.add("node", owner.node_id);
         lines.add("incarnation", owner.incarnation);

@@ -103,7 +103,7 @@ impl Connection {
     /// Begins a request, beside those that are in flight. `None`: an earlier response is not sent, or the connection is about to be closed.
     pub(crate) fn begin_now(self: &Arc<Self>) -> Option<InFlight> {
         let mut state = self.state();
-        if state.phase == Phase::Flushing || self.is_evicted.load(Relaxed) {
+        if state.phase == Phase::Flushing || self.is_evicted() {
             state.begins = true;
             return None;
         }
@@ -143,7 +143,7 @@ impl Connection {
 
     /// Whether it is about to be closed for another one.
     pub(crate) fn is_evicted(&self) -> bool {
-        self.is_evicted.load(Relaxed)
+        self.evictions.load(Relaxed) > 0
     }
 
     /// Notes that the client has hung up while its request is being handled.

@@ -9,14 +9,14 @@ use std::task::{Poll, ready};
 
 use bytes::{Buf, Bytes, BytesMut};
 use tokio::io::{AsyncRead, ReadBuf};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::yield_now;
 
 use super::Dialog;
 use crate::budget::Share;
 use crate::connections::Connection;
 use crate::socket::{Reader, Socket};
-use crate::turns::{Look, PER_TURN, Turns};
+use crate::turns::{PER_TURN, Turn, Turns};
 
 /// The longest request, in bytes. A longer one closes the connection.
 pub(super) const MAX_REQUEST: usize = 128 << 10;
@@ -32,7 +32,7 @@ pub(super) struct Incoming {
     pub(super) share: Option<Share<Connection>>,
     /// The next request, which waits for its turn. `Err` is the last response.
     next: Option<Result<Bytes, Bytes>>,
-    turn: Option<oneshot::Receiver<Look>>,
+    turn: Option<Turn>,
 }
 
 impl Incoming {
@@ -64,8 +64,8 @@ impl Incoming {
             }
         }
         while let Some(turn) = &mut self.turn {
-            // Nobody drops the other end while it waits. A response may have been sent since the turn was given.
-            let is_over = turn.await.is_ok_and(|look| self.turns.has_looked_since(look));
+            // A response may have been sent since the turn was given.
+            let is_over = self.turns.has_looked_since(turn.await);
             self.turn = if is_over { self.reader.ask(&self.turns) } else { None };
         }
         Ok(self.next.take())

@@ -50,6 +50,8 @@ struct Lines {
 }
 
 impl Dialog for Lines {
+    type Alone = Bytes;
+
     fn frame(&mut self, received: &[u8]) -> Result<Option<usize>, Bytes> {
         self.seen.received.fetch_max(received.len(), Relaxed);
         if received[0] == b'!' {
@@ -58,13 +60,14 @@ impl Dialog for Lines {
         Ok(received.iter().position(|byte| *byte == b'\n').map(|end| end + 1))
     }
 
-    fn answer_beside(
+    fn begin(
         &mut self,
-        request: &Bytes,
+        request: Bytes,
         connection: &Arc<Connection>,
-    ) -> Option<impl Future<Output = Answer> + Send + 'static> {
-        let request = request.strip_prefix(b"+")?.to_vec();
-        Some(answer(Arc::clone(&self.seen), self.gate.clone(), request.into(), Arc::clone(connection)))
+    ) -> Begun<impl Future<Output = Answer> + Send + 'static, Bytes> {
+        let Some(words) = request.strip_prefix(b"+") else { return Begun::Alone(request) };
+        let (seen, words) = (Arc::clone(&self.seen), words.to_vec().into());
+        Begun::Beside(answer(seen, self.gate.clone(), words, Arc::clone(connection)))
     }
 
     fn answer_alone(

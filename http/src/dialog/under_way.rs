@@ -1,4 +1,4 @@
-//! The requests that have begun and have no response yet.
+//! The requests that have begun and have no response yet, and what is behind them.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -6,6 +6,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Answer;
@@ -16,24 +17,36 @@ use crate::turns::{PER_TURN, Turns, in_turns};
 /// A request that is being answered: its number, and its answer.
 type Running = Pin<Box<dyn Future<Output = (u64, Answer)> + Send>>;
 
-/// The requests in their order.
-#[derive(Default)]
-pub(super) struct UnderWay {
+/// What is behind the requests that are under way.
+pub(super) enum Next<A> {
+    /// A request that has not arrived.
+    Arrives,
+    /// One for which there is no memory beside others: its bytes.
+    Large(InFlight, Bytes),
+    /// One that must be done alone.
+    Alone(InFlight, A),
+    /// No request: the client has closed its side, or the server stops.
+    Ended,
+    /// No request, though the client may send more.
+    Closes,
+}
+
+/// The requests in their order. One that is to be done alone is not among them.
+pub(super) struct UnderWay<A> {
     /// One whose answer is not known, if there are any. Most clients have no other, and a set costs more.
     one: Option<Running>,
     /// The others.
     others: FuturesUnordered<Running>,
-    requests: VecDeque<Begun>,
+    requests: VecDeque<Request>,
     /// The number of the first request.
     first: u64,
     /// The bytes of all of them.
     bytes: usize,
-    /// An answer was one after which no request begins.
-    has_last: bool,
+    next: Next<A>,
 }
 
 /// A request that has begun.
-struct Begun {
+struct Request {
     in_flight: InFlight,
     /// Given back once the answer is known.
     portion: Option<Portion>,
@@ -41,19 +54,31 @@ struct Begun {
     answer: Option<Answer>,
 }
 
-impl UnderWay {
+impl<A> Default for UnderWay<A> {
+    fn default() -> Self {
+        let (others, requests, next) = (FuturesUnordered::new(), VecDeque::new(), Next::Arrives);
+        Self { one: None, others, requests, first: 0, bytes: 0, next }
+    }
+}
+
+impl<A> UnderWay<A> {
     pub(super) fn is_empty(&self) -> bool {
         self.requests.is_empty()
     }
 
     /// Whether another request may begin. All of them together are about as large as one that is not large may be.
     pub(super) fn may_grow(&self) -> bool {
-        self.requests.len() < MOST_IN_FLIGHT && self.bytes < PER_TURN && !self.has_last
+        self.requests.len() < MOST_IN_FLIGHT && self.bytes < PER_TURN && matches!(self.next, Next::Arrives)
     }
 
-    /// Whether the connection closes when there are no more.
-    pub(super) fn has_last(&self) -> bool {
-        self.has_last
+    /// Sets what is behind them.
+    pub(super) fn then(&mut self, next: Next<A>) {
+        self.next = next;
+    }
+
+    /// What is behind them, once none is left.
+    pub(super) fn take_next(&mut self) -> Option<Next<A>> {
+        self.requests.is_empty().then(|| std::mem::replace(&mut self.next, Next::Arrives))
     }
 
     /// Adds a request that is being answered.
@@ -75,14 +100,14 @@ impl UnderWay {
             None => self.one = Some(running),
             Some(_) => self.others.push(running),
         }
-        self.requests.push_back(Begun { in_flight, portion, bytes, answer: None });
+        self.requests.push_back(Request { in_flight, portion, bytes, answer: None });
         self.bytes += bytes;
     }
 
     /// Adds a request whose answer is known.
     pub(super) fn add_answered(&mut self, in_flight: InFlight, answer: Answer) {
-        self.has_last |= answer.is_last;
-        self.requests.push_back(Begun { in_flight, portion: None, bytes: 0, answer: Some(answer) });
+        self.notes(&answer);
+        self.requests.push_back(Request { in_flight, portion: None, bytes: 0, answer: Some(answer) });
     }
 
     /// Lets the requests go on, while `other` does.
@@ -121,15 +146,21 @@ impl UnderWay {
     }
 
     fn know(&mut self, number: u64, answer: Answer) {
-        self.has_last |= answer.is_last;
+        self.notes(&answer);
         let request = &mut self.requests[(number - self.first) as usize];
         (request.answer, request.portion) = (Some(answer), None);
+    }
+
+    fn notes(&mut self, answer: &Answer) {
+        if answer.is_last {
+            self.next = Next::Closes;
+        }
     }
 
     /// Removes the first request, if its answer is known.
     pub(super) fn pop(&mut self) -> Option<(InFlight, Answer)> {
         let answer = self.requests.front_mut()?.answer.take()?;
-        let Begun { in_flight, bytes, .. } = self.requests.pop_front()?;
+        let Request { in_flight, bytes, .. } = self.requests.pop_front()?;
         self.first += 1;
         self.bytes -= bytes;
         Some((in_flight, answer))

@@ -128,6 +128,14 @@ impl KeyChange {
             | Self::End { key, .. } => key,
         }
     }
+
+    /// The lease that it acquires, with its attachment.
+    pub(crate) fn acquired(&self) -> Option<(LeaseId, Attachment)> {
+        match self {
+            Self::Acquire { lease_id, attachment, .. } => Some((*lease_id, *attachment)),
+            Self::Keep { .. } | Self::Expire { .. } | Self::End { .. } => None,
+        }
+    }
 }
 
 /// Reads at most [`Conditional::MOST`] items. Reserves no memory for items that a message only announces.

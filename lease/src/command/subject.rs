@@ -1,6 +1,6 @@
 use ringfence_wire::{Key, LeaseId, Mode, Token};
 
-use super::{Command, Condition, KeyChange};
+use super::{Attachment, Command, Condition, KeyChange};
 
 /// What a command is about.
 #[derive(Clone, Copy, Debug)]
@@ -73,6 +73,16 @@ impl Command {
             }
             Self::Revoke { .. } => Some(CommandRight::Revoke),
             Self::Start { .. } | Self::Detach { .. } | Self::TakeBack { .. } => None,
+        }
+    }
+
+    /// The leases that it may acquire, with their attachments.
+    pub fn acquired(&self) -> Vec<(LeaseId, Attachment)> {
+        match self {
+            Self::Acquire(acquire) => vec![(acquire.lease_id, acquire.attachment)],
+            Self::Conditional(both) => both.changes().iter().filter_map(KeyChange::acquired).collect(),
+            Self::Renew { .. } | Self::Release { .. } | Self::Revoke { .. } => Vec::new(),
+            Self::Start { .. } | Self::Detach { .. } | Self::TakeBack { .. } => Vec::new(),
         }
     }
 }

@@ -13,7 +13,7 @@ use ringfence_wire::{Mode, PrincipalName, Revision};
 use super::make::{self, id, key};
 use super::script::{Script, scripts};
 use super::snapshots::records_of;
-use crate::requests::{Request, Requests};
+use crate::requests::{Attempt, Requests};
 use crate::store::End;
 use crate::table::{LeaseRecord, LeaseTable, Record, RestoreError, write_records};
 use crate::{Command, SUPPORTED, UnsupportedRules, Value};
@@ -156,7 +156,7 @@ fn records_that_contradict_each_other_are_refused() {
     let refusal_with_value = |rules, place| refusal_under(rules, &|records| records.insert(place, value()));
     let ready = |place, key: &str| Record::Ready { place: Revision(place), key: Cow::Owned(make::key(key)) };
     let requests = |until: &[u64]| {
-        let request = |&until_ms| Request { attachment: None, until_ms };
+        let request = |&until_ms| Attempt { attachment: None, until_ms };
         Record::Requests(Cow::Owned(Requests::of(until.iter().map(request).collect())))
     };
     assert_eq!(refusal_of(&|_| {}), None);

@@ -3,7 +3,7 @@ use ringfence_wire::{Key, LeaseId, Mode, PrincipalName, Revision};
 use super::ended::{Ended, EndedLease};
 use super::fifo::Fifo;
 use super::index::Index;
-use super::queue::Entry;
+use super::queue::Claimant;
 use super::slots::Slot;
 use super::{Store, spaces};
 use crate::Value;
@@ -84,7 +84,7 @@ impl Loader {
             if mode == Mode::Exclusive {
                 self.exclusive.push((key.clone(), slot));
             } else {
-                locks.hold(key, Entry { number, mode, slot }, leases);
+                locks.hold(key, Claimant { number, mode, slot }, leases);
             }
         }
         Ok(())

@@ -4,7 +4,7 @@ use std::mem;
 
 use ringfence_wire::{Key, Mode, Revision};
 
-use super::queue::{Entry, Lock, Queue};
+use super::queue::{Claimant, Lock, Queue};
 use super::slots::{Slot, Slots};
 use super::sorted::{At, Sorted};
 use crate::lease::Lease;
@@ -67,7 +67,7 @@ impl Locks {
     }
 
     /// Adds a holder that fits.
-    pub(crate) fn hold(&mut self, key: &Key, holder: Entry, leases: &Slots<Lease>) {
+    pub(crate) fn hold(&mut self, key: &Key, holder: Claimant, leases: &Slots<Lease>) {
         match self.keys.search(order(key)) {
             Err(at) => self.keys.insert(at, (key.clone(), State::Sole(holder.slot))),
             Ok(_) => self.queue_of(key, leases).hold(holder),
@@ -85,7 +85,7 @@ impl Locks {
     }
 
     /// Adds a waiter, and returns whether it fits.
-    pub(crate) fn enqueue(&mut self, key: &Key, waiter: Entry, leases: &Slots<Lease>) -> bool {
+    pub(crate) fn enqueue(&mut self, key: &Key, waiter: Claimant, leases: &Slots<Lease>) -> bool {
         self.queue_of(key, leases).enqueue(waiter)
     }
 
@@ -192,9 +192,9 @@ impl Locks {
     }
 }
 
-fn sole_holder(key: &Key, slot: Slot, leases: &Slots<Lease>) -> Option<Entry> {
+fn sole_holder(key: &Key, slot: Slot, leases: &Slots<Lease>) -> Option<Claimant> {
     let lease = leases.get(slot);
-    Some(Entry { number: lease.number, mode: lease.mode_on(key)?, slot })
+    Some(Claimant { number: lease.number, mode: lease.mode_on(key)?, slot })
 }
 
 fn order(sought: &Key) -> impl FnMut(&(Key, State)) -> Ordering {

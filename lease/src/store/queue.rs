@@ -9,7 +9,7 @@ use crate::steps::step;
 
 /// A holder of a key, or a waiter for it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct Claimant {
     /// The token of a holder, the place of a waiter.
     pub(crate) number: Revision,
     pub(crate) mode: Mode,
@@ -20,7 +20,7 @@ pub(crate) struct Entry {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lock<'a> {
     /// One holder and no waiter, as most keys have. It has no queue: all that one would say is in the lease.
-    Sole(Entry),
+    Sole(Claimant),
     /// Anything else.
     Queue(&'a Queue),
 }
@@ -74,7 +74,7 @@ impl<'a> Lock<'a> {
     }
 
     /// The holders by token.
-    pub(crate) fn holders(self) -> impl DoubleEndedIterator<Item = Entry> + use<'a> {
+    pub(crate) fn holders(self) -> impl DoubleEndedIterator<Item = Claimant> + use<'a> {
         let (sole, queue) = match self {
             Self::Sole(holder) => (Some(holder), None),
             Self::Queue(queue) => (None, Some(entries(&queue.holders))),
@@ -96,7 +96,7 @@ impl<'a> Lock<'a> {
     }
 
     /// The waiters, first come first served.
-    pub(crate) fn waiters(self) -> impl Iterator<Item = Entry> + use<'a> {
+    pub(crate) fn waiters(self) -> impl Iterator<Item = Claimant> + use<'a> {
         self.queue().into_iter().flat_map(|queue| entries(&queue.waiters))
     }
 
@@ -125,14 +125,14 @@ impl Queue {
     }
 
     /// Adds a holder that fits.
-    pub(crate) fn hold(&mut self, holder: Entry) {
+    pub(crate) fn hold(&mut self, holder: Claimant) {
         self.admitted.add(holder.mode);
         self.holders.insert(holder.number, (holder.mode, holder.slot));
     }
 
     /// Adds a waiter at the tail, and returns whether it fits: then it is admitted. (In a restore its place can be before
     /// the one that is ready.)
-    pub(crate) fn enqueue(&mut self, waiter: Entry) -> bool {
+    pub(crate) fn enqueue(&mut self, waiter: Claimant) -> bool {
         let fits = self.ready.is_none_or(|ready| waiter.number < ready) && self.fits(waiter.mode);
         self.waiters.insert(waiter.number, (waiter.mode, waiter.slot));
         if fits {
@@ -185,22 +185,22 @@ impl Queue {
         self.ready = ready;
     }
 
-    fn pass(&mut self, waiter: Entry) {
+    fn pass(&mut self, waiter: Claimant) {
         self.admitted.add(waiter.mode);
         self.frontier = waiter.number;
     }
 
-    fn next_fitting(&self) -> Option<Entry> {
+    fn next_fitting(&self) -> Option<Claimant> {
         self.first_beyond().filter(|waiter| self.admitted.admits(waiter.mode))
     }
 
     /// The first waiter beyond the frontier.
-    fn first_beyond(&self) -> Option<Entry> {
+    fn first_beyond(&self) -> Option<Claimant> {
         let (&number, &(mode, slot)) = self.waiters.range((Excluded(self.frontier), Unbounded)).next()?;
-        Some(Entry { number, mode, slot })
+        Some(Claimant { number, mode, slot })
     }
 }
 
-fn entries(of: &BTreeMap<Revision, (Mode, Slot)>) -> impl DoubleEndedIterator<Item = Entry> {
-    of.iter().map(|(&number, &(mode, slot))| Entry { number, mode, slot })
+fn entries(of: &BTreeMap<Revision, (Mode, Slot)>) -> impl DoubleEndedIterator<Item = Claimant> {
+    of.iter().map(|(&number, &(mode, slot))| Claimant { number, mode, slot })
 }

@@ -4,7 +4,7 @@ use super::LeaseTable;
 use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::limits::{KEEP_PLACE_MS, MAX_BLOCKERS};
-use crate::requests::Request;
+use crate::requests::Attempt;
 use crate::store::{Known, Slot};
 use crate::{Acquire, Blocking, Event, NAMES, Outcome, Owner, Refusal};
 
@@ -27,7 +27,7 @@ impl LeaseTable {
                 if !known.keys.same_keys(&lease.keys) {
                     Outcome::Refused(Refusal::Mismatch)
                 } else if known.waits() {
-                    let request = Request { attachment: lease.attachment(), until_ms: lease.deadline_ms };
+                    let request = Attempt { attachment: lease.attachment(), until_ms: lease.deadline_ms };
                     self.repeat_waiting(slot, request, events)
                 } else {
                     self.repeat_granted(slot)
@@ -85,7 +85,7 @@ impl LeaseTable {
     }
 
     /// Adds one more request for the waiter. It takes nothing from the earlier ones.
-    fn repeat_waiting(&mut self, slot: Slot, mut request: Request, events: &mut Vec<Event>) -> Outcome {
+    fn repeat_waiting(&mut self, slot: Slot, mut request: Attempt, events: &mut Vec<Event>) -> Outcome {
         let known = self.store.get(slot);
         if known.is_past(self.at_ms) {
             self.end(slot, EndReason::Expired, events);

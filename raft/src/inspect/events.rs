@@ -4,14 +4,14 @@ use ringfence_lease::{Change, Event};
 use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, PrincipalName, Revision, Token};
 use serde::Serialize;
 
-use super::{InspectError, Owner, Position, StoppedNode};
+use super::{InspectError, OwnerView, Position, StoppedNode};
 
 /// The changes of the table up to an entry.
 #[derive(Clone, Debug, Serialize)]
 pub struct EventsView {
     /// The owner.
     #[serde(flatten)]
-    pub owner: Owner,
+    pub owner: OwnerView,
     /// The entry up to which they are listed.
     #[serde(flatten)]
     pub position: Position,

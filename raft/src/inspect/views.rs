@@ -11,7 +11,7 @@ use crate::consensus::{LogId, Member, NodeId};
 
 /// The owner of the data.
 #[derive(Clone, Debug, Serialize)]
-pub struct Owner {
+pub struct OwnerView {
     /// The node's id.
     pub node_id: NodeId,
     /// Drawn when the directory was created.
@@ -45,7 +45,7 @@ pub struct VoteView {
 pub struct LogView {
     /// The owner.
     #[serde(flatten)]
-    pub owner: Owner,
+    pub owner: OwnerView,
     /// `None`: it never voted.
     pub vote: Option<VoteView>,
     /// The entries up to here are in a snapshot only.
@@ -96,7 +96,7 @@ pub enum Says {
 pub struct StateView {
     /// The owner.
     #[serde(flatten)]
-    pub owner: Owner,
+    pub owner: OwnerView,
     /// The entry after which this is the state.
     #[serde(flatten)]
     pub position: Position,

@@ -35,7 +35,7 @@ pub(crate) struct Network(pub(crate) Arc<Peers>, pub(crate) LogStore, pub(crate)
 
 /// What openraft sends to one member by: to the incarnation that openraft's own membership names. What another process with
 /// the same id answers is never taken for this member's vote or acknowledgement.
-pub(crate) struct Client {
+pub(crate) struct MemberNetwork {
     peers: Arc<Peers>,
     target: Target,
     appends: AppendLink,
@@ -43,26 +43,26 @@ pub(crate) struct Client {
 }
 
 impl Network {
-    fn client(&self, to: NodeId, member: &Member, channel: Channel) -> Client {
+    fn client(&self, to: NodeId, member: &Member, channel: Channel) -> MemberNetwork {
         let target = Target { to, incarnation: Some(member.incarnation), channel };
         let appends = AppendLink::new(Arc::clone(&self.0.directory), target, self.1.needed_from());
-        Client { peers: Arc::clone(&self.0), target, appends, generations: Arc::clone(&self.2) }
+        MemberNetwork { peers: Arc::clone(&self.0), target, appends, generations: Arc::clone(&self.2) }
     }
 }
 
 impl RaftNetworkFactory<Consensus> for Network {
-    type Network = Client;
+    type Network = MemberNetwork;
 
-    async fn new_client(&mut self, target: NodeId, node: &Member) -> Client {
+    async fn new_client(&mut self, target: NodeId, node: &Member) -> MemberNetwork {
         self.client(target, node, Channel::Appends)
     }
 
-    async fn new_heartbeat_client(&mut self, target: NodeId, node: &Member) -> Client {
+    async fn new_heartbeat_client(&mut self, target: NodeId, node: &Member) -> MemberNetwork {
         self.client(target, node, Channel::Heartbeats)
     }
 }
 
-impl Client {
+impl MemberNetwork {
     /// A call whose time openraft bounds. Without an answer the node is unreachable: for a pre-vote this is no grant.
     async fn call(&self, call: Call) -> RpcResult<Answer> {
         match self.peers.call_incarnation(self.target.to, self.target.incarnation, call).await {
@@ -85,7 +85,7 @@ impl Client {
     }
 }
 
-impl Client {
+impl MemberNetwork {
     /// Sends a snapshot, if that is due. openraft repeats it after any error, with its newest snapshot.
     async fn deliver(&self, vote: Vote, snapshot: Snapshot) -> Result<Vote, Undeliverable> {
         let target = Target { channel: Channel::Snapshots, ..self.target };
@@ -122,7 +122,7 @@ fn unexpected(answer: &Answer) -> RPCError<Consensus> {
     RPCError::Network(NetworkError::from_string(format!("an unexpected answer: {answer:?}")))
 }
 
-impl RaftNetworkV2<Consensus> for Client {
+impl RaftNetworkV2<Consensus> for MemberNetwork {
     type SnapshotData = Arc<Generation>;
 
     async fn append_entries(

@@ -27,13 +27,13 @@ pub trait Elders: Send + Sync {
 }
 
 /// How a new cluster starts.
-pub(crate) struct Start {
+pub(crate) struct NewCluster {
     pub(crate) first_revision: Option<Revision>,
     pub(crate) elders: Option<Box<dyn Elders>>,
     pub(crate) clock: WallClock,
 }
 
-impl Start {
+impl NewCluster {
     /// The command; `None`, after a pause, if there is an objection.
     pub(crate) async fn command(&self) -> Option<Command> {
         let revision = first_revision(self.first_revision, self.clock.revision());

@@ -1,7 +1,7 @@
 //! The buffer in which one flush is laid out in sectors.
 
 use crate::frame;
-use crate::sector::{self, BODY, HEAD, Place, SECTOR, Sector};
+use crate::sector::{self, BODY, HEAD, Position, SECTOR, Sector};
 
 /// A flush being filled, then sealed and written. Reused from flush to flush.
 #[derive(Default)]
@@ -39,7 +39,7 @@ impl FlushBuffer {
         let count = u32::try_from(self.sectors.len()).expect("a flush is far below 2^32 sectors");
         for (index, sector) in (0..).zip(&mut self.sectors) {
             let used = if index + 1 == count { self.used } else { BODY };
-            sector::seal_as(sector, Place { flush, index, count }, used, seed);
+            sector::seal_as(sector, Position { flush, index, count }, used, seed);
         }
         self.sectors.as_flattened()
     }

@@ -4,7 +4,7 @@
 
 use crate::frame::{self, Frame};
 use crate::header::Header;
-use crate::sector::{HEAD, Judged, Place, SECTOR, Sector, judge};
+use crate::sector::{HEAD, Judged, Position, SECTOR, Sector, judge};
 
 /// Where the flushes of a segment end, and what is behind them. Positions are in sectors.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub(crate) struct Extent {
     /// End of the last whole flush.
     pub(crate) end: usize,
     /// The flush behind `end` that was cut short, if any sector of it is whole.
-    pub(crate) torn: Option<Place>,
+    pub(crate) torn: Option<Position>,
     /// End of the remains behind `end`: from here on the file is zeros.
     pub(crate) remains: usize,
 }
@@ -62,9 +62,9 @@ struct Walk<'a> {
 
 impl Walk<'_> {
     /// The flush that starts at `start`, whose number must be above `above`, by its first written sector.
-    fn flush_at(&self, start: usize, above: u64) -> Result<Option<Place>, Damage> {
+    fn flush_at(&self, start: usize, above: u64) -> Result<Option<Position>, Damage> {
         let Some((found_at, place)) = self.first_whole(start)? else { return Ok(None) };
-        let Place { flush, index, .. } = place;
+        let Position { flush, index, .. } = place;
         if flush <= above {
             return damage(found_at, format!("flush {flush} stands here, expected one above {above}"));
         }
@@ -80,11 +80,11 @@ impl Walk<'_> {
 
     /// Whether the flush at `start` has all its sectors, of which `first` is the first that was written. If not, nothing may
     /// follow it.
-    fn is_whole(&self, start: usize, first: Place) -> Result<bool, Damage> {
+    fn is_whole(&self, start: usize, first: Position) -> Result<bool, Damage> {
         // All sectors before that are unwritten.
         let mut is_whole = first.index == 0;
         for index in first.index + 1..first.count {
-            is_whole &= self.belongs(start, Place { index, ..first })?;
+            is_whole &= self.belongs(start, Position { index, ..first })?;
         }
         if is_whole {
             return Ok(true);
@@ -102,7 +102,7 @@ impl Walk<'_> {
     }
 
     /// Whether the sector at its place of the flush that begins at `start` is whole; `false` if unwritten.
-    fn belongs(&self, start: usize, expected: Place) -> Result<bool, Damage> {
+    fn belongs(&self, start: usize, expected: Position) -> Result<bool, Damage> {
         let at = start + expected.index as usize;
         match self.judge(at)? {
             None => Ok(false),
@@ -118,7 +118,7 @@ impl Walk<'_> {
     }
 
     /// The first sector from `from` on that is not unwritten.
-    fn first_whole(&self, from: usize) -> Result<Option<(usize, Place)>, Damage> {
+    fn first_whole(&self, from: usize) -> Result<Option<(usize, Position)>, Damage> {
         for at in from..self.sectors.len() {
             if let Some(place) = self.judge(at)? {
                 return Ok(Some((at, place)));
@@ -128,7 +128,7 @@ impl Walk<'_> {
     }
 
     /// `None`: unwritten, or behind the end of the file.
-    fn judge(&self, at: usize) -> Result<Option<Place>, Damage> {
+    fn judge(&self, at: usize) -> Result<Option<Position>, Damage> {
         match self.sectors.get(at).map(|sector| judge(sector, self.seed)) {
             None | Some(Judged::Unwritten) => Ok(None),
             Some(Judged::Whole(place, _)) => Ok(Some(place)),

@@ -22,7 +22,7 @@ pub(crate) type Sector = [u8; SECTOR];
 
 /// Where a sector belongs: which flush, and which part of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Position {
     /// Number of the flush; rises from flush to flush through the whole log.
     pub(crate) flush: u64,
     /// Position within the flush, from 0.
@@ -35,7 +35,7 @@ pub(crate) struct Place {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Judged {
     /// As it was written; with the number of bytes used of its body.
-    Whole(Place, usize),
+    Whole(Position, usize),
     /// Never written to its end.
     Unwritten,
     /// Neither.
@@ -50,7 +50,7 @@ pub(crate) fn judge(sector: &Sector, seed: u32) -> Judged {
     if !is_sealed(sector, seed) {
         return Judged::Damaged;
     }
-    let place = Place { flush: u64_at(sector, 4), index: u32_at(sector, 12), count: u32_at(sector, 16) };
+    let place = Position { flush: u64_at(sector, 4), index: u32_at(sector, 12), count: u32_at(sector, 16) };
     let used = usize::from(u16_at(sector, 20));
     let is_last = place.index.checked_add(1) == Some(place.count);
     // Only the last sector of a flush may have room left.
@@ -59,7 +59,7 @@ pub(crate) fn judge(sector: &Sector, seed: u32) -> Judged {
 }
 
 /// Completes a sector whose body is filled.
-pub(crate) fn seal_as(sector: &mut Sector, place: Place, used: usize, seed: u32) {
+pub(crate) fn seal_as(sector: &mut Sector, place: Position, used: usize, seed: u32) {
     debug_assert!(used <= BODY);
     sector[4..12].copy_from_slice(&place.flush.to_le_bytes());
     sector[12..16].copy_from_slice(&place.index.to_le_bytes());
@@ -105,14 +105,14 @@ mod tests {
     fn written(seed: u32) -> Sector {
         let mut sector = [0; SECTOR];
         sector[HEAD..HEAD + 3].copy_from_slice(b"abc");
-        seal_as(&mut sector, Place { flush: 7, index: 2, count: 3 }, 3, seed);
+        seal_as(&mut sector, Position { flush: 7, index: 2, count: 3 }, 3, seed);
         sector
     }
 
     #[test]
     fn a_written_sector_is_whole_only_under_the_seed_of_its_log() {
         let sector = written(9);
-        assert_eq!(judge(&sector, 9), Judged::Whole(Place { flush: 7, index: 2, count: 3 }, 3));
+        assert_eq!(judge(&sector, 9), Judged::Whole(Position { flush: 7, index: 2, count: 3 }, 3));
         assert_eq!(judge(&sector, 8), Judged::Damaged);
     }
 
@@ -130,7 +130,7 @@ mod tests {
     fn a_place_that_no_flush_has_is_damage() {
         for (index, count, used) in [(3, 3, 1), (0, 0, 1), (0, 1, 0), (0, 2, BODY - 1), (u32::MAX, 0, BODY)] {
             let mut sector = [0; SECTOR];
-            seal_as(&mut sector, Place { flush: 7, index, count }, used, 9);
+            seal_as(&mut sector, Position { flush: 7, index, count }, used, 9);
             assert_eq!(judge(&sector, 9), Judged::Damaged, "part {index} of {count}, {used} bytes used");
         }
     }

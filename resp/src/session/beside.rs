@@ -1,21 +1,21 @@
 //! Requests that do not wait for each other: a client may share a connection among its threads.
 //!
 //! These are commands on keys, and small scripts, outside MULTI, that name no key of a request which is being answered. All others are done
-//! alone. Of these, what was read is kept, and for what they were counted. Whether they may be done is decided when they begin.
+//! alone. Of these, what was read is kept, and for what they were counted. Whether they may be done is decided once they are alone.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use bytes::Bytes;
-use ringfence_http::{Answer, Connection};
+use ringfence_http::{Answer, Begun, Connection};
 use ringfence_service::{BYTES_OF_A_REQUEST, Keys};
 use ringfence_wire::Key;
 
 use super::Session;
-use super::asked::Asked;
-use crate::command::Command;
+use super::asked::{Asked, Read};
+use crate::command::CommandName;
 use crate::refused::Refused;
-use crate::verbs::Place;
+use crate::verbs::Context;
 use crate::work::{self, Work};
 
 /// The keys of the requests that are being answered.
@@ -29,42 +29,40 @@ struct Named {
 }
 
 impl Session {
-    /// Answers a request beside others. `None`: it must be done alone, and [`Session::answer`] is next.
-    pub(crate) fn answer_beside(
+    /// Begins to answer a request.
+    pub(crate) fn begin(
         &mut self,
-        sent: &Bytes,
+        sent: Bytes,
         connection: &Arc<Connection>,
-    ) -> Option<impl Future<Output = Answer> + Send + use<>> {
-        if self.pending.is_queueing() || sent.len() >= BYTES_OF_A_REQUEST {
-            return None;
-        }
-        let mut asked = self.read(sent).ok()??;
+    ) -> Begun<impl Future<Output = Answer> + Send + use<>, Read> {
+        let read = self.read(sent);
+        let Ok(Some(mut asked)) = read else { return Begun::Alone(read) };
         let Some(beside) = self.beside(&mut asked) else {
             asked.visit.waits();
-            self.alone = Some(asked);
-            return None;
+            return Begun::Alone(Ok(Some(asked)));
         };
         let mut visit = asked.visit;
-        self.peer.owns(connection, Some(visit.caller()));
-        let (peer, connection) = (self.peer.clone(), Arc::clone(connection));
-        Some(async move {
+        self.client.owns(connection, Some(visit.caller()));
+        let (client, connection) = (self.client.clone(), Arc::clone(connection));
+        Begun::Beside(async move {
             let done = match beside {
-                Ok((named, work)) => peer.transact(&mut visit, &connection, &named.keys, &work).await,
+                Ok((named, work)) => client.transact(&mut visit, &connection, &named.keys, &work).await,
                 Err(refused) => Err(refused),
             };
-            peer.conclude(done, visit, &connection).await
+            client.conclude(done, visit, &connection).await
         })
     }
 
     /// What a request does beside others, if it may be beside them.
     fn beside(&self, asked: &mut Asked) -> Option<Result<(Named, Work), Refused>> {
-        if asked.command != Command::Work {
+        let is_large = asked.sent.len() >= BYTES_OF_A_REQUEST;
+        if asked.command != CommandName::Work || self.pending.is_queueing() || is_large {
             return None;
         }
         self.admit(asked, self.credential).ok()?;
         let Asked { name, arguments, visit, work: kept, .. } = asked;
-        let work = Command::check(name, arguments.len() - 1)
-            .and_then(|()| Work::read(arguments, &mut self.peer.from(visit, Place::Alone)))
+        let work = CommandName::check(name, arguments.len() - 1)
+            .and_then(|()| Work::read(arguments, &mut self.client.from(visit, Context::Alone)))
             .and_then(|work| Ok((work::keys_of(work.keys())?, work)));
         match work {
             Ok((_, work)) if work.is_large() => None,

@@ -1,92 +1,88 @@
-//! `CLIENT`: a client sets and reads the properties of its own connection. A subcommand whose promise would not be kept is refused.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
-use ringfence_wire::Holder;
+use ringfence_http::{Answer, Connection, Remote};
+use ringfence_service::Caller;
+use ringfence_wire::{Holder, PrincipalName};
 
-use super::peer::Peer;
-use super::{Done, Session};
+use super::Done;
+use crate::door::Door;
+use crate::key_name::Naming;
 use crate::refused::{Kind, Refused};
 use crate::reply::{Protocol, Reply};
+use crate::requester::Visit;
+use crate::response::{self, Encoded};
+use crate::verbs::Context;
+use crate::work::From;
 
-/// The longest name that a client gives itself, in bytes.
-const MAX_NAME: usize = 128;
+/// What requests use of the connection that they came on. Those beside others have a copy.
+#[derive(Clone)]
+pub(super) struct Client {
+    pub(super) door: Arc<Door>,
+    pub(super) remote: Arc<Remote>,
+    pub(super) protocol: Protocol,
+    pub(super) database: u16,
+    /// The name that the client gave itself. Its leases show it as the holder.
+    pub(super) name: Option<Holder>,
+    /// The number of the last lease that was acquired here. Later answers reach the client only if the answer about this lease does, or if
+    /// that came too late: then the lease's time is over, and it is taken back.
+    pub(super) last_acquired: Arc<AtomicU64>,
+}
 
-impl Session {
-    /// `CLIENT subcommand …`
-    pub(super) fn client(&mut self, arguments: &[Bytes]) -> Result<Done, Refused> {
-        let subcommand = arguments[0].to_ascii_lowercase();
-        let rest = &arguments[1..];
-        let reply = match (&subcommand[..], rest) {
-            (b"id", []) => Reply::Integer(self.id as i64),
-            (b"getname", []) => {
-                self.peer.name.as_ref().map_or(Reply::Null, |name| Reply::bulk(name.as_str().to_owned()))
+impl Client {
+    pub(super) fn new(door: Arc<Door>, remote: Arc<Remote>) -> Self {
+        let last_acquired = Arc::new(AtomicU64::new(u64::MAX));
+        Self { door, remote, protocol: Protocol::Resp2, database: 0, name: None, last_acquired }
+    }
+
+    /// Makes the sender of the last request the owner of the connection. Without access rules, nobody is a stranger: an idle client stays
+    /// unless others need its room.
+    pub(super) fn owns(&self, connection: &Connection, caller: Option<&Caller>) {
+        connection.belongs_to(caller.and_then(Caller::name).map(PrincipalName::as_str));
+        connection.is_known(!self.door.service.has_rules());
+    }
+
+    pub(super) fn naming(&self) -> Naming {
+        Naming { database: self.database, rules: self.door.service.rules() }
+    }
+
+    pub(super) fn from<'a>(&self, visit: &'a mut Visit, context: Context) -> From<'a> {
+        From { visit, naming: self.naming(), context }
+    }
+
+    /// Answers what a request came to. One that came too soon is held back, and may be closed meanwhile.
+    pub(super) async fn conclude(
+        &self,
+        done: Result<Done, Refused>,
+        mut visit: Visit,
+        connection: &Arc<Connection>,
+    ) -> Answer {
+        visit.done();
+        let encoded = |reply: &Reply| Encoded::of(reply, self.protocol, connection);
+        let (result, is_last) = match done {
+            Ok(Done::Transacted(transacted)) => {
+                let acquired = transacted.acquired().last();
+                if let Some(number) = acquired.and_then(|lease| self.door.service.number_of(lease)) {
+                    self.last_acquired.store(number, Ordering::Relaxed);
+                }
+                return response::of_transacted(transacted, visit);
             }
-            (b"setname", [name]) => {
-                self.peer.name = checked_name(name)?;
-                Reply::OK
-            }
-            (b"setinfo", [what, value]) => set_info(what, value)?,
-            (b"info", []) => Reply::bulk(self.line()),
-            // Lists this connection alone.
-            (b"list", _) => Reply::bulk(self.line() + "\n"),
-            // Here, these change nothing: a connection may still be closed to make room, and keys have no time of use.
-            (b"no-touch" | b"no-evict", [mode]) if is_on(mode).is_some() => Reply::OK,
-            (b"reply", [mode]) if is_on(mode) == Some(true) => Reply::OK,
-            (b"tracking", [mode]) if is_on(mode) == Some(false) => Reply::OK,
-            (b"tracking" | b"caching" | b"trackinginfo" | b"getredir", _) => {
-                return Err(no("changes of keys are not reported here: watch keys over HTTP"));
-            }
-            (b"reply", _) => return Err(no("every command gets a reply")),
-            (b"kill" | b"pause" | b"unpause" | b"unblock", _) => {
-                return Err(no("a client cannot act on the connections of others"));
-            }
-            (b"maint_notifications", _) => return Err(no("there are no notices of maintenance")),
-            _ => {
-                return Err(Refused::new(
-                    Kind::Unknown,
-                    "ERR unknown subcommand or wrong number of arguments for 'client'",
-                ));
+            Ok(Done::Reply(reply)) => (encoded(&reply), false),
+            Ok(Done::Last(reply)) => (encoded(&reply), true),
+            // Another node may have a leader, and here all that is behind it would wait, too.
+            Err(refused) => {
+                let is_last = refused.kind() == Kind::NoLeader;
+                (Err(refused), is_last)
             }
         };
-        Ok(Done::Reply(reply))
+        match result {
+            Ok(encoded) => response::answer(encoded, is_last, visit),
+            Err(refused) => {
+                self.door.refused_calls.tell(&refused, visit.caller());
+                let ending = visit.report_mut().refuse(refused.kind());
+                visit.ended(ending, || connection.rests()).await;
+                response::refusal(&refused, is_last)
+            }
+        }
     }
-
-    fn line(&self) -> String {
-        let (id, Peer { remote, name, database, protocol, .. }) = (self.id, &self.peer);
-        let name = name.as_ref().map_or("", Holder::as_str);
-        let version = if *protocol == Protocol::Resp3 { 3 } else { 2 };
-        format!("id={id} addr={} name={name} db={database} resp={version}", remote.address)
-    }
-}
-
-/// Checks the name that a client gives itself. `None`: the name is empty.
-pub(super) fn checked_name(name: &[u8]) -> Result<Option<Holder>, Refused> {
-    if name.len() > MAX_NAME {
-        return Err(Refused::arguments("ERR ringfence: a client name has at most 128 bytes"));
-    }
-    let printable = str::from_utf8(name).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_graphic()));
-    let text = printable.ok_or_else(|| {
-        Refused::arguments("ERR Client names cannot contain spaces, newlines or special characters.")
-    })?;
-    Ok(Holder::new(text).filter(|_| !text.is_empty()))
-}
-
-/// Checks the information and ignores it. Clients take an error for a failure to connect.
-fn set_info(what: &Bytes, value: &Bytes) -> Result<Reply, Refused> {
-    if ![&b"lib-name"[..], b"lib-ver"].iter().any(|known| what.eq_ignore_ascii_case(known)) {
-        return Err(Refused::arguments("ERR Unrecognized option in CLIENT SETINFO"));
-    }
-    checked_name(value).map(|_| Reply::OK)
-}
-
-fn is_on(mode: &Bytes) -> Option<bool> {
-    match &mode.to_ascii_lowercase()[..] {
-        b"on" => Some(true),
-        b"off" => Some(false),
-        _ => None,
-    }
-}
-
-fn no(why: &str) -> Refused {
-    Refused::unsupported(why)
 }

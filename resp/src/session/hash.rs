@@ -5,7 +5,7 @@ use ringfence_service::Consistency;
 use ringfence_wire::KeyView;
 
 use super::{Done, Session};
-use crate::command::Command;
+use crate::command::CommandName;
 use crate::refused::Refused;
 use crate::reply::Reply;
 use crate::requester::Visit;
@@ -14,21 +14,21 @@ impl Session {
     /// `HGET ringfence:{name} field`, or `HMGET … field …`, with the name that SET gives the key.
     pub(super) async fn hash(
         &self,
-        command: Command,
+        command: CommandName,
         arguments: &[Bytes],
         visit: &Visit,
     ) -> Result<Done, Refused> {
         let (caller, name, fields) = (visit.caller(), &arguments[0], &arguments[1..]);
         let key = name.strip_prefix(b"ringfence:{").and_then(|rest| rest.strip_suffix(b"}"));
         let key = key.ok_or_else(|| Refused::unsupported("the only hashes are `ringfence:{key}`"))?;
-        let key = self.peer.naming().key(key)?;
+        let key = self.client.naming().key(key)?;
         let fields: Vec<Field> = fields.iter().map(|field| Field::read(field)).collect::<Result<_, _>>()?;
         let view =
-            self.peer.node.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
+            self.client.door.service.key(caller, caller.allow_key(&key)?, Consistency::Linearizable).await?;
         visit.shows(size(&view));
         let mut values = fields.into_iter().map(|field| field.of(&view)).collect::<Result<Vec<_>, _>>()?;
         Ok(Done::Reply(match command {
-            Command::Hget => values.pop().unwrap_or(Reply::Null),
+            CommandName::Hget => values.pop().unwrap_or(Reply::Null),
             _ => Reply::Array(values),
         }))
     }

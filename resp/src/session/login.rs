@@ -6,9 +6,9 @@ use ringfence_service::Caller;
 use ringfence_wire::Holder;
 
 use super::asked::Asked;
-use super::peer::Peer;
+use super::client::Client;
 use super::{Done, Session};
-use crate::command::Command;
+use crate::command::CommandName;
 use crate::frame::integer;
 use crate::key_name::DATABASES;
 use crate::refused::{Kind, Refused};
@@ -32,22 +32,22 @@ impl Session {
     /// What the connection is once a request is done: another one after AUTH and HELLO, which count as requests of the principal that they
     /// are from afterwards.
     pub(super) fn login(&self, asked: &Asked) -> Result<Login, Refused> {
-        Command::check(asked.name, asked.arguments.len() - 1)?;
+        CommandName::check(asked.name, asked.arguments.len() - 1)?;
         let arguments = &asked.arguments[1..];
         match asked.command {
-            Command::Auth if !self.pending.is_queueing() => self.auth(arguments),
-            Command::Hello if !self.pending.is_queueing() => self.hello(arguments),
+            CommandName::Auth if !self.pending.is_queueing() => self.auth(arguments),
+            CommandName::Hello if !self.pending.is_queueing() => self.hello(arguments),
             _ => Ok(self.as_it_is()),
         }
     }
 
     fn as_it_is(&self) -> Login {
-        let Peer { protocol, name, .. } = &self.peer;
+        let Client { protocol, name, .. } = &self.client;
         Login { credential: self.credential, protocol: *protocol, name: name.clone() }
     }
 
     pub(super) fn log_in(&mut self, login: Login) -> Done {
-        (self.credential, self.peer.protocol, self.peer.name) =
+        (self.credential, self.client.protocol, self.client.name) =
             (login.credential, login.protocol, login.name);
         Done::Reply(Reply::OK)
     }
@@ -86,7 +86,7 @@ impl Session {
                     rest
                 }
                 [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {
-                    login.name = super::client::checked_name(name)?;
+                    login.name = super::client_command::checked_name(name)?;
                     rest
                 }
                 _ => return Err(Refused::arguments("ERR Syntax error in HELLO")),
@@ -113,8 +113,8 @@ impl Session {
 
     /// `RESET`: makes the connection as new.
     pub(super) fn reset(&mut self) -> Done {
-        (self.credential, self.peer.protocol, self.peer.database) = (None, Protocol::Resp2, 0);
-        (self.peer.name, self.pending) = (None, Pending::default());
+        (self.credential, self.client.protocol, self.client.database) = (None, Protocol::Resp2, 0);
+        (self.client.name, self.pending) = (None, Pending::default());
         Done::Reply(Reply::Status("RESET".into()))
     }
 
@@ -122,19 +122,19 @@ impl Session {
     pub(super) fn select(&mut self, database: &Bytes) -> Result<Done, Refused> {
         let number = integer(database).ok_or_else(Refused::no_integer)?;
         let number = u16::try_from(number).ok().filter(|number| *number < DATABASES);
-        self.peer.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
+        self.client.database = number.ok_or_else(|| Refused::arguments("ERR DB index is out of range"))?;
         Ok(Done::Reply(Reply::OK))
     }
 
     /// The digest of `credential`, if it belongs to the principal with this name.
     fn identify(&self, name: &[u8], credential: &[u8]) -> Result<Digest, Refused> {
         let refused = |text: &'static str| Refused::new(Kind::Unauthenticated, text);
-        if !self.peer.node.service.has_rules() {
+        if !self.client.door.service.has_rules() {
             let text = "ERR AUTH <password> called without any password configured for the default user. Are you sure your \
                         configuration is correct?";
             return Err(Refused::new(Kind::Order, text));
         }
-        if !self.peer.remote.is_encrypted {
+        if !self.client.remote.is_encrypted {
             return Err(refused(
                 "WRONGPASS ringfence: a credential over a plain connection is not accepted, and may have been read by others: \
                  use TLS (rediss://), and replace it",

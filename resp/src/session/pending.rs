@@ -12,12 +12,12 @@ use ringfence_wire::Key;
 use super::asked::Asked;
 use super::perform::{Act, OwnTurns};
 use super::{Done, Session};
-use crate::command::Command;
+use crate::command::CommandName;
 use crate::frame::Request;
 use crate::refused::{Kind, Refused};
 use crate::reply::Reply;
 use crate::requester::Visit;
-use crate::verbs::{Answer, Place};
+use crate::verbs::{Answer, Context};
 use crate::work::{self, Watched, Work};
 
 /// The most commands behind MULTI.
@@ -55,8 +55,8 @@ impl Pending {
     }
 
     /// Notes that a command was refused: without it, the transaction is another one, and EXEC does nothing.
-    pub(super) fn refuse(&mut self, command: Command) {
-        self.is_spoiled |= self.is_queueing() || command == Command::Watch;
+    pub(super) fn refuse(&mut self, command: CommandName) {
+        self.is_spoiled |= self.is_queueing() || command == CommandName::Watch;
     }
 
     /// Queues a request.
@@ -95,7 +95,7 @@ impl Session {
         visit: &mut Visit,
         connection: &Arc<Connection>,
     ) -> Result<Done, Refused> {
-        let naming = self.peer.naming();
+        let naming = self.client.naming();
         let keys: Vec<Key> = names.iter().map(|name| naming.key(name)).collect::<Result<_, _>>()?;
         let watched = &self.pending.watched;
         work::keys_of(keys.iter().chain(watched.iter().map(|(key, _)| key)))?;
@@ -106,11 +106,11 @@ impl Session {
             return Ok(Done::Reply(Reply::OK));
         }
         let bytes = new.iter().map(|key| 64 + key.as_str().len()).sum();
-        let portion = connection.portion(&self.peer.node.room, bytes).ok_or_else(no_room)?;
+        let portion = connection.portion(&self.client.door.room, bytes).ok_or_else(no_room)?;
         let mut seen = Vec::new();
         let keys = work::keys_of(&new)?;
         let look = Look { keys: &new, seen: &mut seen };
-        let done = self.peer.transact(visit, connection, &keys, look).await?;
+        let done = self.client.transact(visit, connection, &keys, look).await?;
         self.pending.watched.extend(seen);
         self.pending.portions.push(portion);
         Ok(done)
@@ -131,13 +131,13 @@ impl Session {
         }
         let works = queue.requests.iter().map(|sent| {
             let request = Request::read(sent)?;
-            Work::read(&request.arguments, &mut self.peer.from(visit, Place::Queued))
+            Work::read(&request.arguments, &mut self.client.from(visit, Context::Queued))
         });
         let works: Vec<Work> = works.collect::<Result<_, _>>()?;
-        let _scripts = self.peer.room_for_scripts(connection, &works)?;
+        let _scripts = self.client.room_for_scripts(connection, &works)?;
         let keys = works.iter().flat_map(Work::keys).chain(watched.iter().map(|(key, _)| key));
         let keys = work::keys_of(keys)?;
-        self.peer.transact(visit, connection, &keys, All { watched: &watched, works: &works }).await
+        self.client.transact(visit, connection, &keys, All { watched: &watched, works: &works }).await
     }
 }
 

@@ -8,7 +8,7 @@ use ringfence_http::{Connection, Portion};
 use ringfence_script::{Budget, Turns};
 use ringfence_service::{Keys, Steps, Transaction};
 
-use super::peer::Peer;
+use super::client::Client;
 use super::{Done, Session};
 use crate::measure;
 use crate::refused::{Kind, Refused};
@@ -16,10 +16,10 @@ use crate::reply::Reply;
 use crate::requester::{Requester, Visit};
 use crate::response::Encoded;
 use crate::scripts::Digest;
-use crate::verbs::{Answer, Place};
+use crate::verbs::{Answer, Context};
 use crate::work::{self, Work};
 
-impl Peer {
+impl Client {
     /// Runs one command or script.
     pub(super) async fn perform(
         &self,
@@ -30,7 +30,7 @@ impl Peer {
         let _scripts = self.room_for_scripts(connection, [work])?;
         if work.keys().is_empty() {
             let (mut nothing, mut budget) = (Transaction::new(std::iter::empty()), Budget::of_request());
-            let mut turns = OwnTurns { peer: self, connection, visit, memory: None };
+            let mut turns = OwnTurns { client: self, connection, visit, memory: None };
             let answer = work.run(&mut nothing, &mut budget, &mut turns).await;
             visit.ran(budget.spent_requests());
             return answer.map(Done::Reply);
@@ -47,9 +47,8 @@ impl Peer {
         act: impl Act,
     ) -> Result<Done, Refused> {
         let mut doing =
-            Doing { act, peer: self, connection, budget: Budget::of_request(), runs: 0, stopped: None };
-        let transacted =
-            self.node.service.transact_in_turns(visit, keys, self.name.as_ref(), &mut doing).await?;
+            Doing { act, client: self, connection, budget: Budget::of_request(), runs: 0, stopped: None };
+        let transacted = self.door.service.transact(visit, keys, self.name.as_ref(), &mut doing).await?;
         measure::reran(doing.runs - 1);
         transacted.transpose().map(Done::Transacted)
     }
@@ -64,7 +63,7 @@ impl Peer {
             return Ok(None);
         }
         let bytes = work::bytes_of_scripts(works);
-        connection.portion(&self.node.room, bytes).ok_or_else(no_room).map(Some)
+        connection.portion(&self.door.room, bytes).ok_or_else(no_room).map(Some)
     }
 }
 
@@ -88,7 +87,7 @@ impl Act for &Work {
 /// A request that is being done.
 struct Doing<'a, A> {
     act: A,
-    peer: &'a Peer,
+    client: &'a Client,
     connection: &'a Arc<Connection>,
     budget: Budget,
     runs: u64,
@@ -102,15 +101,15 @@ impl<A: Act> Steps<Result<Encoded, Refused>, Requester> for Doing<'_, A> {
         keys: &mut Transaction,
         visit: &mut Visit,
     ) -> Result<Result<Encoded, Refused>, Result<Encoded, Refused>> {
-        let Self { act, peer, connection, budget, runs, stopped } = self;
+        let Self { act, client, connection, budget, runs, stopped } = self;
         if let Some(refused) = stopped {
             return Err(Err(refused.clone()));
         }
         *runs += 1;
         keys.tell(|lease| {
-            peer.node.service.number_of(lease) == Some(peer.last_acquired.load(Ordering::Relaxed))
+            client.door.service.number_of(lease) == Some(client.last_acquired.load(Ordering::Relaxed))
         });
-        let mut turns = OwnTurns { peer, connection, visit, memory: None };
+        let mut turns = OwnTurns { client, connection, visit, memory: None };
         let reply = act.act(keys, budget, &mut turns).await;
         drop(turns);
         visit.ran(budget.spent_requests());
@@ -126,7 +125,7 @@ impl<A: Act> Steps<Result<Encoded, Refused>, Requester> for Doing<'_, A> {
             None => Ok(reply),
         });
         // A reply that is too long must fail before anything is proposed.
-        match reply.and_then(|reply| Encoded::of(&reply, peer.protocol, connection)) {
+        match reply.and_then(|reply| Encoded::of(&reply, client.protocol, connection)) {
             Ok(encoded) => Ok(Ok(encoded)),
             Err(refused) => Err(Err(refused)),
         }
@@ -135,7 +134,7 @@ impl<A: Act> Steps<Result<Encoded, Refused>, Requester> for Doing<'_, A> {
 
 /// The turns in which the scripts of a request run.
 pub(super) struct OwnTurns<'a> {
-    peer: &'a Peer,
+    client: &'a Client,
     connection: &'a Arc<Connection>,
     visit: &'a mut Visit,
     /// The memory that the scripts keep while they wait for a turn.
@@ -146,7 +145,7 @@ impl Turns<Refused> for OwnTurns<'_> {
     async fn next(&mut self, budget: &Budget) -> Result<(), Refused> {
         self.visit.ran(budget.spent_requests());
         self.memory = None;
-        self.memory = self.connection.portion(&self.peer.node.room, budget.taken_bytes());
+        self.memory = self.connection.portion(&self.client.door.room, budget.taken_bytes());
         if self.memory.is_none() {
             return Err(no_room());
         }
@@ -163,11 +162,11 @@ fn no_room() -> Refused {
 impl Session {
     /// `SCRIPT LOAD text`, `SCRIPT EXISTS digest …`, `SCRIPT FLUSH`
     pub(super) fn script(&self, arguments: &[Bytes], visit: &mut Visit) -> Result<Done, Refused> {
-        let scripts = &self.peer.node.scripts;
+        let scripts = &self.client.door.scripts;
         let subcommand = arguments[0].to_ascii_lowercase();
         let reply = match (&subcommand[..], &arguments[1..]) {
             (b"load", [text]) => {
-                let (digest, _) = work::load(text, &mut self.peer.from(visit, Place::Alone))?;
+                let (digest, _) = work::load(text, &mut self.client.from(visit, Context::Alone))?;
                 Reply::bulk(digest.to_string())
             }
             (b"exists", digests @ [_, ..]) => Reply::Array(

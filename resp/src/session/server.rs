@@ -69,6 +69,6 @@ impl Session {
         if arguments.iter().any(|argument| integer(argument).is_none_or(|number| number < 0)) {
             return Err(Refused::no_integer());
         }
-        Ok(Done::Reply(Reply::Integer(self.peer.node.service.copies() as i64)))
+        Ok(Done::Reply(Reply::Integer(self.client.door.service.copies() as i64)))
     }
 }

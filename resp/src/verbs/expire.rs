@@ -3,7 +3,7 @@ use ringfence_wire::Key;
 
 use super::Verb;
 use super::read;
-use super::words::{Place, Unit, Words, syntax};
+use super::words::{Context, Unit, Words, syntax};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
@@ -88,7 +88,7 @@ impl When {
 
 /// `PERSIST key`: a later command of the request must give the lock a time again.
 pub(super) fn persist(words: &Words) -> Result<Verb, Refused> {
-    if words.place == Place::Alone {
+    if words.context == Context::Alone {
         return Err(Refused::unsupported("a lock needs a time after which it ends"));
     }
     let key = words.key(0)?;

@@ -3,7 +3,7 @@ use ringfence_service::{Seen, Transaction};
 use ringfence_wire::{Key, MAX_TTL_MS, MIN_TTL_MS, Ttl};
 
 use super::Verb;
-use super::words::{Place, Unit, Words, syntax};
+use super::words::{Context, Unit, Words, syntax};
 use crate::refused::Refused;
 use crate::reply::Reply;
 
@@ -51,7 +51,7 @@ pub(super) fn set(words: &Words) -> Result<Verb, Refused> {
     }
     // A new lock has no time to keep.
     let is_endless = matches!((&when, time), (_, None) | (Some(When::Free), Some(Time::Kept)));
-    if is_endless && words.place == Place::Alone {
+    if is_endless && words.context == Context::Alone {
         return Err(Refused::unsupported("a lock needs a time after which it ends: add PX or EX"));
     }
     verb(words, key, value, when.unwrap_or(When::Always), time.unwrap_or(Time::None))
@@ -59,7 +59,7 @@ pub(super) fn set(words: &Words) -> Result<Verb, Refused> {
 
 /// `SETNX key value`
 pub(super) fn setnx(words: &Words) -> Result<Verb, Refused> {
-    if words.place == Place::Alone {
+    if words.context == Context::Alone {
         return Err(Refused::unsupported(
             "a lock needs a time after which it ends: use SET with NX, and PX or EX, or PEXPIRE in the same transaction",
         ));
@@ -112,7 +112,7 @@ fn unit(words: &Words, at: usize) -> Result<Unit, Refused> {
 
 fn verb(words: &Words, key: Key, value: Value, when: When, time: Time) -> Result<Verb, Refused> {
     // A script can look at the key first.
-    if when == When::Always && words.place != Place::Script {
+    if when == When::Always && words.context != Context::Script {
         return Err(Refused::unsupported(
             "SET without NX, XX or IFEQ would take the lock away from its holder",
         ));

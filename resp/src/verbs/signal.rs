@@ -9,7 +9,7 @@ use std::mem;
 
 use ringfence_wire::Key;
 
-use super::words::{Place, Words};
+use super::words::{Context, Words};
 use super::{Answer, Verb};
 use crate::refused::Refused;
 use crate::reply::Reply;
@@ -65,9 +65,9 @@ fn no_list() -> Refused {
 }
 
 fn check(words: &Words) -> Result<(), Refused> {
-    match words.place {
-        Place::Script => Ok(()),
-        Place::Alone | Place::Queued => {
+    match words.context {
+        Context::Script => Ok(()),
+        Context::Alone | Context::Queued => {
             Err(Refused::unsupported("nobody can wait for a message or an element here, so none is sent"))
         }
     }

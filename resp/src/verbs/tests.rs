@@ -27,12 +27,12 @@ fn transaction() -> Transaction {
 }
 
 /// The replies to the commands of `line`, which `;` separates, and the changes that they propose.
-fn run(line: &str, place: Place) -> (String, String) {
+fn run(line: &str, context: Context) -> (String, String) {
     let mut transaction = transaction();
     let replies = line.split("; ").map(|command| {
         let arguments: Vec<Bytes> =
             command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-        match Verb::read(&arguments, place, NAMING).and_then(|verb| verb.run(&mut transaction)) {
+        match Verb::read(&arguments, context, NAMING).and_then(|verb| verb.run(&mut transaction)) {
             Ok(reply) => shown(&reply),
             Err(refused) => format!("-{}", refused.text()),
         }
@@ -118,7 +118,7 @@ fn each_command_answers_and_changes_what_it_says() {
         ("PING a", "a", ""),
         ("ECHO a", "a", ""),
     ] {
-        assert_eq!(run(line, Place::Alone), (reply.to_owned(), changes.to_owned()), "{line}");
+        assert_eq!(run(line, Context::Alone), (reply.to_owned(), changes.to_owned()), "{line}");
     }
 }
 
@@ -150,7 +150,7 @@ fn times_are_set_under_conditions_kept_and_set_by_what_reads() {
         ("GETDEL own; GETDEL own; GETDEL free", "v; nil; nil", "end own 7"),
         ("GETDEL taken", TAKEN, ""),
     ] {
-        assert_eq!(run(line, Place::Alone), (reply.to_owned(), changes.to_owned()), "{line}");
+        assert_eq!(run(line, Context::Alone), (reply.to_owned(), changes.to_owned()), "{line}");
     }
 }
 
@@ -182,7 +182,7 @@ fn commands_of_one_request_see_what_those_before_them_left() {
         // The same value, but a new lease with a new token.
         ("DEL own; SET own v NX PX 1000", ":1; +OK", "end own 7; acquire own v 1000"),
     ] {
-        assert_eq!(run(line, Place::Queued), (replies.to_owned(), changes.to_owned()), "{line}");
+        assert_eq!(run(line, Context::Queued), (replies.to_owned(), changes.to_owned()), "{line}");
     }
 }
 
@@ -196,10 +196,10 @@ fn scripts_may_set_without_a_condition_and_wake_nobody() {
         ("SET taken w PX 1000", TAKEN, ""),
         ("PUBLISH channel gone", ":0", ""),
     ] {
-        assert_eq!(run(line, Place::Script), (reply.to_owned(), changes.to_owned()), "{line}");
+        assert_eq!(run(line, Context::Script), (reply.to_owned(), changes.to_owned()), "{line}");
         let refused = Verb::read(
             &line.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect::<Vec<_>>(),
-            Place::Alone,
+            Context::Alone,
             NAMING,
         );
         assert!(refused.is_err(), "{line} alone");
@@ -218,9 +218,9 @@ fn the_token_is_for_who_knows_the_value_of_the_live_lease() {
         ("PEXPIRE own 900; RINGFENCE.TOKEN own v", ":1; :7"),
         ("DEL own; RINGFENCE.TOKEN own v", ":1; nil"),
     ] {
-        assert_eq!(run(line, Place::Queued).0, reply, "{line}");
+        assert_eq!(run(line, Context::Queued).0, reply, "{line}");
     }
-    let (replies, _) = run("DEL own; SET own v NX PX 900; RINGFENCE.TOKEN own v", Place::Queued);
+    let (replies, _) = run("DEL own; SET own v NX PX 900; RINGFENCE.TOKEN own v", Context::Queued);
     assert!(replies.contains("once this request is done"), "{replies}");
 }
 
@@ -235,7 +235,7 @@ fn what_was_read_becomes_a_condition() {
         for command in line.split("; ") {
             let arguments: Vec<Bytes> =
                 command.split(' ').map(|word| Bytes::copy_from_slice(word.as_bytes())).collect();
-            Verb::read(&arguments, Place::Queued, NAMING).unwrap().run(&mut transaction).unwrap();
+            Verb::read(&arguments, Context::Queued, NAMING).unwrap().run(&mut transaction).unwrap();
         }
         let command = transaction.into_command(None, || (LeaseId::random(), Attachment(0))).unwrap();
         let conditions = command.conditions().iter().map(|(key, condition)| match condition {
@@ -287,7 +287,7 @@ fn arguments_are_checked_before_anything_is_done() {
         ("FOO", "ERR unknown command 'FOO'"),
         ("F\r\n+OK", "ERR unknown command 'F'"),
     ] {
-        let (reply, changes) = run(line, Place::Alone);
+        let (reply, changes) = run(line, Context::Alone);
         assert!(reply.starts_with(&format!("-{error}")), "{line}: {reply}");
         assert!(!reply.contains(['\r', '\n']) && changes.is_empty(), "{line}");
     }
@@ -309,7 +309,7 @@ fn scripts_that_may_change_nothing_read_only() {
 /// A script can name a key thousands of times.
 #[test]
 fn mget_copies_the_value_of_a_key_once() {
-    let verb = Verb::read(&["mget", "own", "own"].map(Bytes::from), Place::Script, NAMING).unwrap();
+    let verb = Verb::read(&["mget", "own", "own"].map(Bytes::from), Context::Script, NAMING).unwrap();
     let Reply::Array(items) = verb.run(&mut transaction()).unwrap() else { panic!("an array") };
     let [Reply::Bulk(one), Reply::Bulk(other)] = &items[..] else { panic!("{items:?}") };
     assert_eq!(one.as_ptr(), other.as_ptr());

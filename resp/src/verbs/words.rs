@@ -6,9 +6,9 @@ use crate::frame::integer;
 use crate::key_name::Naming;
 use crate::refused::Refused;
 
-/// The place of a command.
+/// Where a command stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum Context {
     /// It is a request by itself.
     Alone,
     /// Behind MULTI.
@@ -23,7 +23,7 @@ pub(super) struct Words<'a> {
     pub(super) name: &'static str,
     /// Without the name.
     pub(super) arguments: &'a [Bytes],
-    pub(super) place: Place,
+    pub(super) context: Context,
     pub(super) naming: Naming,
 }
 

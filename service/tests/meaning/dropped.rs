@@ -22,12 +22,12 @@ fn left_by(node: &Node, key: &str) -> usize {
 /// The same of a transaction that sets `key`.
 fn left_by_transaction(node: &Node, key: &str) -> usize {
     let key = Key::new(key).unwrap();
-    let set = |keys: &mut Transaction| {
+    let mut set = |keys: &mut Transaction| {
         keys.acquire(&key, Value::new(b"mine").unwrap(), Ttl::default()).unwrap();
         Ok(())
     };
     let (mut visit, keys) = (node.visit(), Keys::new(vec![key.clone()]).unwrap());
-    left_by_call(node.service.transact(&mut visit, &keys, None, set))
+    left_by_call(node.service.transact(&mut visit, &keys, None, &mut set))
 }
 
 fn left_by_call<T>(call: impl Future<Output = T>) -> usize {

@@ -138,25 +138,30 @@ async fn a_transaction_needs_the_right_on_its_keys_and_changes_no_lease_of_other
     let (holder, stranger) = (caller(&node, "holder"), caller(&node, "stranger"));
     let (own, forbidden) = (Key::new("a/1").unwrap(), Key::new("b").unwrap());
     let value = Value::new(b"the same").unwrap();
-    let set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
+    let mut set = |keys: &mut Transaction| Ok(keys.acquire(&own, value.clone(), Ttl::default()).is_ok());
     let acquired =
-        node.service.transact(&mut node.visit_of(&holder), &keys([&own]), None, set).await.unwrap();
+        node.service.transact(&mut node.visit_of(&holder), &keys([&own]), None, &mut set).await.unwrap();
     let (true, Some(unsent)) = acquired.in_time().unwrap() else { panic!("not acquired") };
     unsent.sent();
-    let end = |keys: &mut Transaction| {
+    let mut end = |keys: &mut Transaction| {
         Ok((keys.see(&own) == Ok(Seen::Taken), keys.end(&own), keys.token(&own, &value) == Ok(None)))
     };
-    let seen = node.service.transact(&mut node.visit_of(&stranger), &keys([&own]), None, end).await.unwrap();
+    let seen =
+        node.service.transact(&mut node.visit_of(&stranger), &keys([&own]), None, &mut end).await.unwrap();
     assert_eq!(seen.in_time().unwrap().0, (true, Err(CannotDo::Taken), true));
     let denied = node
         .service
-        .transact(&mut node.visit_of(&holder), &keys([&own, &forbidden]), None, |_| Ok(()))
+        .transact(&mut node.visit_of(&holder), &keys([&own, &forbidden]), None, &mut |_: &mut Transaction| {
+            Ok(())
+        })
         .await
         .unwrap_err();
     assert!(matches!(denied, Failure::Forbidden(_)), "{denied:?}");
     let ended = node
         .service
-        .transact(&mut node.visit_of(&holder), &keys([&own]), None, |keys| Ok(keys.end(&own)))
+        .transact(&mut node.visit_of(&holder), &keys([&own]), None, &mut |keys: &mut Transaction| {
+            Ok(keys.end(&own))
+        })
         .await
         .unwrap();
     assert_eq!(ended.in_time().unwrap().0, Ok(true));
@@ -169,14 +174,14 @@ async fn what_rules_forbid_while_its_steps_run_is_not_done() {
     let (holder, key) = (caller(&node, "holder"), Key::new("a/1").unwrap());
     let digest = Digest::of(b"holder");
     let less = format!("[principals.holder]\ncredentials = [\"{digest}\"]\nallow = []\n");
-    let run = |steps: &mut Transaction| {
+    let mut run = |steps: &mut Transaction| {
         node.replace_rules(&less);
         let ttl = Ttl::from_ms(60_000).unwrap();
         Ok(steps.acquire(&key, Value::new(b"").unwrap(), ttl).is_ok())
     };
     let refused = node
         .service
-        .transact(&mut node.visit_of(&holder), &keys([&key]), None, run)
+        .transact(&mut node.visit_of(&holder), &keys([&key]), None, &mut run)
         .await
         .map(|_| ())
         .unwrap_err();

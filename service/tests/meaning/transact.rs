@@ -26,10 +26,10 @@ impl Node {
     async fn transact<R: Send>(
         &self,
         keys: &[&str],
-        run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
+        mut run: impl FnMut(&mut Transaction) -> Result<R, R> + Send,
     ) -> Result<Transacted<R>, Failure> {
         let keys = Keys::new(keys.iter().map(|name| key(name)).collect()).unwrap();
-        self.service.transact(&mut self.visit(), &keys, None, run).await
+        self.service.transact(&mut self.visit(), &keys, None, &mut run).await
     }
 
     /// Acquires the key with a value, if it is free. Returns whether it was.
@@ -276,10 +276,10 @@ async fn only_the_node_that_has_sent_a_grant_tells_its_token_without_an_entry() 
         slow_request: Duration::MAX,
     };
     let other = Arc::new(Service::new(node.handle.clone(), other));
-    let ask = |keys: &mut Transaction| Ok(keys.token(&key("a"), &value("mine")).unwrap());
+    let mut ask = |keys: &mut Transaction| Ok(keys.token(&key("a"), &value("mine")).unwrap());
     let keys = Keys::new(vec![key("a")]).unwrap();
     let mut visit = Visit::of(Arc::clone(&other), node.caller.clone());
-    assert_eq!(sent(other.transact(&mut visit, &keys, None, ask).await), Some(token));
+    assert_eq!(sent(other.transact(&mut visit, &keys, None, &mut ask).await), Some(token));
     assert!(!is_untold("a") && is_untold("b"));
     // A grant that was not sent is kept, as it would be taken back.
     let set = |keys: &mut Transaction| Ok(keys.acquire(&key("c"), value("mine"), ttl()).is_ok());

@@ -143,7 +143,7 @@ async fn what_a_request_costs_adds_up() {
     visit.add(10).unwrap();
     let keys: Vec<Key> = (0..5).map(|key| Key::new(&format!("a/{key}")).unwrap()).collect();
     let named = Keys::new(keys.clone()).unwrap();
-    let set = node.service.transact(&mut visit, &named, None, set_all(&keys)).await.unwrap();
+    let set = node.service.transact(&mut visit, &named, None, &mut set_all(&keys)).await.unwrap();
     set.in_time().unwrap().1.into_iter().for_each(|unsent| unsent.sent());
     assert_eq!(visit.cost(), 1 + 256 + 10 + 4, "the first change was counted with the request");
 }

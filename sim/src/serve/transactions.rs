@@ -19,9 +19,9 @@ pub(super) async fn answer(
 ) -> Result<Transacted<Conclusion>, Failure> {
     let keys = invocation.keys().into_iter().cloned().collect();
     let keys = Keys::new(keys).expect("clients name few keys");
-    let run = |keys: &mut Transaction| Ok(run(keys, invocation).unwrap_or_else(|refused| refused));
+    let mut run = |keys: &mut Transaction| Ok(run(keys, invocation).unwrap_or_else(|refused| refused));
     let mut visit = Visit::of(Arc::clone(service), caller.clone());
-    service.transact(&mut visit, &keys, None, run).await
+    service.transact(&mut visit, &keys, None, &mut run).await
 }
 
 /// Does what the scripts of clients do: it reads all keys before it changes any.

@@ -60,7 +60,7 @@ async fn nothing_is_left_of_a_large_request() {
     assert!(course.incoming.received.capacity() < PER_TURN, "{}", course.incoming.received.capacity());
     assert!(course.incoming.share.is_some());
     let in_flight = course.reader.connection().begin_now().unwrap();
-    course.answer_alone(in_flight, first).await;
+    course.answer_large(in_flight, first).await;
     assert!(course.incoming.share.is_none());
     assert_eq!(course.next().await, "echo a\n");
     for text in ["a longer one\n", "short\n"] {

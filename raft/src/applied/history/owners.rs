@@ -5,13 +5,13 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use ringfence_wire::{PrincipalName, Revision};
 
 /// An owner, or nobody.
-type Owner = Option<PrincipalName>;
+type MaybeOwner = Option<PrincipalName>;
 
 /// The owners of the changes that are kept.
 #[derive(Debug, Default)]
 pub(super) struct Owners {
-    all: HashMap<Owner, Owned>,
-    by_bytes: BTreeSet<(usize, Owner)>,
+    all: HashMap<MaybeOwner, Owned>,
+    by_bytes: BTreeSet<(usize, MaybeOwner)>,
 }
 
 /// The changes of one owner.
@@ -24,7 +24,7 @@ struct Owned {
 
 impl Owners {
     /// A change of `owner` is kept.
-    pub(super) fn add(&mut self, owner: &Owner, revision: Revision, bytes: usize) {
+    pub(super) fn add(&mut self, owner: &MaybeOwner, revision: Revision, bytes: usize) {
         let owned = self.all.entry(owner.clone()).or_default();
         owned.revisions.push_back(revision);
         let before = owned.bytes;
@@ -34,7 +34,7 @@ impl Owners {
     }
 
     /// The oldest change of `owner`, of so many bytes, is no longer kept.
-    pub(super) fn drop_oldest(&mut self, owner: &Owner, bytes: usize) {
+    pub(super) fn drop_oldest(&mut self, owner: &MaybeOwner, bytes: usize) {
         let Some(owned) = self.all.get_mut(owner) else { return };
         owned.revisions.pop_front();
         self.by_bytes.remove(&(owned.bytes, owner.clone()));

@@ -62,7 +62,7 @@ fn a_record_of_unknown_kind_and_one_that_is_cut_short_are_damage() {
     assert!(refusal(dir.path()).contains("unknown kind 300"));
     let mut sectors = [[0; SECTOR]];
     sectors[0][crate::sector::HEAD..][..4].copy_from_slice(&1_000_u32.to_le_bytes());
-    let place = crate::sector::Place { flush: 1, index: 0, count: 1 };
+    let place = crate::sector::Position { flush: 1, index: 0, count: 1 };
     crate::sector::seal_as(&mut sectors[0], place, 100, header(1, 1).seed());
     let dir = forged(&[(header(1, 1), &[&sectors[0]])]);
     assert!(refusal(dir.path()).contains("cut short"));

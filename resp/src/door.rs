@@ -12,7 +12,7 @@ use crate::scripts::Scripts;
 /// Bytes of the commands that clients queue, and of the keys that they watch.
 const MAX_PENDING: usize = 64 << 20;
 
-pub(crate) struct Node {
+pub(crate) struct Door {
     pub(crate) service: Arc<Service>,
     pub(crate) scripts: Scripts,
     /// Memory for the commands that clients queue, and the keys that they watch.
@@ -21,7 +21,7 @@ pub(crate) struct Node {
     connections: AtomicU64,
 }
 
-impl Node {
+impl Door {
     pub(crate) fn new(service: Arc<Service>) -> Self {
         let (scripts, room) = (Scripts::default(), Room::new(MAX_PENDING));
         let refused_calls = RefusedCalls::default();
