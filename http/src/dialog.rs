@@ -2,7 +2,7 @@
 //!
 //! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. Some need not wait for those before them: a client
 //! may share a connection among its threads. All others are done alone, and meanwhile the bytes after them are not read, except to see
-//! whether the client hangs up. Large requests and responses take shares of the same memory. The same phases (`connections`) limit the
+//! whether the client hangs up. Large requests and responses take portions of the same memory. The same phases (`connections`) limit the
 //! time: a whole request counts as the head of a request of HTTP.
 //!
 //! ```text
@@ -32,17 +32,12 @@ use tokio::time::timeout;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::under_way::UnderWay;
-use crate::budget::Share;
-use crate::connections::{Connection, Connections, InFlight};
+use crate::connections::{BESIDE, Connection, Connections, InFlight, Portion};
 use crate::encryption::Tls;
 use crate::socket::{END_TIMEOUT, Reader, Socket, end};
 use crate::threads::Threads;
 use crate::turns::{PER_TURN, Turns, in_turns};
 use crate::{Open, Protocol, Remote, serve_all};
-
-/// What a request takes that is answered beside others, and how many times its size besides.
-const BESIDE: usize = 4 << 10;
-const TIMES_BESIDE: usize = 8;
 
 /// The server's side of a connection.
 ///
@@ -86,7 +81,7 @@ pub struct Response {
     /// May be empty.
     pub bytes: Bytes,
     /// The memory of the bytes: see [`Connection::keep_response`].
-    pub kept: Option<Share<Connection>>,
+    pub kept: Option<Portion>,
     /// Called once the kernel has all of the bytes, and else dropped. If the client has hung up before, they are not sent.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -217,9 +212,8 @@ impl<D: Dialog> Course<D> {
     fn answer_beside(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = &in_flight.0;
         let is_first = self.under_way.is_empty();
-        let takes = BESIDE + TIMES_BESIDE * request.len();
         // The first one is part of what each connection takes.
-        let portion = if is_first { None } else { connection.portion(&connection.connections.beside, takes) };
+        let portion = if is_first { None } else { connection.takes_beside(request.len()) };
         if request.len() <= PER_TURN
             && (is_first || portion.is_some())
             && let Some(answer) = self.dialog.answer_beside(&request, connection)
@@ -234,22 +228,20 @@ impl<D: Dialog> Course<D> {
     /// Answers a request while nothing else is under way.
     async fn answer_alone(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = self.reader.connection();
-        if request.len() > PER_TURN {
-            tokio::select! {
-                biased;
-                is_given = connection.handles(request.len()) => if !is_given {
-                    // The connection is about to be closed.
-                    return pending().await;
-                },
-                // There was no memory for it in time.
-                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
-                    drop(in_flight);
-                    self.is_mute = true;
-                    return;
-                }
+        tokio::select! {
+            biased;
+            is_given = connection.handles(request.len()) => if !is_given {
+                // The connection is about to be closed.
+                return pending().await;
+            },
+            // There was no memory for it in time.
+            () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
+                drop(in_flight);
+                self.is_mute = true;
+                return;
             }
         }
-        self.incoming.share = None;
+        self.incoming.portion = None;
         if let Some(turn) = self.turns.ask_again(|| connection.owner()) {
             // Nobody drops the other end while it waits.
             let _ = turn.await;

@@ -48,6 +48,7 @@ pub(crate) struct Session {
 }
 
 /// The result of a command.
+#[expect(clippy::large_enum_variant, reason = "it is moved a few times, which costs less than a box")]
 enum Done {
     Reply(Reply),
     /// A reply after which the connection closes.

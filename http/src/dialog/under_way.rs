@@ -9,8 +9,7 @@ use std::task::{Context, Poll};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Answer;
-use crate::connections::{InFlight, MOST_IN_FLIGHT};
-use crate::room::Portion;
+use crate::connections::{InFlight, MOST_IN_FLIGHT, Portion};
 use crate::turns::{PER_TURN, Turns, in_turns};
 
 /// A request that is being answered: its number, and its answer.
