@@ -21,7 +21,7 @@ mod table;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -72,6 +72,8 @@ pub struct Connection {
     is_overdue: AtomicBool,
     /// Its client has hung up.
     is_gone: AtomicBool,
+    /// How many of its requests hold it back.
+    held_back: AtomicUsize,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -191,6 +193,7 @@ impl Connections {
             is_evicted: AtomicBool::new(false),
             is_overdue: AtomicBool::new(false),
             is_gone: AtomicBool::new(false),
+            held_back: AtomicUsize::new(0),
             state: Mutex::new(state),
             close: Notify::new(),
             flushed: Notify::new(),

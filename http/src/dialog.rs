@@ -177,10 +177,13 @@ impl<D: Dialog> Course<D> {
             let may_begin = !self.is_ended
                 && self.alone.is_none()
                 && self.under_way.may_grow()
-                && !reader.connection().is_evicted();
+                && !reader.connection().is_evicted()
+                && reader.connection().poll_held_back().is_pending();
             tokio::select! {
                 biased;
                 () = self.under_way.progress() => {}
+                // One of these holds it back since they went on.
+                () = poll_fn(|_| reader.connection().poll_held_back()), if may_begin => {}
                 next = self.incoming.next(&mut self.dialog, &mut self.socket), if may_begin => self.begin(next).await,
                 () = poll_fn(|cx| reader.poll_hangup(cx)), if !may_begin && !reader.connection().is_gone() => {}
             }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::task::Poll;
 
 use tokio::time::Instant;
 
@@ -143,6 +144,18 @@ impl Connection {
     /// Whether the client is known to have hung up.
     pub fn is_gone(&self) -> bool {
         self.is_gone.load(Relaxed)
+    }
+
+    /// Holds the connection back until `end`, for a request of a dialog: no further one begins, and nothing more is read.
+    pub async fn hold_back(&self, end: impl Future<Output = ()>) {
+        self.held_back.fetch_add(1, Relaxed);
+        end.await;
+        self.held_back.fetch_sub(1, Relaxed);
+    }
+
+    /// Ready while one of its requests holds it back. Only they change that, so nobody is woken.
+    pub(crate) fn poll_held_back(&self) -> Poll<()> {
+        if self.held_back.load(Relaxed) > 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The request only waits from here on, and may wait for long.

@@ -92,6 +92,7 @@ async fn answer(
         "known" => connection.is_known(rest == "yes"),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
         "toil" => std::thread::sleep(Duration::from_millis(8)),
+        "hold" => connection.hold_back(async { drop(gate.wait_for(|open| *open).await) }).await,
         "wait" | "wait-quit" => drop(gate.wait_for(|open| *open).await),
         "wait-large" => {
             let _ = gate.wait_for(|open| *open).await;

@@ -26,6 +26,20 @@ async fn requests_do_not_wait_for_each_other_and_are_answered_in_order() {
 }
 
 #[tokio::test]
+async fn a_request_that_holds_its_connection_back_is_the_last_that_begins() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("+wait a\n+hold b\n+echo c\n").await;
+    until("two begin", || server.seen.begun.load(Relaxed) == 2).await;
+    client.write_all(b"+echo d\n").await.unwrap();
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    assert_eq!(server.seen.begun.load(Relaxed), 2);
+    server.gate.send_replace(true);
+    reads(&mut client, "a\nb\nc\nd\n").await;
+}
+
+#[tokio::test]
 async fn only_so_many_requests_are_under_way() {
     let server = Server::here(10).await;
     let small = "+wait a\n".repeat(MOST_IN_FLIGHT + 10);
