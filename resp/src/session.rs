@@ -72,7 +72,7 @@ impl Session {
             Err(refused) => return response::refusal(&refused, true),
         };
         asked.visit.begins();
-        let (command, login) = (asked.command, self.login(&asked));
+        let (command, login) = (asked.command, self.login(&asked, sent));
         let shown = login.as_ref().map_or(self.credential, |login| login.credential);
         let admitted = self.admit(&mut asked, shown).and_then(|()| asked.visit.arrived(sent.len()));
         self.peer.owns(connection, Some(asked.visit.caller()));
