@@ -10,8 +10,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 
-use crate::budget::Share;
-use crate::connections::{Connection, Connections, InFlight};
+use crate::connections::{Connection, InFlight, Portion};
 use crate::socket::Reader;
 use crate::turns::{PER_TURN, Pace, Turns};
 
@@ -29,8 +28,7 @@ pub struct RequestBody {
     reader: Arc<Reader>,
     /// The request changes nothing, so it may run although its client hung up.
     only_reads: bool,
-    connections: Arc<Connections>,
-    share: Option<Share<Connection>>,
+    portion: Option<Portion>,
     kept: usize,
     is_dropped: bool,
     /// The handler waits, or has waited, for more of it.
@@ -38,22 +36,8 @@ pub struct RequestBody {
 }
 
 impl RequestBody {
-    pub(super) fn new(
-        body: Incoming,
-        reader: Arc<Reader>,
-        only_reads: bool,
-        connections: Arc<Connections>,
-    ) -> Self {
-        Self {
-            body,
-            reader,
-            only_reads,
-            connections,
-            share: None,
-            kept: 0,
-            is_dropped: false,
-            is_awaited: false,
-        }
+    pub(super) fn new(body: Incoming, reader: Arc<Reader>, only_reads: bool) -> Self {
+        Self { body, reader, only_reads, portion: None, kept: 0, is_dropped: false, is_awaited: false }
     }
 
     /// The connection that it arrives on.
@@ -71,13 +55,10 @@ impl RequestBody {
     /// # Errors
     /// [`Shed`]: nothing of the request was done.
     pub async fn handled(&self, bytes: usize) -> Result<(), Shed> {
-        if bytes <= PER_TURN {
-            return Ok(());
-        }
         if !self.reader.connection().handles(bytes).await {
             return Err(Shed);
         }
-        if !self.only_reads {
+        if bytes > PER_TURN && !self.only_reads {
             self.reader.check_connected().await;
         }
         Ok(())
@@ -87,10 +68,7 @@ impl RequestBody {
     fn reserve(&mut self, data: &Bytes) {
         let more = data.len().min(MAX_KEPT - self.kept);
         self.kept += more;
-        let connection = self.reader.connection();
-        let new = || self.connections.request_bodies.share(connection.owner(), connection);
-        // Joining the pieces takes up to twice their size.
-        self.share.get_or_insert_with(new).grow(2 * more);
+        self.reader.connection().keep_request(&mut self.portion, more);
     }
 }
 
@@ -103,7 +81,7 @@ impl HttpBody for RequestBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        if this.share.is_some() && this.reader.connection().is_body_shed() {
+        if this.portion.is_some() && this.reader.connection().is_body_shed() {
             return Poll::Ready(Some(Err(Shed.into())));
         }
         let polled = Pin::new(&mut this.body).poll_frame(cx);
@@ -138,11 +116,11 @@ impl HttpBody for RequestBody {
 
 /// Marks a response whose body takes no memory of its own.
 #[derive(Clone, Copy)]
-struct WithoutShare;
+struct WithoutPortion;
 
 /// `response`, whose body is in memory anyway: clients that do not read it take no memory.
-pub fn without_share(mut response: Response) -> Response {
-    response.extensions_mut().insert(WithoutShare);
+pub fn without_portion(mut response: Response) -> Response {
+    response.extensions_mut().insert(WithoutPortion);
     response
 }
 
@@ -150,11 +128,10 @@ pub fn without_share(mut response: Response) -> Response {
 pub(super) fn chunked(
     response: Response,
     in_flight: InFlight,
-    connections: &Connections,
     turns: &Arc<Turns>,
 ) -> hyper::Response<ResponseBody> {
-    let takes_memory = response.extensions().get::<WithoutShare>().is_none();
-    response.map(|body| ResponseBody::new(body, in_flight, connections, takes_memory, Pace::new(turns)))
+    let takes_memory = response.extensions().get::<WithoutPortion>().is_none();
+    response.map(|body| ResponseBody::new(body, in_flight, takes_memory, Pace::new(turns)))
 }
 
 /// A response body, given to hyper in chunks that are sent in a turn each. The first one is sent in the turn of the request.
@@ -163,27 +140,16 @@ pub(super) struct ResponseBody {
     /// The rest of a large piece.
     rest: Bytes,
     pace: Pace,
-    _share: Option<Share<Connection>>,
+    _portion: Option<Portion>,
     in_flight: InFlight,
 }
 
 impl ResponseBody {
-    fn new(
-        body: Body,
-        in_flight: InFlight,
-        connections: &Connections,
-        takes_memory: bool,
-        pace: Pace,
-    ) -> Self {
+    fn new(body: Body, in_flight: InFlight, takes_memory: bool, pace: Pace) -> Self {
         in_flight.respond();
         let bytes = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
-        // What is sent in one turn needs no share.
-        let share = (takes_memory && bytes > PER_TURN).then(|| {
-            let share = connections.response_bodies.share(in_flight.0.owner(), &in_flight.0);
-            share.grow(bytes);
-            share
-        });
-        Self { body, rest: Bytes::new(), pace, _share: share, in_flight }
+        let portion = if takes_memory { in_flight.0.keep_one_of(1, bytes) } else { None };
+        Self { body, rest: Bytes::new(), pace, _portion: portion, in_flight }
     }
 }
 
@@ -234,13 +200,14 @@ mod tests {
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::connections::Connections;
 
     #[tokio::test]
     async fn each_further_piece_of_a_response_is_sent_in_a_turn() {
         let connections = Connections::new(1);
         let (admitted, turns) = (connections.admit(([127, 0, 0, 1], 1).into()).await, Arc::default());
         let response = vec![7; 3 * PER_TURN].into_response();
-        let mut response = chunked(response, admitted.0.begin().await, &connections, &turns).into_body();
+        let mut response = chunked(response, admitted.0.begin().await, &turns).into_body();
         for piece in 0..3 {
             while turns.ask(admitted.0.owner()).is_none() {}
             let mut next = poll_fn(|cx| Pin::new(&mut response).poll_frame(cx));

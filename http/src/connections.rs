@@ -14,6 +14,7 @@
 //! - of those, one of the owner that has most;
 //! - of the owner's, by what it is doing: see [`Class`]. Its own waits go before the connections on which it renews.
 
+mod memory;
 mod served;
 mod table;
 #[cfg(test)]
@@ -27,13 +28,13 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub(super) use self::memory::BESIDE;
+use self::memory::Memory;
+pub use self::memory::{Portion, Room};
 pub(super) use self::served::{Admitted, InFlight};
 use self::table::{Class, EvictionOrder, Table};
-use crate::budget::Budget;
-use crate::handled::{Handled, Memory};
 use crate::measure::{CONNECTIONS, CONNECTIONS_MOST, CloseReason};
 use crate::owner::Owner;
-use crate::room::Room;
 use crate::turns::Turns;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
@@ -45,18 +46,10 @@ const MAX_EVICTING: usize = 16;
 const PATIENCE: Duration = Duration::from_millis(20);
 /// The time for the head of a request, from its first byte.
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of requests of dialogs that are answered beside others, 4 KiB and more for each: so these are few for the queues of a node.
-const MAX_BESIDE: usize = 16 << 20;
 /// The most requests of a dialog that are in flight at a time.
 pub(super) const MOST_IN_FLIGHT: usize = 64;
 /// How often a connection whose request body arrives gets a new order among those that are closed first.
 const BODY_TURN_MS: u64 = 1_000;
-/// Bytes of unfinished request bodies, and of large responses that are being sent.
-const MAX_REQUEST_BODIES: usize = 64 << 20;
-const MAX_RESPONSE_BODIES: usize = 64 << 20;
-/// Bytes of large requests that are being handled.
-const MAX_HANDLED: usize = 64 << 20;
-
 /// The connections of a server.
 pub struct Connections {
     max: usize,
@@ -64,11 +57,7 @@ pub struct Connections {
     table: Mutex<Table>,
     /// Notified when a connection has closed.
     room: Notify,
-    pub(super) request_bodies: Arc<Budget<Connection>>,
-    pub(super) response_bodies: Arc<Budget<Connection>>,
-    pub(super) handled: Arc<Handled>,
-    /// Memory of the requests of dialogs that are answered beside others.
-    pub(super) beside: Arc<Room>,
+    pub(super) memory: Memory,
 }
 
 /// One connection.
@@ -81,6 +70,8 @@ pub struct Connection {
     evictions: AtomicUsize,
     /// Its client has hung up.
     is_gone: AtomicBool,
+    /// How many of its requests hold it back.
+    held_back: AtomicUsize,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -109,7 +100,7 @@ struct State {
     /// The request body does not arrive, and others need its memory.
     is_body_shed: bool,
     /// What the request takes while it is being handled, if that is much.
-    memory: Option<Memory>,
+    memory: Option<Portion>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -136,10 +127,7 @@ impl Connections {
             created: Instant::now(),
             table: Mutex::new(Table::new(max)),
             room: Notify::new(),
-            request_bodies: Budget::new(MAX_REQUEST_BODIES, Connection::shed_body),
-            response_bodies: Budget::new(MAX_RESPONSE_BODIES, Connection::shed_response),
-            handled: Handled::new(MAX_HANDLED),
-            beside: Room::new(MAX_BESIDE),
+            memory: Memory::new(),
         })
     }
 
@@ -200,6 +188,7 @@ impl Connections {
             turns: OnceLock::new(),
             evictions: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
+            held_back: AtomicUsize::new(0),
             state: Mutex::new(state),
             close: Notify::new(),
             flushed: Notify::new(),

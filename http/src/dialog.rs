@@ -2,7 +2,7 @@
 //!
 //! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. Some need not wait for those before them: a client
 //! may share a connection among its threads. All others are done alone, and meanwhile the bytes after them are not read, except to see
-//! whether the client hangs up. Large requests and responses take shares of the same memory. The same phases (`connections`) limit the
+//! whether the client hangs up. Large requests and responses take portions of the same memory. The same phases (`connections`) limit the
 //! time: a whole request counts as the head of a request of HTTP.
 //!
 //! ```text
@@ -32,17 +32,12 @@ use tokio::time::timeout;
 use self::incoming::Incoming;
 use self::outgoing::Outgoing;
 use self::under_way::{Next, UnderWay};
-use crate::budget::Share;
-use crate::connections::{Connection, Connections, InFlight};
+use crate::connections::{BESIDE, Connection, Connections, InFlight, Portion};
 use crate::encryption::Tls;
 use crate::socket::{END_TIMEOUT, Reader, Socket, end};
 use crate::threads::Threads;
 use crate::turns::{PER_TURN, Turns, in_turns};
 use crate::{Open, Protocol, Remote, serve_all};
-
-/// What a request takes that is answered beside others, and how many times its size besides.
-const BESIDE: usize = 4 << 10;
-const TIMES_BESIDE: usize = 8;
 
 /// The server's side of a connection.
 ///
@@ -96,7 +91,7 @@ pub struct Response {
     /// May be empty.
     pub bytes: Bytes,
     /// The memory of the bytes: see [`Connection::keep_response`].
-    pub kept: Option<Share<Connection>>,
+    pub kept: Option<Portion>,
     /// Called once the kernel has all of the bytes, and else dropped. If the client has hung up before, they are not sent.
     pub sent: Option<Box<dyn FnOnce() + Send>>,
 }
@@ -179,14 +174,18 @@ impl<D: Dialog> Course<D> {
                     continue;
                 }
                 Some(Next::Ended) => return timeout(END_TIMEOUT, self.socket.shutdown()).await?,
-                Some(Next::Closes) => return timeout(END_TIMEOUT, end(self.socket)).await?,
+                Some(Next::Closes(_)) => return timeout(END_TIMEOUT, end(self.socket)).await?,
                 Some(Next::Arrives) | None => {}
             }
             let reader = &self.reader;
-            let may_begin = self.under_way.may_grow() && !reader.connection().is_evicted();
+            let may_begin = self.under_way.may_grow()
+                && !reader.connection().is_evicted()
+                && reader.connection().poll_held_back().is_pending();
             tokio::select! {
                 biased;
                 () = self.under_way.progress() => {}
+                // One of these holds it back since they went on.
+                () = poll_fn(|_| reader.connection().poll_held_back()), if may_begin => {}
                 next = self.incoming.next(&mut self.dialog, &mut self.socket), if may_begin => self.begin(next).await,
                 () = poll_fn(|cx| reader.poll_hangup(cx)), if !may_begin && !reader.connection().is_gone() => {}
             }
@@ -203,7 +202,7 @@ impl<D: Dialog> Course<D> {
         });
         let Some(next) = next else {
             // What the client sends while requests are under way is not read.
-            self.under_way.then(if self.under_way.is_empty() { Next::Ended } else { Next::Closes });
+            self.under_way.then(if self.under_way.is_empty() { Next::Ended } else { Next::Closes(None) });
             return;
         };
         let Some(in_flight) = connection.begin_now() else { return };
@@ -219,9 +218,8 @@ impl<D: Dialog> Course<D> {
     fn begin_request(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = &in_flight.0;
         let is_first = self.under_way.is_empty();
-        let takes = BESIDE + TIMES_BESIDE * request.len();
         // The first one is part of what each connection takes.
-        let portion = if is_first { None } else { connection.portion(&connection.connections.beside, takes) };
+        let portion = if is_first { None } else { connection.takes_beside(request.len()) };
         if request.len() > PER_TURN || !is_first && portion.is_none() {
             return self.under_way.then(Next::Large(in_flight, request));
         }
@@ -238,22 +236,19 @@ impl<D: Dialog> Course<D> {
     /// Begins a request while nothing else is under way, and answers it.
     async fn answer_large(&mut self, in_flight: InFlight, request: Bytes) {
         let connection = self.reader.connection();
-        if request.len() > PER_TURN {
-            tokio::select! {
-                biased;
-                is_given = connection.handles(request.len()) => if !is_given {
-                    // The connection is about to be closed.
-                    return pending().await;
-                },
-                // There was no memory for it in time.
-                () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
-                    drop(in_flight);
-                    self.is_mute = true;
-                    return;
-                }
+        tokio::select! {
+            biased;
+            is_given = connection.handles(request.len()) => if !is_given {
+                // The connection is about to be closed.
+                return pending().await;
+            },
+            // There was no memory for it in time.
+            () = poll_fn(|cx| self.reader.poll_hangup(cx)) => {
+                drop(in_flight);
+                self.is_mute = true;
+                return;
             }
         }
-        self.incoming.share = None;
         let answer =
             async |dialog: &mut D, connection: &Arc<Connection>| match dialog.begin(request, connection) {
                 // In a box, as each connection would have room for it.
@@ -269,6 +264,7 @@ impl<D: Dialog> Course<D> {
         in_flight: InFlight,
         answer: impl AsyncFnOnce(&mut D, &Arc<Connection>) -> Answer,
     ) {
+        self.incoming.portion = None;
         let connection = self.reader.connection();
         let owner = || connection.owner();
         if let Some(turn) = self.turns.ask_again(owner) {

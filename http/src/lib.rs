@@ -2,8 +2,8 @@
 //! ([`Dialog`]). The server knows nothing about leases.
 //!
 //! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
-//! connections share ([`Connections`]), memory by the size of buffered bodies (`budget`, `bodies`), of requests
-//! that are being handled (`handled`) and of what waits beside them (`room`), and time by turns, which owners take one after the other, too (`turns`).
+//! connections share ([`Connections`]), memory by rooms ([`ringfence_room`]), and time by turns, which owners take one after the other, too
+//! (`turns`).
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,29 +18,24 @@ use tokio::task::coop::unconstrained;
 use tokio::time::{sleep, timeout};
 
 mod bodies;
-mod budget;
 mod connections;
 mod dialog;
 mod encryption;
-mod handled;
 mod measure;
 mod owner;
 mod paced;
-mod queue;
 mod requests;
-mod room;
 mod socket;
 mod threads;
 mod turns;
 
-pub use bodies::{RequestBody, Shed, without_share};
-pub use budget::Share;
-pub use connections::{Connection, Connections};
+pub use bodies::{RequestBody, Shed, without_portion};
+pub use connections::{Connection, Connections, Portion, Room};
 pub use dialog::{Answer, Begun, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;
 pub use measure::METRICS;
+pub use owner::Owner;
 pub use requests::serve;
-pub use room::{Portion, Room};
 pub use threads::Threads;
 
 use connections::Admitted;

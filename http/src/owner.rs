@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 /// Who is counted as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) enum Owner {
+pub enum Owner {
     /// Connections of no principal: an IPv4 address, or the 2^64 IPv6 addresses that a host can choose from.
     Host(IpAddr),
     /// By its name.

@@ -76,13 +76,10 @@ where
                 if !only_reads && (request.body().is_end_stream() || request.method() == Method::DELETE) {
                     reader.check_connected().await;
                 }
-                let connections = &reader.connection().connections;
-                let request = request.map(|body| {
-                    RequestBody::new(body, Arc::clone(reader), only_reads, Arc::clone(connections))
-                });
+                let request = request.map(|body| RequestBody::new(body, Arc::clone(reader), only_reads));
                 let owner = || reader.connection().owner();
                 let response = in_turns(turns, owner, answer(request, remote)).await?;
-                Ok::<_, Infallible>(bodies::chunked(response, in_flight, connections, turns))
+                Ok::<_, Infallible>(bodies::chunked(response, in_flight, turns))
             }
         });
         let mut builder = http1::Builder::new();

@@ -11,11 +11,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use ringfence_room::Queue;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
 use crate::owner::Owner;
-use crate::queue::Queue;
 
 /// How many turns are given at once to those who wait.
 const AT_ONCE: usize = 4;
@@ -55,7 +55,7 @@ struct Given {
     look: Look,
     /// Whether a task gives turns.
     is_given: bool,
-    waiting: Queue<oneshot::Sender<Look>>,
+    waiting: Queue<Owner, oneshot::Sender<Look>>,
 }
 
 impl Default for Given {

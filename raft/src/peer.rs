@@ -21,7 +21,6 @@ mod certificate;
 mod copies;
 mod deliveries;
 mod directory;
-mod forwarded;
 mod frame;
 #[cfg(test)]
 mod garbage;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ringfence_http::Room;
+use ringfence_room::Bound;
 use ringfence_service::Service;
 
 use crate::refused_calls::RefusedCalls;
@@ -23,7 +24,7 @@ pub(crate) struct Door {
 
 impl Door {
     pub(crate) fn new(service: Arc<Service>) -> Self {
-        let (scripts, room) = (Scripts::default(), Room::new(MAX_PENDING));
+        let (scripts, room) = (Scripts::default(), Room::new(Bound::of(MAX_PENDING)));
         let refused_calls = RefusedCalls::default();
         Self { service, scripts, room, refused_calls, connections: AtomicU64::new(1) }
     }

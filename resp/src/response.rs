@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use ringfence_http::{Answer, Connection, Response, Share};
+use ringfence_http::{Answer, Connection, Portion, Response};
 use ringfence_service::{Ending, Transacted, Unsent};
 
 use crate::refused::Refused;
@@ -17,7 +17,7 @@ pub(crate) const MAX_REPLY: usize = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Encoded {
     bytes: Bytes,
-    kept: Option<Share<Connection>>,
+    kept: Option<Portion>,
 }
 
 impl Encoded {

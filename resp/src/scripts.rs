@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use ringfence_room::Account;
 use ringfence_script::Script;
 use ringfence_wire::PrincipalName;
 use sha1_smol::Sha1;
@@ -29,7 +30,7 @@ pub(crate) struct Scripts {
 #[derive(Debug, Default)]
 struct Known {
     of: HashMap<Option<PrincipalName>, Own>,
-    bytes: usize,
+    bytes: Account<Option<PrincipalName>>,
     /// How often any of them was used.
     uses: u64,
 }
@@ -40,7 +41,6 @@ struct Own {
     scripts: HashMap<Digest, (Arc<Script>, u64)>,
     /// The scripts in the order of their last use.
     by_use: BTreeMap<u64, Digest>,
-    bytes: usize,
 }
 
 impl Digest {
@@ -90,29 +90,28 @@ impl Scripts {
 
     /// Remembers a script for a principal.
     pub(crate) fn add(&self, of: Option<&PrincipalName>, digest: Digest, script: Arc<Script>) {
-        let mut known = self.known();
+        let (of, mut known) = (of.cloned(), self.known());
+        let known = &mut *known;
         known.uses += 1;
         let (now, bytes) = (known.uses, script.size() + OVERHEAD);
-        let own = known.of.entry(of.cloned()).or_default();
+        let own = known.of.entry(of.clone()).or_default();
         if let Some((_, used)) = own.scripts.insert(digest, (script, now)) {
             own.by_use.remove(&used);
         } else {
-            own.bytes += bytes;
-            known.bytes += bytes;
+            known.bytes.add(&of, bytes);
         }
-        let own = known.of.get_mut(&of.cloned()).expect("it was there or has been added");
         own.by_use.insert(now, digest);
-        while known.bytes > self.max_bytes {
+        while known.bytes.all() > self.max_bytes {
             known.forget_one();
         }
     }
 
     /// Forgets all scripts of a principal.
     pub(crate) fn flush(&self, of: Option<&PrincipalName>) {
-        let mut known = self.known();
-        if let Some(own) = known.of.remove(&of.cloned()) {
-            known.bytes -= own.bytes;
-        }
+        let (of, mut known) = (of.cloned(), self.known());
+        known.of.remove(&of);
+        let bytes = known.bytes.of(&of);
+        known.bytes.remove(&of, bytes);
     }
 
     fn known(&self) -> MutexGuard<'_, Known> {
@@ -122,13 +121,11 @@ impl Scripts {
 
 impl Known {
     fn forget_one(&mut self) {
-        let most = self.of.values_mut().max_by_key(|own| own.bytes);
-        let own = most.expect("somebody has the scripts that take too much");
+        let most = self.bytes.greediest().expect("somebody has the scripts that take too much").clone();
+        let own = self.of.get_mut(&most).expect("whose bytes count has scripts");
         let (_, digest) = own.by_use.pop_first().expect("who has most has one");
         let (script, _) = own.scripts.remove(&digest).expect("every script is listed by its use");
-        let bytes = script.size() + OVERHEAD;
-        own.bytes -= bytes;
-        self.bytes -= bytes;
+        self.bytes.remove(&most, script.size() + OVERHEAD);
     }
 }
 
@@ -174,7 +171,7 @@ mod tests {
         }
         assert!(scripts.get(Some(&few), kept).is_some());
         assert!(scripts.get(Some(&many), first).is_none());
-        assert!(scripts.known().bytes <= 20_000);
+        assert!(scripts.known().bytes.all() <= 20_000);
         let newest = Digest::of(b"return 999");
         assert!(scripts.get(Some(&many), newest).is_some());
         assert!(scripts.get(Some(&few), newest).is_none() && scripts.get(None, newest).is_none());
@@ -191,6 +188,6 @@ mod tests {
         scripts.flush(Some(&one));
         assert!(scripts.get(Some(&one), digest).is_none() && scripts.get(Some(&other), digest).is_some());
         scripts.flush(Some(&other));
-        assert_eq!(scripts.known().bytes, 0);
+        assert_eq!(scripts.known().bytes.all(), 0);
     }
 }

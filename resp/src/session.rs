@@ -47,6 +47,7 @@ pub(crate) struct Session {
 }
 
 /// The result of a command.
+#[expect(clippy::large_enum_variant, reason = "it is moved a few times, which costs less than a box")]
 enum Done {
     Reply(Reply),
     /// A reply after which the connection closes.
@@ -69,7 +70,7 @@ impl Session {
             Err(refused) => return response::refusal(&refused, true),
         };
         asked.visit.begins();
-        let (command, login) = (asked.command, self.login(&asked));
+        let (command, login) = (asked.command, self.login(&asked, sent));
         let shown = login.as_ref().map_or(self.credential, |login| login.credential);
         let admitted = self.admit(&mut asked, shown).and_then(|()| asked.visit.arrived(asked.sent.len()));
         self.client.owns(connection, Some(asked.visit.caller()));

@@ -13,7 +13,7 @@ use axum::http::header::{
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use ringfence_http::without_share;
+use ringfence_http::without_portion;
 
 use crate::door::Request;
 
@@ -88,7 +88,7 @@ pub(crate) fn get(file: File, request: &Request) -> Response {
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     ];
-    without_share((status, headers, content).into_response())
+    without_portion((status, headers, content).into_response())
 }
 
 impl File {

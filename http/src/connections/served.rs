@@ -1,7 +1,5 @@
 //! A connection while it is served, and its request while it is answered.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Poll;
@@ -9,18 +7,10 @@ use std::task::Poll;
 use tokio::time::Instant;
 
 use super::table::Class;
-use super::{Connection, MOST_IN_FLIGHT, Phase, State};
-use crate::budget::Share;
-use crate::handled::Memory;
+use super::{Connection, Phase, State};
 use crate::measure::{CloseReason, connection_closed};
 use crate::owner::Owner;
-use crate::room::{Portion, Room};
-use crate::turns::{PER_TURN, Turns};
-
-/// Handling a request takes this many times its size in memory. Measured with batches, whose keys are short.
-const TIMES_HANDLED: usize = 5;
-/// Responses up to this many bytes count as nothing: as many as may be in flight on a connection take what a turn sends.
-const SHORT_RESPONSE: usize = PER_TURN / MOST_IN_FLIGHT;
+use crate::turns::Turns;
 
 /// A connection, while it is served.
 pub(crate) struct Admitted(pub(crate) Arc<Connection>);
@@ -54,7 +44,7 @@ impl InFlight {
         if state.order.class == Class::Quiet {
             self.0.put(&mut state, Class::Busy);
         }
-        // The response has a share of its own from now on.
+        // The response has a portion of its own from now on.
         (state.phase, state.since, state.memory) = (Phase::Responding, Instant::now(), None);
     }
 }
@@ -156,56 +146,21 @@ impl Connection {
         self.is_gone.load(Relaxed)
     }
 
-    /// Takes memory for a response of `bytes`, until the share is dropped. If all responses take too much, the connection closes on which
-    /// the owner of most holds its oldest share. What is short takes none.
-    pub fn keep_response(self: &Arc<Self>, bytes: usize) -> Option<Share<Self>> {
-        (bytes > SHORT_RESPONSE).then(|| {
-            let share = self.connections.response_bodies.share(self.owner(), self);
-            share.grow(bytes);
-            share
-        })
+    /// Holds the connection back until `end`, for a request of a dialog: no further one begins, and nothing more is read.
+    pub async fn hold_back(&self, end: impl Future<Output = ()>) {
+        self.held_back.fetch_add(1, Relaxed);
+        end.await;
+        self.held_back.fetch_sub(1, Relaxed);
     }
 
-    /// Takes `bytes` of `room` for the owner. `None`: there is no room.
-    pub fn portion(&self, room: &Arc<Room>, bytes: usize) -> Option<Portion> {
-        room.take(self.owner(), bytes)
-    }
-
-    /// Waits until there is memory for handling a request of `bytes`, all of which has arrived. Returns `false` if others were given the
-    /// memory in which it arrived first.
-    pub(crate) async fn handles(&self, bytes: usize) -> bool {
-        let mut memory = pin!(self.connections.handled.take(self.owner(), TIMES_HANDLED * bytes));
-        let memory = poll_fn(|cx| match self.is_body_shed() {
-            true => Poll::Ready(None),
-            false => memory.as_mut().poll(cx).map(Some),
-        });
-        let memory = memory.await;
-        let is_given = memory.is_some();
-        if let Some(memory) = memory {
-            self.takes(memory);
-        }
-        is_given
-    }
-
-    /// Gives the request this memory while it is being handled.
-    pub(crate) fn takes(&self, memory: Memory) {
-        self.state().memory = Some(memory);
-    }
-
-    /// Gives the request `bytes` more while it is being handled. Returns whether all requests together take far too much.
-    pub fn takes_more(&self, bytes: usize) -> bool {
-        let of = &self.connections.handled;
-        bytes > 0 && self.state().memory.get_or_insert_with(|| Memory::none(of)).grow(bytes)
+    /// Ready while one of its requests holds it back. Only they change that, so nobody is woken.
+    pub(crate) fn poll_held_back(&self) -> Poll<()> {
+        if self.held_back.load(Relaxed) > 0 { Poll::Ready(()) } else { Poll::Pending }
     }
 
     /// The request only waits from here on, and may wait for long.
     pub fn rests(&self) {
         self.takes_little();
         self.lasts();
-    }
-
-    /// Gives back the memory of the request, so that others can begin. From here on, the request only waits.
-    pub fn takes_little(&self) {
-        self.state().memory = None;
     }
 }

@@ -311,16 +311,17 @@ async fn a_request_does_not_begin_before_the_last_response_is_sent() {
 /// Some waits for a lease, or some responses that nobody read, once kept all others from beginning.
 #[tokio::test]
 async fn a_large_request_takes_its_memory_only_while_it_is_being_handled() {
+    const MAX: usize = 64 << 20;
     let connections = Connections::new(2);
     let (waits, answered) = (admit(&connections, 1), admit(&connections, 1));
     let (_waiting, responding) = (begin(&waits), begin(&answered));
-    let take = || connections.handled.take(Owner::host(waits.0.from), MAX_HANDLED);
-    waits.0.takes(take().await);
+    let take = || connections.memory.handled.wait(Owner::host(waits.0.from), MAX);
+    waits.0.state().memory = Some(take().await);
     assert!(take().now_or_never().is_none());
     waits.0.takes_little();
-    answered.0.takes(take().now_or_never().expect("a request that waits takes little"));
+    answered.0.state().memory = Some(take().now_or_never().expect("a request that waits takes little"));
     responding.respond();
-    let memory = take().now_or_never().expect("a response has a share of its own");
-    assert!(!waits.0.takes_more(1) && waits.0.takes_more(MAX_HANDLED), "whatever the size of its body");
+    let memory = take().now_or_never().expect("a response has a portion of its own");
+    assert!(!waits.0.takes_more(1) && waits.0.takes_more(MAX), "whatever the size of its body");
     drop(memory);
 }

@@ -13,8 +13,7 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 
 use super::Dialog;
-use crate::budget::Share;
-use crate::connections::Connection;
+use crate::connections::Portion;
 use crate::socket::{Reader, Socket};
 use crate::turns::{PER_TURN, Turn, Turns};
 
@@ -27,9 +26,9 @@ pub(super) struct Incoming {
     turns: Arc<Turns>,
     draining: watch::Receiver<bool>,
     pub(super) received: BytesMut,
-    /// How many bytes of an unfinished request `share` counts.
+    /// How many bytes of an unfinished request `portion` counts.
     pub(super) kept: usize,
-    pub(super) share: Option<Share<Connection>>,
+    pub(super) portion: Option<Portion>,
     /// The next request, which waits for its turn. `Err` is the last response.
     next: Option<Result<Bytes, Bytes>>,
     turn: Option<Turn>,
@@ -37,8 +36,8 @@ pub(super) struct Incoming {
 
 impl Incoming {
     pub(super) fn new(reader: Arc<Reader>, turns: Arc<Turns>, draining: watch::Receiver<bool>) -> Self {
-        let (received, kept, share, next, turn) = (BytesMut::new(), 0, None, None, None);
-        Self { reader, turns, draining, received, kept, share, next, turn }
+        let (received, kept, portion, next, turn) = (BytesMut::new(), 0, None, None, None);
+        Self { reader, turns, draining, received, kept, portion, next, turn }
     }
 
     /// Waits for the next request, and for its turn. `Err` is the last response, and `None` the end of the connection. Nothing is lost if
@@ -75,7 +74,7 @@ impl Incoming {
     fn take(&mut self, length: usize) -> Bytes {
         let request = Bytes::copy_from_slice(&self.received[..length]);
         self.received.advance(length);
-        if self.share.is_some() {
+        if self.portion.is_some() {
             self.received = BytesMut::from(&self.received[..]);
         }
         self.kept = 0;
@@ -89,9 +88,7 @@ impl Incoming {
         }
         let connection = self.reader.connection();
         while self.received.len() > self.kept + PER_TURN {
-            let budget = &connection.connections.request_bodies;
-            // The buffer may be twice as large as the bytes in it.
-            self.share.get_or_insert_with(|| budget.share(connection.owner(), connection)).grow(2 * PER_TURN);
+            connection.keep_request(&mut self.portion, PER_TURN);
             self.kept += PER_TURN;
             connection.received_much();
         }

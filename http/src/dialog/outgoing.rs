@@ -9,8 +9,7 @@ use std::sync::Arc;
 use tokio::io::AsyncWriteExt;
 
 use super::Response;
-use crate::budget::Share;
-use crate::connections::{Connection, InFlight};
+use crate::connections::{InFlight, Portion};
 use crate::socket::Socket;
 use crate::turns::{PER_TURN, Pace, Turns};
 
@@ -19,7 +18,7 @@ use crate::turns::{PER_TURN, Pace, Turns};
 pub(super) struct Outgoing {
     bytes: Vec<u8>,
     in_flight: Vec<InFlight>,
-    kept: Vec<Share<Connection>>,
+    kept: Vec<Portion>,
     /// Where responses end, and what is to be called then.
     ends: VecDeque<(usize, Box<dyn FnOnce() + Send>)>,
 }

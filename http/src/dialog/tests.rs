@@ -95,12 +95,13 @@ async fn answer(
         "known" => connection.is_known(rest == "yes"),
         "busy" => std::thread::sleep(Duration::from_millis(1)),
         "toil" => std::thread::sleep(Duration::from_millis(8)),
+        "hold" => connection.hold_back(async { drop(gate.wait_for(|open| *open).await) }).await,
         "wait" | "wait-quit" => drop(gate.wait_for(|open| *open).await),
         "wait-large" => {
             let _ = gate.wait_for(|open| *open).await;
             bytes = vec![b'.'; rest.parse().unwrap()].into();
         }
-        "wait-behind" => {
+        "wait-behind" | "wait-behind-quit" => {
             let _ = gate.wait_for(|open| *open).await;
             while seen.responded.load(Relaxed) == 0 {
                 yield_now().await;

@@ -10,8 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Answer;
-use crate::connections::{InFlight, MOST_IN_FLIGHT};
-use crate::room::Portion;
+use crate::connections::{InFlight, MOST_IN_FLIGHT, Portion};
 use crate::turns::{PER_TURN, Turns, in_turns};
 
 /// A request that is being answered: its number, and its answer.
@@ -27,8 +26,9 @@ pub(super) enum Next<A> {
     Alone(InFlight, A),
     /// No request: the client has closed its side, or the server stops.
     Ended,
-    /// No request, though the client may send more.
-    Closes,
+    /// No request, though the client may send more. One that had arrived gets no answer; it stays in flight, as what is sent before it
+    /// may stay unread.
+    Closes(Option<InFlight>),
 }
 
 /// The requests in their order. One that is to be done alone is not among them.
@@ -153,7 +153,12 @@ impl<A> UnderWay<A> {
 
     fn notes(&mut self, answer: &Answer) {
         if answer.is_last {
-            self.next = Next::Closes;
+            let arrived = match std::mem::replace(&mut self.next, Next::Arrives) {
+                Next::Large(in_flight, _) | Next::Alone(in_flight, _) => Some(in_flight),
+                Next::Closes(arrived) => arrived,
+                Next::Arrives | Next::Ended => None,
+            };
+            self.next = Next::Closes(arrived);
         }
     }
 

@@ -45,7 +45,6 @@ pub struct History {
     /// The last change of each tree, and of all, that was dropped though earlier ones are kept.
     dropped: BTreeMap<Box<str>, Revision>,
     last_dropped: Revision,
-    bytes: usize,
     most: usize,
     most_bytes: usize,
 }
@@ -68,7 +67,6 @@ impl History {
             owners: Owners::default(),
             dropped: BTreeMap::new(),
             last_dropped: Revision(0),
-            bytes: 0,
             most,
             most_bytes,
         }
@@ -129,7 +127,7 @@ impl History {
         self.skips.clear();
         self.dropped.clear();
         self.owners = Owners::default();
-        (self.before, self.began_after, self.last, self.bytes) = (revision, revision, revision, 0);
+        (self.before, self.began_after, self.last) = (revision, revision, revision);
         self.last_dropped = Revision(0);
     }
 
@@ -156,7 +154,6 @@ impl History {
             let Some(event) = event else { continue };
             let bytes = bytes_of(&event);
             self.owners.drop_oldest(&event.by, bytes);
-            self.bytes -= bytes;
         }
         self.before = revision;
     }
@@ -166,7 +163,6 @@ impl History {
         self.raise(Revision(event.revision.0.saturating_sub(1)));
         let (revision, bytes) = (event.revision, bytes_of(&event));
         self.last = revision;
-        self.bytes += bytes;
         self.owners.add(&event.by, revision, bytes);
         self.events.push_back((revision, Some(Box::new(event))));
         while self.events.len() > self.most
@@ -174,7 +170,7 @@ impl History {
         {
             self.drop_up_to(*oldest);
         }
-        while self.bytes > self.most_bytes
+        while self.owners.bytes() > self.most_bytes
             && let Some((oldest, is_alone)) = self.owners.oldest_of_largest()
         {
             if is_alone { self.drop_up_to(oldest) } else { self.drop_one(oldest) }
@@ -189,7 +185,6 @@ impl History {
         let Some(event) = self.events.get_mut(place).and_then(|(_, event)| event.take()) else { return };
         let bytes = bytes_of(&event);
         self.owners.drop_oldest(&event.by, bytes);
-        self.bytes -= bytes;
         self.last_dropped = self.last_dropped.max(revision);
         for tree in event.keys.iter().filter_map(|(key, ..)| tree(key.as_str())) {
             match self.dropped.get_mut(tree) {
@@ -292,7 +287,7 @@ mod tests {
         );
         history.start_after(Revision(9_000));
         assert_eq!((numbers_after(&history, 2_001), numbers_after(&history, 9_000)), (None, Some(vec![])));
-        assert_eq!((history.began_after(), history.bytes), (Revision(9_000), 0));
+        assert_eq!((history.began_after(), history.owners.bytes()), (Revision(9_000), 0));
     }
 
     #[test]
@@ -307,7 +302,7 @@ mod tests {
         // A single change beyond the bounds is dropped, too.
         let mut history = History::with_bounds(MOST, 1);
         history.keep(event(1, "a"));
-        assert_eq!((history.before(), history.last(), history.bytes), (Revision(1), Revision(1), 0));
+        assert_eq!((history.before(), history.last(), history.owners.bytes()), (Revision(1), Revision(1), 0));
     }
 
     #[test]
@@ -342,12 +337,13 @@ mod tests {
         // What nobody lost is not remembered for each of any number of trees.
         for revision in 102..102 + 2 * MOST_TREES as u64 {
             history.keep(by("all", revision, &format!("{revision}/a")));
-            assert!(history.dropped.len() <= MOST_TREES && history.bytes <= history.most_bytes);
+            assert!(history.dropped.len() <= MOST_TREES && history.owners.bytes() <= history.most_bytes);
         }
         assert!(history.before() > Revision(101));
-        let kept: usize = history.owners.all_bytes();
-        assert_eq!(kept, history.bytes);
+        let kept: usize =
+            history.events.iter().filter_map(|(_, event)| Some(bytes_of(event.as_ref()?))).sum();
+        assert_eq!(kept, history.owners.bytes());
         history.start_after(Revision(9_000));
-        assert!(history.dropped.is_empty() && history.owners.all_bytes() == 0);
+        assert!(history.dropped.is_empty() && history.owners.bytes() == 0);
     }
 }

@@ -5,6 +5,9 @@
 //! has the same id before or after. When the membership stops naming the incarnation, the link is closed and its open calls
 //! fail.
 //!
+//! Askers take turns in the leader's queue, but not on the link that leads to it. So a link refuses proposals of an asker that has its part
+//! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. Other calls always find room.
+//!
 //! A call fails as *not sent* only if none of its bytes was given to the connection. From then on its outcome is unknown
 //! until its answer arrives. Whoever stops waiting before that takes the call back: the connection and the caller race for it,
 //! and one of them wins.
@@ -16,6 +19,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use futures_util::FutureExt;
+use ringfence_room::{Bound, Portion, Room};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
@@ -23,7 +27,6 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout_at};
 
 use super::directory::{Directory, Target};
-use super::forwarded::{Forwarded, MAX_CALLS, Place};
 use super::frame::{FrameReader, closed, unexpected};
 use super::link::{Link, timed_out};
 use super::message::{ANSWER, Answer, CALL, Call, get_numbered, put_numbered};
@@ -31,6 +34,12 @@ use super::successor::Successor;
 use crate::gate::Since;
 use crate::propose::asker::Asker;
 
+/// The most unanswered calls on one connection. At this limit the caller sends no more, and the other side reads no more.
+pub(super) const MAX_CALLS: usize = 4_096;
+/// The most of them that are proposals. The rest is for what the nodes ask.
+const PROPOSALS: Bound = Bound { max: MAX_CALLS / 16 * 15, little: 16 };
+/// A proposal counts once for each part of this many bytes.
+const PART: usize = 16 << 10;
 /// The most calls that wait to be sent. More fail at once: the other side has hung for long by then.
 pub(super) const MAX_QUEUED: usize = 4_096;
 /// Pause after a failed connection attempt: a leader calls each voter with every round of reads.
@@ -51,10 +60,10 @@ pub(crate) enum CallError {
     Unknown(io::Error),
 }
 
-/// Where an answer goes. A proposal keeps its place until it is answered.
+/// Where an answer goes. A proposal counts until it is answered.
 struct Reply {
     to: oneshot::Sender<Result<Answer, CallError>>,
-    _place: Option<Place>,
+    _portion: Option<Portion<Asker>>,
 }
 
 impl Reply {
@@ -118,7 +127,7 @@ impl Drop for Pending {
 /// The connection for calls to one node on one channel. Dropping it closes the connection.
 pub(super) struct CallLink {
     queue: mpsc::Sender<Queued>,
-    forwarded: Arc<Forwarded>,
+    proposals: Arc<Room<Asker>>,
     task: AbortHandle,
 }
 
@@ -132,19 +141,21 @@ impl CallLink {
     pub(super) fn start(directory: Arc<Directory>, since: Since, target: Target, runtime: &Handle) -> Self {
         let (queue, calls) = mpsc::channel(MAX_QUEUED);
         let caller = Caller { directory, since, target, calls };
-        Self { queue, forwarded: Arc::default(), task: runtime.spawn(caller.run()).abort_handle() }
+        Self { queue, proposals: Room::new(PROPOSALS), task: runtime.spawn(caller.run()).abort_handle() }
     }
 
     pub(super) fn send(&self, call: Call) -> Result<Pending, CallError> {
-        let place = match &call {
+        let portion = match &call {
             Call::ProposeOf { asker, request, .. } => {
-                let place = self.forwarded.take(Asker::from_number(*asker), request.size_hint());
-                Some(place.map_err(CallError::NotSent)?)
+                let asker = Asker::from_number(*asker);
+                let portion = self.proposals.take(asker, 1 + request.size_hint() / PART);
+                let no_room = || io::Error::other("too many proposals of the same client are unanswered");
+                Some(portion.ok_or_else(|| CallError::NotSent(no_room()))?)
             }
             _ => None,
         };
         let (to, answer) = oneshot::channel();
-        let reply = Reply { to, _place: place };
+        let reply = Reply { to, _portion: portion };
         let claim = Claim::default();
         match self.queue.try_send(Queued { call, reply, claim: claim.clone() }) {
             Ok(()) => Ok(Pending { answer, claim }),

@@ -11,8 +11,8 @@ use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
+use super::call::MAX_CALLS;
 use super::directory::Directory;
-use super::forwarded::MAX_CALLS;
 use super::frame::{FrameWriter, invalid, unexpected};
 use super::handshake::Channel;
 use super::link::Incoming;

@@ -25,9 +25,8 @@ use uuid::Uuid;
 use super::acknowledged::ask_for_acknowledged;
 use super::addresses::Found;
 use super::append::AppendLink;
-use super::call::{CallError, MAX_QUEUED};
+use super::call::{CallError, MAX_CALLS, MAX_QUEUED};
 use super::directory::Target;
-use super::forwarded::MAX_CALLS;
 use super::frame::{FrameReader, FrameWriter};
 use super::handshake::{
     Channel, HELLO, Hello, Processes, Program, WELCOME, Welcome, get, put_first, put_refusal, read_first,

@@ -3,8 +3,7 @@
 //! - **An asker of little waits little.** The next request is the one that would end first if all askers were served side by side, each at
 //!   the same pace (fair queueing). So a small request waits until each other asker got about what this request costs. It may also wait for
 //!   one large request whose turn it is, but not for one of each asker.
-//! - **An asker of too much is refused, and nobody else.** Three quarters of the queue are shared: an asker may have as much of them as
-//!   stays free for the others. One alone gets half. The last quarter is for askers with little here: what others have never stops them.
+//! - **An asker of too much is refused, and nobody else** ([`Bound::allows`]).
 //! - **The requests of one asker stay in order.** So a release cannot overtake the acquire before it.
 //!
 //! The clock of this queue counts what each asker would have got by now. A request takes as long as it costs. It begins when it comes, or
@@ -15,18 +14,15 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::mem;
 
 use futures_util::FutureExt;
+use ringfence_room::Bound;
 use tokio::sync::mpsc;
 use tokio::task::unconstrained;
 
 use super::asker::Asker;
 use super::proposal::{Failure, MAX_QUEUED, MAX_QUEUED_BYTES, Proposal};
 
-/// What askers share that have more than a little here.
-const SHARED: usize = MAX_QUEUED / 4 * 3;
-const SHARED_BYTES: usize = MAX_QUEUED_BYTES / 4 * 3;
-/// Up to this much, no asker is refused for what others have.
-const LITTLE: usize = 64;
-const LITTLE_BYTES: usize = 64 << 10;
+const REQUESTS: Bound = Bound::of(MAX_QUEUED);
+const BYTES: Bound = Bound::of(MAX_QUEUED_BYTES);
 /// The time that a byte of cost takes. Large, so that something is left of it when many askers share it.
 const PER_BYTE: u64 = 1 << 10;
 /// The most messages that are received at once.
@@ -117,9 +113,8 @@ impl Queue {
                 last.filter(|(of, _)| *of == asker).map_or_else(|| self.place(asker), |(_, place)| place);
             last = Some((asker, place));
             let own = &mut self.all[place];
-            let left = SHARED.saturating_sub(self.requests + 1).max(LITTLE);
-            let left_bytes = SHARED_BYTES.saturating_sub(self.bytes + bytes).max(LITTLE_BYTES);
-            let has_room = own.requests.len() < left && own.bytes + bytes <= left_bytes;
+            let has_room = REQUESTS.allows(self.requests + 1, own.requests.len() + 1)
+                && BYTES.allows(self.bytes + bytes, own.bytes + bytes);
             if !has_room && asker != Asker::NODE {
                 proposal.refuse(Failure::Full);
                 continue;

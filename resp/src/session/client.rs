@@ -80,7 +80,7 @@ impl Client {
             Err(refused) => {
                 self.door.refused_calls.tell(&refused, visit.caller());
                 let ending = visit.report_mut().refuse(refused.kind());
-                visit.ended(ending, || connection.rests()).await;
+                connection.hold_back(visit.ended(ending, || connection.rests())).await;
                 response::refusal(&refused, is_last)
             }
         }

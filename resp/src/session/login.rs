@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use ringfence_access::Digest;
-use ringfence_service::Caller;
+use ringfence_service::{BYTES_OF_A_REQUEST, Caller};
 use ringfence_wire::Holder;
 
 use super::asked::Asked;
@@ -31,13 +31,21 @@ pub(super) struct Login {
 impl Session {
     /// What the connection is once a request is done: another one after AUTH and HELLO, which count as requests of the principal that they
     /// are from afterwards.
-    pub(super) fn login(&self, asked: &Asked) -> Result<Login, Refused> {
+    ///
+    /// # Errors
+    /// It is none of either, or too large: the size of a request is counted once it is known whose it is, and that costs a hash.
+    pub(super) fn login(&self, asked: &Asked, sent: &Bytes) -> Result<Login, Refused> {
         CommandName::check(asked.name, asked.arguments.len() - 1)?;
         let arguments = &asked.arguments[1..];
+        let is_login =
+            matches!(asked.command, CommandName::Auth | CommandName::Hello) && !self.pending.is_queueing();
         match asked.command {
-            CommandName::Auth if !self.pending.is_queueing() => self.auth(arguments),
-            CommandName::Hello if !self.pending.is_queueing() => self.hello(arguments),
-            _ => Ok(self.as_it_is()),
+            _ if !is_login => Ok(self.as_it_is()),
+            _ if sent.len() >= BYTES_OF_A_REQUEST => {
+                Err(Refused::arguments("ERR ringfence: AUTH and HELLO have less than 4 KiB"))
+            }
+            CommandName::Auth => self.auth(arguments),
+            _ => self.hello(arguments),
         }
     }
 
@@ -67,7 +75,7 @@ impl Session {
             Some((version, rest)) => (Some(version), rest),
             None => (None, arguments),
         };
-        let mut login = self.as_it_is();
+        let (mut login, mut shown) = (self.as_it_is(), None);
         match version.map(|version| integer(version)) {
             None => {}
             Some(Some(2)) => login.protocol = Protocol::Resp2,
@@ -82,7 +90,7 @@ impl Session {
         while let Some((option, values)) = rest.split_first() {
             rest = match values {
                 [name, secret, rest @ ..] if option.eq_ignore_ascii_case(b"auth") => {
-                    login.credential = Some(self.identify(name, secret)?);
+                    shown = Some((name, secret));
                     rest
                 }
                 [name, rest @ ..] if option.eq_ignore_ascii_case(b"setname") => {
@@ -91,6 +99,10 @@ impl Session {
                 }
                 _ => return Err(Refused::arguments("ERR Syntax error in HELLO")),
             };
+        }
+        // Once, whatever it repeats.
+        if let Some((name, secret)) = shown {
+            login.credential = Some(self.identify(name, secret)?);
         }
         Ok(login)
     }

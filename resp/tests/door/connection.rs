@@ -187,6 +187,20 @@ async fn requests_that_arrive_together_are_done_in_order() {
     assert_eq!(node.client().await.call("GET b").await, "x");
 }
 
+/// A secret of 128 KiB, or thousands of them, were once hashed before anything was counted.
+#[tokio::test]
+async fn a_login_is_small_and_shows_one_credential() {
+    let node = Node::start_with(Some("[anonymous]\n")).await;
+    let mut client = node.client().await;
+    let large = "x".repeat(4 << 10);
+    for command in [&["AUTH", &large][..], &["HELLO", "3", "AUTH", "a", &large]] {
+        let reply = client.command(command).await;
+        assert_eq!(reply, "-ERR ringfence: AUTH and HELLO have less than 4 KiB");
+    }
+    let reply = client.call("HELLO 3 AUTH a b AUTH c d OTHER").await;
+    assert_eq!(reply, "-ERR Syntax error in HELLO", "nothing was looked up");
+}
+
 /// AUTH and HELLO with wrong arguments, or behind MULTI, once counted nowhere.
 #[tokio::test]
 async fn every_request_counts_whatever_it_comes_to() {

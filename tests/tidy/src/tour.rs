@@ -5,7 +5,7 @@ use crate::tree::Tree;
 const TOUR: &str = "docs/tour.md";
 const CALLS: &str = "raft/src/peer/message.rs";
 /// The crates of a node.
-const NODE: [&str; 13] = [
+const NODE: [&str; 14] = [
     "access/",
     "api/",
     "aside/",
@@ -16,6 +16,7 @@ const NODE: [&str; 13] = [
     "mirror/",
     "raft/",
     "raft/wal/",
+    "room/",
     "service/",
     "src/",
     "tls/",

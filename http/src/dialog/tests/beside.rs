@@ -2,7 +2,6 @@
 
 use super::*;
 use crate::connections::MOST_IN_FLIGHT;
-use crate::owner::Owner;
 
 #[tokio::test]
 async fn requests_do_not_wait_for_each_other_and_are_answered_in_order() {
@@ -24,6 +23,20 @@ async fn requests_do_not_wait_for_each_other_and_are_answered_in_order() {
     reads(&mut client, "a\nb\nc\nd\ne\n").await;
     until("all are sent", || server.seen.sent.load(Relaxed) == 5).await;
     assert_eq!(server.seen.dropped.load(Relaxed), 0);
+}
+
+#[tokio::test]
+async fn a_request_that_holds_its_connection_back_is_the_last_that_begins() {
+    let server = Server::here(10).await;
+    let mut client = server.sent("+wait a\n+hold b\n+echo c\n").await;
+    until("two begin", || server.seen.begun.load(Relaxed) == 2).await;
+    client.write_all(b"+echo d\n").await.unwrap();
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    assert_eq!(server.seen.begun.load(Relaxed), 2);
+    server.gate.send_replace(true);
+    reads(&mut client, "a\nb\nc\nd\n").await;
 }
 
 #[tokio::test]
@@ -95,9 +108,7 @@ async fn an_answer_that_waits_for_earlier_ones_takes_memory() {
     let server = Server::here(10).await;
     let mut client = server.sent("+wait a\n+large 8000\n").await;
     until("the second is done", || server.seen.ended.load(Relaxed) == 1).await;
-    let (owner, other) =
-        (Owner::host(client.local_addr().unwrap()), server.connections.admit(server.address));
-    server.connections.response_bodies.share(owner, &other.await.0).grow(1 << 30);
+    server.connections.admit(server.address).await.0.keep_response(1 << 30);
     assert_eq!(rest(&mut client).await, "");
     assert_eq!(server.seen.dropped.load(Relaxed), 2);
 }
@@ -121,7 +132,7 @@ async fn requests_wait_for_those_before_them_if_there_is_no_memory() {
     for host in 0..1_000_u16 {
         let [net, host] = host.to_be_bytes();
         let other = server.connections.admit(SocketAddr::from(([192, 0, net, host], 1))).await;
-        taken.extend(std::iter::from_fn(|| other.0.portion(&server.connections.beside, 1 << 10)));
+        taken.extend(std::iter::from_fn(|| other.0.portion(&server.connections.memory.beside, 1 << 10)));
     }
     let mut client = server.sent("+wait a\n+echo b\n").await;
     until("the first begins", || server.seen.begun.load(Relaxed) == 1).await;

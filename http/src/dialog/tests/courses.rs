@@ -58,10 +58,10 @@ async fn nothing_is_left_of_a_large_request() {
     let first = course.next().await;
     assert_eq!(first.len(), 5 * PER_TURN + 1);
     assert!(course.incoming.received.capacity() < PER_TURN, "{}", course.incoming.received.capacity());
-    assert!(course.incoming.share.is_some());
+    assert!(course.incoming.portion.is_some());
     let in_flight = course.reader.connection().begin_now().unwrap();
     course.answer_large(in_flight, first).await;
-    assert!(course.incoming.share.is_none());
+    assert!(course.incoming.portion.is_none());
     assert_eq!(course.next().await, "echo a\n");
     for text in ["a longer one\n", "short\n"] {
         client.write_all(text.as_bytes()).await.unwrap();

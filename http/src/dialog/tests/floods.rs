@@ -53,6 +53,22 @@ async fn the_turn_of_an_owner_comes_however_long_those_of_others_take() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_that_does_not_read_is_not_kept_by_a_last_answer_behind() {
+    let server = Server::here(10).await;
+    let _client = server.sent("+wait-large 20000000\n+wait-behind-quit a\necho b\n").await;
+    until("two begin", || server.seen.begun.load(Relaxed) == 2).await;
+    for _ in 0..1_000 {
+        yield_now().await;
+    }
+    let begun = Instant::now();
+    server.gate.send_replace(true);
+    while server.connections.count().0 > 0 && begun.elapsed() < 3 * IDLE_TIMEOUT {
+        sleep(Duration::from_secs(1)).await;
+    }
+    assert!(begun.elapsed() < 2 * IDLE_TIMEOUT, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_client_that_does_not_read_cannot_ask_for_ever_more_responses() {
     const REQUESTS: usize = 2_000;
     let server = Server::here(10).await;

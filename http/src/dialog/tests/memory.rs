@@ -26,15 +26,14 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
     until("it arrives", || server.seen.received.load(Relaxed) == 4 * PER_TURN).await;
     // The request counts: less is left for others.
     let most = server.connections.admit(server.address).await;
-    let budget = &server.connections.request_bodies;
-    let share = budget.share(Owner::Principal("other".into()), &most.0);
-    share.grow((64 << 20) - 6 * PER_TURN);
+    most.0.belongs_to(Some("other"));
+    let mut portion = None;
+    most.0.keep_request(&mut portion, (32 << 20) - 3 * PER_TURN);
     assert!(!most.0.is_body_shed());
-    share.grow(1);
+    most.0.keep_request(&mut portion, 1);
     assert!(most.0.is_body_shed());
     // Another connection of the same owner needs the memory.
-    let (owner, other) = (Owner::host(large.local_addr().unwrap()), server.connections.admit(server.address));
-    server.connections.request_bodies.share(owner, &other.await.0).grow(ALL);
+    server.connections.admit(server.address).await.0.keep_request(&mut None, ALL);
     assert!(matches!(large.read(&mut [0]).await, Ok(0) | Err(_)));
     small.write_all(b"\n").await.unwrap();
     reads(&mut small, "\n").await;
@@ -45,7 +44,8 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
 async fn a_large_request_waits_for_the_memory_of_others() {
     let server = Server::here(10).await;
     let text = "echo ".to_owned() + &"x".repeat(4 * PER_TURN) + "\n";
-    let memory = server.connections.handled.take(Owner::Principal("other".into()), ALL).await;
+    let other = || Owner::Principal("other".into());
+    let memory = server.connections.memory.handled.wait(other(), ALL).await;
     let (mut waits, gone) = (server.sent(&text).await, server.sent(&text).await);
     let mut small = server.sent("echo a\n").await;
     reads(&mut small, "a\n").await;
@@ -58,7 +58,7 @@ async fn a_large_request_waits_for_the_memory_of_others() {
     drop(memory);
     reads(&mut waits, &text["echo ".len()..]).await;
     // The request holds no memory any more.
-    assert!(!server.connections.handled.take(Owner::Principal("other".into()), 0).await.grow(0));
+    assert!(server.connections.memory.handled.wait(other(), 0).await.grow(0) == 0);
     assert_eq!(server.seen.begun.load(Relaxed), 2);
 }
 
@@ -67,9 +67,7 @@ async fn a_response_that_is_not_read_makes_room_for_those_of_others() {
     let server = Server::here(10).await;
     let mut unread = server.sent("large 20000000\n").await;
     unread.readable().await.unwrap();
-    let (owner, other) =
-        (Owner::host(unread.local_addr().unwrap()), server.connections.admit(server.address));
-    server.connections.response_bodies.share(owner, &other.await.0).grow(ALL);
+    server.connections.admit(server.address).await.0.keep_response(ALL);
     until("it is dropped", || server.seen.dropped.load(Relaxed) == 1).await;
     let mut bytes = Vec::new();
     let _ = unread.read_to_end(&mut bytes).await;

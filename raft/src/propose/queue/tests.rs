@@ -140,13 +140,13 @@ async fn whoever_has_too_much_is_refused_and_nobody_else() {
 /// When eighteen askers asked for as much as they could, everybody was once refused, even this node itself.
 #[tokio::test]
 async fn whoever_has_little_is_not_refused_for_what_others_have() {
-    for (count, bytes) in [(SHARED, 1), (100, 100 * KIB)] {
+    for (count, bytes) in [(MAX_QUEUED / 4 * 3, 1), (100, 100 * KIB)] {
         let mut waiting = Waiting::new();
         for asker in 100..130 {
             waiting.add(asker, count, bytes);
         }
         assert!(waiting.refused() > 0);
-        waiting.add(2, LITTLE, LITTLE_BYTES / LITTLE);
+        waiting.add(2, REQUESTS.little, BYTES.little / REQUESTS.little);
         waiting.add(Asker::NODE.number(), 100, KIB);
         assert_eq!(waiting.refused(), 0);
         waiting.add(2, 1, 1);

@@ -6,13 +6,13 @@ use std::collections::{HashMap, VecDeque};
 
 use tokio::sync::oneshot;
 
-use crate::owner::Owner;
+use crate::Owner;
 
 /// The fewest pushes between two searches for waiters that have gone.
 const MIN_PUSHES: usize = 64;
 
 /// What waits in a queue.
-pub(super) trait Waits {
+pub trait Waits {
     /// Whether nobody needs it any more: it may be removed.
     fn has_gone(&self) -> bool;
 }
@@ -24,30 +24,30 @@ impl<T> Waits for oneshot::Sender<T> {
 }
 
 /// Waiters. Their owners take turns, however many waiters each has; those of one are in order.
-pub(super) struct Queue<T> {
+pub struct Queue<O, T> {
     /// Those with waiters, in the order of their next turns.
-    owners: VecDeque<Owner>,
+    owners: VecDeque<O>,
     /// None is empty.
-    waiting: HashMap<Owner, VecDeque<T>>,
+    waiting: HashMap<O, VecDeque<T>>,
     /// After as many pushes, those that have gone are removed. It looks at each waiter, and there are as many pushes before it as it
     /// left waiters the last time: so a push costs little, and no more have gone than are here.
     pushes_left: usize,
 }
 
-impl<T> Default for Queue<T> {
+impl<O, T> Default for Queue<O, T> {
     fn default() -> Self {
         Self { owners: VecDeque::new(), waiting: HashMap::new(), pushes_left: MIN_PUSHES }
     }
 }
 
-impl<T: Waits> Queue<T> {
+impl<O: Owner, T: Waits> Queue<O, T> {
     /// Whether nothing is here, gone or not.
-    pub(super) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.owners.is_empty()
     }
 
     /// Adds a waiter, as the last of its owner.
-    pub(super) fn push(&mut self, owner: Owner, waiter: T) {
+    pub fn push(&mut self, owner: O, waiter: T) {
         self.pushes_left -= 1;
         if self.pushes_left == 0 {
             self.remove_gone();
@@ -60,7 +60,7 @@ impl<T: Waits> Queue<T> {
     }
 
     /// Removes the next waiter, and those that have gone before it: they take no turn.
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub fn pop(&mut self) -> Option<T> {
         while let Some(owner) = self.owners.pop_front() {
             let Some(own) = self.waiting.get_mut(&owner) else { continue };
             let next = std::iter::from_fn(|| own.pop_front()).find(|waiter| !waiter.has_gone());
@@ -99,10 +99,6 @@ mod tests {
         }
     }
 
-    fn owner(name: impl ToString) -> Owner {
-        Owner::Principal(name.to_string().into())
-    }
-
     #[test]
     fn owners_take_turns_and_what_has_gone_takes_none() {
         let here = |name| Waiter(name, false);
@@ -117,7 +113,7 @@ mod tests {
             ('c', here("c2")),
             ('b', here("b1")),
         ] {
-            queue.push(owner(name), waiter);
+            queue.push(name, waiter);
         }
         let names: Vec<_> = std::iter::from_fn(|| queue.pop().map(|waiter| waiter.0)).collect();
         assert_eq!(names, ["a1", "b1", "c1", "a2", "c2", "a3"]);
@@ -129,10 +125,10 @@ mod tests {
     fn those_that_have_gone_are_removed_although_no_turn_comes() {
         let mut queue = Queue::default();
         for number in 0..10_000 {
-            queue.push(owner(number), Waiter("gone", true));
+            queue.push(number, Waiter("gone", true));
         }
         assert!(queue.waiting.len() <= MIN_PUSHES && queue.owners.len() <= MIN_PUSHES);
-        queue.push(owner(0), Waiter("here", false));
+        queue.push(0, Waiter("here", false));
         assert_eq!(queue.pop().map(|waiter| waiter.0), Some("here"));
     }
 }
