@@ -17,7 +17,7 @@ use crate::turns::{PER_TURN, Pace, Turns};
 /// Bytes of a request body that are kept at most. Longer bodies are read, but refused.
 const MAX_KEPT: usize = 1 << 20;
 
-/// The error of a request that was dropped because the budget of bodies was exceeded and its owner held most of it.
+/// The error of a request that was dropped because the budget of bodies was exceeded and its tenant held most of it.
 #[derive(Debug, thiserror::Error)]
 #[error("there are too many large requests, and this client's take most of the memory")]
 pub struct Shed;
@@ -169,7 +169,7 @@ impl HttpBody for ResponseBody {
                 Some(Err(trailers)) => return Poll::Ready(Some(Ok(trailers))),
             }
         }
-        ready!(this.pace.poll(cx, || this.in_flight.0.owner()));
+        ready!(this.pace.poll(cx, || this.in_flight.0.tenant()));
         let chunk = this.rest.split_to(this.rest.len().min(PER_TURN));
         this.pace.took(chunk.len());
         Poll::Ready(Some(Ok(Frame::data(chunk))))
@@ -209,7 +209,7 @@ mod tests {
         let response = vec![7; 3 * PER_TURN].into_response();
         let mut response = chunked(response, admitted.0.begin().await, &turns).into_body();
         for piece in 0..3 {
-            while turns.ask(admitted.0.owner()).is_none() {}
+            while turns.ask(admitted.0.tenant()).is_none() {}
             let mut next = poll_fn(|cx| Pin::new(&mut response).poll_frame(cx));
             let at_once = (&mut next).now_or_never();
             assert_eq!(at_once.is_some(), piece == 0, "there are no more turns now");

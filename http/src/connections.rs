@@ -11,8 +11,8 @@
 //!
 //! - one of no principal, if these are a quarter of all or more; else one of a principal. So strangers take no connection from
 //!   principals that have three quarters together;
-//! - of those, one of the owner that has most;
-//! - of the owner's, by what it is doing: see [`Class`]. Its own waits go before the connections on which it renews.
+//! - of those, one of the tenant that has most;
+//! - of the tenant's, by what it is doing: see [`Class`]. Its own waits go before the connections on which it renews.
 
 mod memory;
 mod served;
@@ -34,7 +34,7 @@ pub use self::memory::{Portion, Room};
 pub(super) use self::served::{Admitted, InFlight};
 use self::table::{Class, EvictionOrder, Table};
 use crate::measure::{CONNECTIONS, CONNECTIONS_MOST, CloseReason};
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 use crate::turns::Turns;
 
 /// How long a connection may make no progress: no next request begins, or nothing more of a response can be sent because the
@@ -83,7 +83,7 @@ struct State {
     phase: Phase,
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
-    owner: Owner,
+    tenant: Tenant,
     order: EvictionOrder,
     /// How many requests have begun, and have no response that is buffered or sent. Only dialogs have several.
     in_flight: usize,
@@ -146,15 +146,15 @@ impl Connections {
     /// Admits a new connection, and closes another one for it where there is no room. While many such are still open, it waits; soon the
     /// longest evicted one closes although its request is being answered, which can take seconds.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
-        let (owner, mut is_patient) = (Owner::host(from), true);
+        let (tenant, mut is_patient) = (Tenant::host(from), true);
         loop {
             {
                 let mut table = self.table();
                 if table.open < self.max + MAX_EVICTING {
-                    if let Some(evicted) = table.evict_for(&owner) {
+                    if let Some(evicted) = table.evict_for(&tenant) {
                         evicted.evict();
                     }
-                    return self.add(&mut table, from, owner);
+                    return self.add(&mut table, from, tenant);
                 }
                 if !is_patient && let Some(overdue) = table.longest_evicted() {
                     overdue.evict();
@@ -165,13 +165,13 @@ impl Connections {
         }
     }
 
-    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, owner: Owner) -> Admitted {
+    fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, tenant: Tenant) -> Admitted {
         let now = Instant::now();
         let order = table.order(Class::Quiet, self.ms(now));
         let state = State {
             phase: Phase::Idle,
             since: now,
-            owner: owner.clone(),
+            tenant: tenant.clone(),
             order,
             in_flight: 0,
             lasts: false,
@@ -194,7 +194,7 @@ impl Connections {
             flushed: Notify::new(),
         });
         table.open += 1;
-        table.add(&owner, order, Arc::clone(&connection));
+        table.add(&tenant, order, Arc::clone(&connection));
         Admitted(connection)
     }
 
@@ -219,7 +219,7 @@ impl Connection {
         {
             let mut table = self.connections.table();
             let new = table.order(class, self.connections.ms(Instant::now()));
-            table.reorder(&state.owner, state.order, new);
+            table.reorder(&state.tenant, state.order, new);
             state.order = new;
         }
         if self.is_evicted() {
@@ -235,21 +235,21 @@ impl Connection {
     /// A request is this principal's, or nobody's, and so is the connection until the next one. A proxy may send those of many on it.
     pub fn belongs_to(&self, principal: Option<&str>) {
         let mut state = self.state();
-        let owner = match (principal, &state.owner) {
-            (Some(name), Owner::Principal(own)) if **own == *name => return,
-            (None, Owner::Host(_)) => return,
-            (Some(name), _) => Owner::Principal(name.into()),
-            (None, Owner::Principal(_)) => Owner::host(self.from),
+        let tenant = match (principal, &state.tenant) {
+            (Some(name), Tenant::Principal(own)) if **own == *name => return,
+            (None, Tenant::Host(_)) => return,
+            (Some(name), _) => Tenant::Principal(name.into()),
+            (None, Tenant::Principal(_)) => Tenant::host(self.from),
         };
         let mut table = self.connections.table();
-        if let Some(connection) = table.remove(&state.owner, state.order) {
-            table.add(&owner, state.order, connection);
+        if let Some(connection) = table.remove(&state.tenant, state.order) {
+            table.add(&tenant, state.order, connection);
         }
-        state.owner = owner;
+        state.tenant = tenant;
     }
 
-    pub(super) fn owner(&self) -> Owner {
-        self.state().owner.clone()
+    pub(super) fn tenant(&self) -> Tenant {
+        self.state().tenant.clone()
     }
 
     /// Bytes were read.

@@ -1,6 +1,6 @@
 //! Connections that speak another protocol than HTTP: requests, each with one response, in their order.
 //!
-//! The bounds for strangers are those of HTTP. A request begins in a turn of its owner. Some need not wait for those before them: a client
+//! The bounds for strangers are those of HTTP. A request begins in a turn of its tenant. Some need not wait for those before them: a client
 //! may share a connection among its threads. All others are done alone, and meanwhile the bytes after them are not read, except to see
 //! whether the client hangs up. Large requests and responses take portions of the same memory. The same phases (`connections`) limit the
 //! time: a whole request counts as the head of a request of HTTP.
@@ -266,12 +266,12 @@ impl<D: Dialog> Course<D> {
     ) {
         self.incoming.portion = None;
         let connection = self.reader.connection();
-        let owner = || connection.owner();
-        if let Some(turn) = self.turns.ask_again(owner) {
+        let tenant = || connection.tenant();
+        if let Some(turn) = self.turns.ask_again(tenant) {
             turn.await;
         }
         self.reader.is_gone().await;
-        let answer = in_turns(&self.turns, owner, answer(&mut self.dialog, connection)).await;
+        let answer = in_turns(&self.turns, tenant, answer(&mut self.dialog, connection)).await;
         self.under_way.add_answered(in_flight, answer);
     }
 

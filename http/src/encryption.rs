@@ -96,7 +96,7 @@ async fn opened(
     let stream = Paced::encrypted(stream, turns, connection);
     let hello = LazyConfigAcceptor::new(Acceptor::default(), stream).await?;
     // What follows signs.
-    turns.take(connection.owner()).await;
+    turns.take(connection.tenant()).await;
     let version = tls.server.version();
     let mut accept = hello.into_stream(tls.server.current());
     if let Some(stream) = accept.get_mut() {

@@ -1,8 +1,8 @@
 //! The server: accepts connections, bounds what they take, and drains on shutdown. A listener speaks HTTP/1.1 ([`serve`]) or another protocol
 //! ([`Dialog`]). The server knows nothing about leases.
 //!
-//! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the owners of
-//! connections share ([`Connections`]), memory by rooms ([`ringfence_room`]), and time by turns, which owners take one after the other, too
+//! Clients are not trusted. All connections together are bounded: descriptors by the number of connections, which the tenants of
+//! connections share ([`Connections`]), memory by rooms ([`ringfence_room`]), and time by turns, which tenants take one after the other, too
 //! (`turns`).
 
 use std::net::{IpAddr, SocketAddr};
@@ -22,10 +22,10 @@ mod connections;
 mod dialog;
 mod encryption;
 mod measure;
-mod owner;
 mod paced;
 mod requests;
 mod socket;
+mod tenant;
 mod threads;
 mod turns;
 
@@ -34,8 +34,8 @@ pub use connections::{Connection, Connections, Portion, Room};
 pub use dialog::{Answer, Begun, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;
 pub use measure::METRICS;
-pub use owner::Owner;
 pub use requests::serve;
+pub use tenant::Tenant;
 pub use threads::Threads;
 
 use connections::Admitted;
@@ -61,7 +61,7 @@ pub struct Remote {
 impl Remote {
     /// The host that counts as one, whichever of its addresses it uses.
     pub fn host(&self) -> IpAddr {
-        owner::host(self.address)
+        tenant::host(self.address)
     }
 }
 

@@ -90,7 +90,7 @@ impl Paced {
         if self.pace.is_over() {
             ready!(self.stream.poll_read_ready(cx))?;
         }
-        self.pace.poll(cx, || self.connection.owner()).map(Ok)
+        self.pace.poll(cx, || self.connection.tenant()).map(Ok)
     }
 
     fn has_read(&mut self, bytes: usize) {
@@ -168,7 +168,7 @@ mod tests {
         for _ in 0..2 {
             socket.read_exact(&mut bytes).await.unwrap();
             socket.stream.readable().await.unwrap();
-            while turns.ask(socket.connection.owner()).is_none() {}
+            while turns.ask(socket.connection.tenant()).is_none() {}
             assert!(socket.read_u8().now_or_never().is_none(), "there are no more turns now");
         }
         socket.read_exact(&mut bytes).await.unwrap();
@@ -179,10 +179,10 @@ mod tests {
         let (mut socket, turns) = socket(3).await;
         socket.has_hello();
         socket.stream.readable().await.unwrap();
-        while turns.ask(socket.connection.owner()).is_none() {}
+        while turns.ask(socket.connection.tenant()).is_none() {}
         assert!(socket.read_u8().now_or_never().is_none(), "there are no more turns now");
         assert_eq!(socket.read_u8().await.unwrap(), 7);
-        while turns.ask(socket.connection.owner()).is_none() {}
+        while turns.ask(socket.connection.tenant()).is_none() {}
         assert!(socket.read_u8().now_or_never().is_none());
         socket.has_shaken_hands();
         assert_eq!(socket.read_u16().await.unwrap(), 0x0707);

@@ -77,8 +77,8 @@ where
                     reader.check_connected().await;
                 }
                 let request = request.map(|body| RequestBody::new(body, Arc::clone(reader), only_reads));
-                let owner = || reader.connection().owner();
-                let response = in_turns(turns, owner, answer(request, remote)).await?;
+                let tenant = || reader.connection().tenant();
+                let response = in_turns(turns, tenant, answer(request, remote)).await?;
                 Ok::<_, Infallible>(bodies::chunked(response, in_flight, turns))
             }
         });

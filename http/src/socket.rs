@@ -96,7 +96,7 @@ impl Reader {
 
     /// Asks for the turn of a request; `None` if it is one at once.
     pub(super) fn ask(&self, turns: &Arc<Turns>) -> Option<Turn> {
-        let turn = turns.ask(self.connection.owner());
+        let turn = turns.ask(self.connection.tenant());
         if turn.is_some() {
             self.connection.waits_for_turn();
         }
@@ -254,7 +254,7 @@ mod tests {
         stream.readable().await.unwrap();
         let admitted = Connections::new(1).admit(from).await;
         let turns = Arc::<Turns>::default();
-        while turns.ask(admitted.0.owner()).is_none() {}
+        while turns.ask(admitted.0.tenant()).is_none() {}
         let mut paced = Paced::plain(stream, &turns, &admitted.0);
         paced.has_hello();
         paced.has_shaken_hands();

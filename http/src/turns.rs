@@ -1,9 +1,9 @@
 //! Turns: in which order a thread begins requests and handshakes.
 //!
-//! A thread polls its tasks in the order in which they became ready. So an owner of a thousand connections would get a thousand times
+//! A thread polls its tasks in the order in which they became ready. So a tenant of a thousand connections would get a thousand times
 //! the time of another. Therefore a request begins, a handshake goes on, and more bytes are read (`paced`) or sent (`bodies`) only in a
-//! turn, a handler goes on (`in_turns`) in one, and the owners of connections take turns, however many connections each of them has.
-//! Whose a request is shows once it has begun: its first turn is that of the owner that the connection had before.
+//! turn, a handler goes on (`in_turns`) in one, and the tenants of connections take turns, however many connections each of them has.
+//! Whose a request is shows once it has begun: its first turn is that of the tenant that the connection had before.
 
 use std::future::poll_fn;
 use std::pin::{Pin, pin};
@@ -15,7 +15,7 @@ use ringfence_room::Queue;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
 
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 
 /// How many turns are given at once to those who wait.
 const AT_ONCE: usize = 4;
@@ -55,7 +55,7 @@ struct Given {
     look: Look,
     /// Whether a task gives turns.
     is_given: bool,
-    waiting: Queue<Owner, oneshot::Sender<Look>>,
+    waiting: Queue<Tenant, oneshot::Sender<Look>>,
 }
 
 impl Default for Given {
@@ -65,31 +65,31 @@ impl Default for Given {
 }
 
 impl Turns {
-    /// Waits for a turn of `owner`. It lasts until the task waits for anything.
-    pub(super) async fn take(self: &Arc<Self>, owner: Owner) {
-        if let Some(turn) = self.ask(owner) {
+    /// Waits for a turn of `tenant`. It lasts until the task waits for anything.
+    pub(super) async fn take(self: &Arc<Self>, tenant: Tenant) {
+        if let Some(turn) = self.ask(tenant) {
             turn.await;
         }
     }
 
-    /// Asks for a turn of `owner`; `None` if it is one at once.
-    pub(super) fn ask(self: &Arc<Self>, owner: Owner) -> Option<Turn> {
+    /// Asks for a turn of `tenant`; `None` if it is one at once.
+    pub(super) fn ask(self: &Arc<Self>, tenant: Tenant) -> Option<Turn> {
         let mut given = self.given();
         if given.waiting.is_empty() && given.looked.elapsed() < UNTIL_LOOK {
             return None;
         }
-        Some(self.ask_behind(&mut given, owner))
+        Some(self.ask_behind(&mut given, tenant))
     }
 
-    /// Waits for another turn of `owner`, whose last one took long, behind all that wait.
-    pub(super) async fn take_another(self: &Arc<Self>, owner: Owner) {
-        let turn = self.ask_behind(&mut self.given(), owner);
+    /// Waits for another turn of `tenant`, whose last one took long, behind all that wait.
+    pub(super) async fn take_another(self: &Arc<Self>, tenant: Tenant) {
+        let turn = self.ask_behind(&mut self.given(), tenant);
         turn.await;
     }
 
-    fn ask_behind(self: &Arc<Self>, given: &mut Given, owner: Owner) -> Turn {
+    fn ask_behind(self: &Arc<Self>, given: &mut Given, tenant: Tenant) -> Turn {
         let (give, turn) = oneshot::channel();
-        given.waiting.push(owner, give);
+        given.waiting.push(tenant, give);
         if !std::mem::replace(&mut given.is_given, true) {
             tokio::spawn(Arc::clone(self).give());
         }
@@ -108,9 +108,9 @@ impl Turns {
     }
 
     /// Asks for another turn of a task that may have had one long ago; `None` if the thread has looked meanwhile.
-    pub(super) fn ask_again(self: &Arc<Self>, owner: impl FnOnce() -> Owner) -> Option<Turn> {
+    pub(super) fn ask_again(self: &Arc<Self>, tenant: impl FnOnce() -> Tenant) -> Option<Turn> {
         let is_look_overdue = self.given().looked.elapsed() >= UNTIL_LOOK_OF_HANDLERS;
-        is_look_overdue.then(|| self.ask(owner())).flatten()
+        is_look_overdue.then(|| self.ask(tenant())).flatten()
     }
 
     async fn give(self: Arc<Self>) {
@@ -168,13 +168,13 @@ async fn turns_taken() {
 /// waited for the same may go on together.
 pub(super) async fn in_turns<F: Future>(
     turns: &Arc<Turns>,
-    owner: impl Fn() -> Owner,
+    tenant: impl Fn() -> Tenant,
     future: F,
 ) -> F::Output {
     let (mut future, mut next, mut has_begun) = (pin!(future), None, false);
     poll_fn(|cx| {
         if std::mem::replace(&mut has_begun, true) && next.is_none() {
-            next = turns.ask_again(&owner);
+            next = turns.ask_again(&tenant);
         }
         if let Some(turn) = &mut next {
             ready!(Pin::new(turn).poll(cx));
@@ -214,10 +214,10 @@ impl Pace {
         self.free == 0 && self.next.is_none()
     }
 
-    /// Waits until there is something left of a turn of `owner`.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, owner: impl FnOnce() -> Owner) -> Poll<()> {
+    /// Waits until there is something left of a turn of `tenant`.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, tenant: impl FnOnce() -> Tenant) -> Poll<()> {
         if self.is_over() {
-            self.next = self.turns.ask(owner());
+            self.next = self.turns.ask(tenant());
         }
         if let Some(turn) = &mut self.next {
             ready!(Pin::new(turn).poll(cx));
@@ -237,19 +237,19 @@ mod tests {
 
     use super::*;
 
-    fn owner(name: &str) -> Owner {
-        Owner::Principal(name.into())
+    fn tenant(name: &str) -> Tenant {
+        Tenant::Principal(name.into())
     }
 
     #[tokio::test]
-    async fn owners_take_turns_however_many_connections_each_has() {
+    async fn tenants_take_turns_however_many_connections_each_has() {
         let turns = Arc::new(Turns::default());
         let order = Arc::new(Mutex::new(Vec::new()));
-        while turns.ask(owner("many")).is_none() {}
+        while turns.ask(tenant("many")).is_none() {}
         let begin = |name: &'static str| {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
-                turns.take(owner(name)).await;
+                turns.take(tenant(name)).await;
                 order.lock().unwrap().push(name);
             })
         };
@@ -278,7 +278,7 @@ mod tests {
                     std::thread::sleep(UNTIL_LOOK_OF_HANDLERS / 2);
                     order.lock().unwrap().push(name);
                 };
-                in_turns(&turns, || owner(name), handler).await;
+                in_turns(&turns, || tenant(name), handler).await;
             })
         };
         let mut all: Vec<_> = (0..100).map(|_| handle("many")).collect();
@@ -299,12 +299,12 @@ mod tests {
     #[tokio::test]
     async fn the_thread_looks_after_each_long_turn() {
         let turns = Arc::new(Turns::default());
-        while turns.ask(owner("a")).is_none() {}
+        while turns.ask(tenant("a")).is_none() {}
         let looks = Arc::new(Mutex::new(Vec::new()));
         let work = || {
             let (turns, looks) = (Arc::clone(&turns), Arc::clone(&looks));
             tokio::spawn(async move {
-                turns.take(owner("a")).await;
+                turns.take(tenant("a")).await;
                 looks.lock().unwrap().push(turns.given().look);
                 std::thread::sleep(UNTIL_LOOK);
             })
@@ -325,7 +325,7 @@ mod tests {
             let (turns, order) = (Arc::clone(&turns), Arc::clone(&order));
             tokio::spawn(async move {
                 for _ in 0..number {
-                    turns.take_another(owner(name)).await;
+                    turns.take_another(tenant(name)).await;
                     order.lock().unwrap().push(name);
                 }
             })
@@ -341,13 +341,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn those_who_have_gone_hold_up_nobody_of_their_owner() {
+    async fn those_who_have_gone_hold_up_nobody_of_their_tenant() {
         let turns = Arc::new(Turns::default());
-        while turns.ask(owner("a")).is_none() {}
+        while turns.ask(tenant("a")).is_none() {}
         for _ in 0..100 {
-            drop(turns.ask(owner("a")));
+            drop(turns.ask(tenant("a")));
         }
-        let waits = turns.ask(owner("a")).expect("others were before");
+        let waits = turns.ask(tenant("a")).expect("others were before");
         let first = turns.given().waiting.pop().expect("one waits");
         first.send(0).unwrap();
         assert!(waits.now_or_never().is_some());
@@ -356,13 +356,13 @@ mod tests {
     #[tokio::test]
     async fn whoever_goes_away_loses_its_turn_and_no_one_elses() {
         let turns = Arc::new(Turns::default());
-        while turns.ask(owner("a")).is_none() {}
-        let mut gone: Vec<_> = (0..100).map(|_| Box::pin(turns.take(owner("a")))).collect();
+        while turns.ask(tenant("a")).is_none() {}
+        let mut gone: Vec<_> = (0..100).map(|_| Box::pin(turns.take(tenant("a")))).collect();
         for turn in &mut gone {
             assert!(turn.now_or_never().is_none());
         }
         drop(gone);
-        turns.take(owner("a")).await;
+        turns.take(tenant("a")).await;
         assert!(turns.given().waiting.is_empty());
     }
 }

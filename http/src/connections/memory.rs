@@ -8,13 +8,13 @@ use std::task::Poll;
 use ringfence_room::Bound;
 
 use super::{Connection, MOST_IN_FLIGHT, State};
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 use crate::turns::PER_TURN;
 
-/// Memory that owners of connections share.
-pub type Room = ringfence_room::Room<Owner, Connection>;
-/// What the owner of a connection takes of it, until this is dropped.
-pub type Portion = ringfence_room::Portion<Owner, Connection>;
+/// Memory that tenants of connections share.
+pub type Room = ringfence_room::Room<Tenant, Connection>;
+/// What the tenant of a connection takes of it, until this is dropped.
+pub type Portion = ringfence_room::Portion<Tenant, Connection>;
 
 /// Bytes of requests that arrive, of those that are being handled, and of responses.
 const MAX: usize = 64 << 20;
@@ -46,15 +46,15 @@ impl Memory {
 
 impl Connection {
     /// Takes memory for `more` bytes of a request that arrives, which are counted in `portion`. If all requests take too much, the one is
-    /// [shed](Self::is_body_shed) that is the oldest of the owner of most.
+    /// [shed](Self::is_body_shed) that is the oldest of the tenant of most.
     pub(crate) fn keep_request(self: &Arc<Self>, portion: &mut Option<Portion>, more: usize) {
-        let new = || self.connections.memory.arriving.revocable(self.owner(), self, Self::shed_body);
+        let new = || self.connections.memory.arriving.revocable(self.tenant(), self, Self::shed_body);
         // Its pieces are joined, or its buffer is twice as large.
         portion.get_or_insert_with(new).grow(2 * more);
     }
 
     /// Takes memory for a response of `bytes`, until it is dropped. If all responses take too much, the connection closes that has the
-    /// oldest of the owner of most. What is short takes none.
+    /// oldest of the tenant of most. What is short takes none.
     pub fn keep_response(self: &Arc<Self>, bytes: usize) -> Option<Portion> {
         self.keep_one_of(MOST_IN_FLIGHT, bytes)
     }
@@ -63,15 +63,15 @@ impl Connection {
     pub(crate) fn keep_one_of(self: &Arc<Self>, in_flight: usize, bytes: usize) -> Option<Portion> {
         (bytes > UNCOUNTED / in_flight).then(|| {
             let responses = &self.connections.memory.responses;
-            let mut portion = responses.revocable(self.owner(), self, Self::shed_response);
+            let mut portion = responses.revocable(self.tenant(), self, Self::shed_response);
             portion.grow(bytes);
             portion
         })
     }
 
-    /// Takes `bytes` of `room` for the owner. `None`: there is no room.
+    /// Takes `bytes` of `room` for the tenant. `None`: there is no room.
     pub fn portion(&self, room: &Arc<Room>, bytes: usize) -> Option<Portion> {
-        room.take(self.owner(), bytes)
+        room.take(self.tenant(), bytes)
     }
 
     /// Takes memory for a request of `bytes` that is answered beside others. `None`: there is no room.
@@ -85,7 +85,7 @@ impl Connection {
         if bytes <= UNCOUNTED {
             return true;
         }
-        let mut memory = pin!(self.connections.memory.handled.wait(self.owner(), TIMES_HANDLED * bytes));
+        let mut memory = pin!(self.connections.memory.handled.wait(self.tenant(), TIMES_HANDLED * bytes));
         let given = poll_fn(|cx| match self.is_body_shed() {
             true => Poll::Ready(None),
             false => memory.as_mut().poll(cx).map(Some),
@@ -98,8 +98,8 @@ impl Connection {
 
     /// Gives the request `bytes` more while it is being handled. Returns whether all requests together take far too much.
     pub fn takes_more(&self, bytes: usize) -> bool {
-        let State { owner, memory, .. } = &mut *self.state();
-        let new = || self.connections.memory.handled.nothing(owner.clone());
+        let State { tenant, memory, .. } = &mut *self.state();
+        let new = || self.connections.memory.handled.nothing(tenant.clone());
         bytes > 0 && memory.get_or_insert_with(new).grow(bytes) > 2 * MAX
     }
 

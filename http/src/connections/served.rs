@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use super::table::Class;
 use super::{Connection, Phase, State};
 use crate::measure::{CloseReason, connection_closed};
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 use crate::turns::Turns;
 
 /// A connection, while it is served.
@@ -27,7 +27,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let state = self.0.state();
         let mut table = self.0.connections.table();
-        table.remove(&state.owner, state.order);
+        table.remove(&state.tenant, state.order);
         table.open -= 1;
         self.0.connections.room.notify_one();
     }
@@ -68,7 +68,7 @@ impl Drop for InFlight {
 impl State {
     /// Whether the connection may be idle for any time.
     pub(super) fn may_rest(&self) -> bool {
-        self.is_dialog && (self.is_known || matches!(self.owner, Owner::Principal(_)))
+        self.is_dialog && (self.is_known || matches!(self.tenant, Tenant::Principal(_)))
     }
 
     /// Whether the connection must close because others need the memory of its unfinished request. Over HTTP, the handler answers instead.
@@ -112,11 +112,11 @@ impl Connection {
         let _ = self.turns.set(Arc::clone(turns));
     }
 
-    /// Waits for another turn of the owner. A request that works for longer than about 1 ms calls this from time to time, so that others
+    /// Waits for another turn of the tenant. A request that works for longer than about 1 ms calls this from time to time, so that others
     /// get their turns meanwhile.
     pub async fn next_turn(&self) {
         if let Some(turns) = self.turns.get() {
-            turns.take_another(self.owner()).await;
+            turns.take_another(self.tenant()).await;
         }
     }
 

@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Weak};
 
 use super::Connection;
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 
 /// The part of all connections that those of no principal may have if there is no room: one of this many.
 const STRANGERS: usize = 4;
 
-/// When a connection is closed, compared with the others of its owner: the first in this order is closed first.
+/// When a connection is closed, compared with the others of its tenant: the first in this order is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct EvictionOrder {
     pub(super) class: Class,
@@ -54,18 +54,18 @@ pub(super) struct Table {
     next: u64,
 }
 
-/// Connections of owners of one kind.
+/// Connections of tenants of one kind.
 #[derive(Default)]
 struct Pool {
     count: usize,
-    owners: HashMap<Owner, Owned>,
-    /// The owners by how many connections they have; of those with as many, the one that has had some for longest comes last.
-    by_count: BTreeSet<(usize, Reverse<u64>, Owner)>,
+    tenants: HashMap<Tenant, Owned>,
+    /// The tenants by how many connections they have; of those with as many, the one that has had some for longest comes last.
+    by_count: BTreeSet<(usize, Reverse<u64>, Tenant)>,
 }
 
-/// The connections of one owner.
+/// The connections of one tenant.
 struct Owned {
-    /// Counts owners.
+    /// Counts tenants.
     number: u64,
     orders: BTreeMap<EvictionOrder, Arc<Connection>>,
 }
@@ -92,20 +92,20 @@ impl Table {
     }
 
     /// Adds a connection.
-    pub(super) fn add(&mut self, owner: &Owner, order: EvictionOrder, connection: Arc<Connection>) {
+    pub(super) fn add(&mut self, tenant: &Tenant, order: EvictionOrder, connection: Arc<Connection>) {
         self.next += 1;
         let number = self.next;
-        self.pool(owner).add(owner, number, order, connection);
+        self.pool(tenant).add(tenant, number, order, connection);
     }
 
     /// Removes a connection, if it was not evicted.
-    pub(super) fn remove(&mut self, owner: &Owner, order: EvictionOrder) -> Option<Arc<Connection>> {
-        self.pool(owner).remove(owner, order)
+    pub(super) fn remove(&mut self, tenant: &Tenant, order: EvictionOrder) -> Option<Arc<Connection>> {
+        self.pool(tenant).remove(tenant, order)
     }
 
     /// Gives a connection another order, if it was not evicted.
-    pub(super) fn reorder(&mut self, owner: &Owner, order: EvictionOrder, new: EvictionOrder) {
-        if let Some(owned) = self.pool(owner).owners.get_mut(owner)
+    pub(super) fn reorder(&mut self, tenant: &Tenant, order: EvictionOrder, new: EvictionOrder) {
+        if let Some(owned) = self.pool(tenant).tenants.get_mut(tenant)
             && let Some(connection) = owned.orders.remove(&order)
         {
             owned.orders.insert(new, connection);
@@ -113,17 +113,17 @@ impl Table {
     }
 
     /// If there is no room for a connection of `newcomer`, evicts another one, which is to be closed.
-    pub(super) fn evict_for(&mut self, newcomer: &Owner) -> Option<Arc<Connection>> {
+    pub(super) fn evict_for(&mut self, newcomer: &Tenant) -> Option<Arc<Connection>> {
         if self.count() < self.max {
             return None;
         }
         let share = (self.max / STRANGERS).max(1);
         let pool = if self.strangers.count >= share { &mut self.strangers } else { &mut self.principals };
-        let own = pool.owners.get(newcomer).map_or(0, |owned| owned.orders.len());
+        let own = pool.tenants.get(newcomer).map_or(0, |owned| owned.orders.len());
         let (most, _, largest) = pool.by_count.last()?;
-        let owner = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
-        let order = *pool.owners.get(&owner)?.orders.keys().next()?;
-        let evicted = pool.remove(&owner, order)?;
+        let tenant = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
+        let order = *pool.tenants.get(&tenant)?.orders.keys().next()?;
+        let evicted = pool.remove(&tenant, order)?;
         self.evicted.retain(|earlier| earlier.strong_count() > 0);
         self.evicted.push_back(Arc::downgrade(&evicted));
         Some(evicted)
@@ -134,27 +134,27 @@ impl Table {
         std::iter::from_fn(|| self.evicted.pop_front()).find_map(|evicted| evicted.upgrade())
     }
 
-    fn pool(&mut self, owner: &Owner) -> &mut Pool {
-        match owner {
-            Owner::Host(_) => &mut self.strangers,
-            Owner::Principal(_) => &mut self.principals,
+    fn pool(&mut self, tenant: &Tenant) -> &mut Pool {
+        match tenant {
+            Tenant::Host(_) => &mut self.strangers,
+            Tenant::Principal(_) => &mut self.principals,
         }
     }
 
     /// Whether nothing is left of closed connections.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
-        let is_empty = |pool: &Pool| pool.count == 0 && pool.owners.is_empty() && pool.by_count.is_empty();
+        let is_empty = |pool: &Pool| pool.count == 0 && pool.tenants.is_empty() && pool.by_count.is_empty();
         self.open == 0 && is_empty(&self.strangers) && is_empty(&self.principals)
     }
 }
 
 impl Pool {
-    /// `number`: of the owner, if it is new.
-    fn add(&mut self, owner: &Owner, number: u64, order: EvictionOrder, connection: Arc<Connection>) {
+    /// `number`: of the tenant, if it is new.
+    fn add(&mut self, tenant: &Tenant, number: u64, order: EvictionOrder, connection: Arc<Connection>) {
         let new = || Owned { number, orders: BTreeMap::new() };
-        let owned = self.owners.entry(owner.clone()).or_insert_with(new);
-        let at = |count| (count, Reverse(owned.number), owner.clone());
+        let owned = self.tenants.entry(tenant.clone()).or_insert_with(new);
+        let at = |count| (count, Reverse(owned.number), tenant.clone());
         let (before, after) = (at(owned.orders.len()), at(owned.orders.len() + 1));
         owned.orders.insert(order, connection);
         self.by_count.remove(&before);
@@ -162,15 +162,15 @@ impl Pool {
         self.count += 1;
     }
 
-    fn remove(&mut self, owner: &Owner, order: EvictionOrder) -> Option<Arc<Connection>> {
-        let owned = self.owners.get_mut(owner)?;
+    fn remove(&mut self, tenant: &Tenant, order: EvictionOrder) -> Option<Arc<Connection>> {
+        let owned = self.tenants.get_mut(tenant)?;
         let connection = owned.orders.remove(&order)?;
         let (left, number) = (owned.orders.len(), Reverse(owned.number));
-        self.by_count.remove(&(left + 1, number, owner.clone()));
+        self.by_count.remove(&(left + 1, number, tenant.clone()));
         if left == 0 {
-            self.owners.remove(owner);
+            self.tenants.remove(tenant);
         } else {
-            self.by_count.insert((left, number, owner.clone()));
+            self.by_count.insert((left, number, tenant.clone()));
         }
         self.count -= 1;
         Some(connection)

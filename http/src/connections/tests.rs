@@ -42,7 +42,7 @@ fn closed<const N: usize>(all: [&Admitted; N]) -> [bool; N] {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_connection_is_doing_decides_which_of_an_owner_is_closed() {
+async fn what_a_connection_is_doing_decides_which_of_a_tenant_is_closed() {
     let connections = Connections::new(7);
     let [new, body, old_wait, new_wait, idle, blocked, busy] = [1; 7].map(|host| admit(&connections, host));
     answer(&idle, |_| ());
@@ -56,7 +56,7 @@ async fn what_a_connection_is_doing_decides_which_of_an_owner_is_closed() {
     reads.respond();
     drop(reads);
     blocked.0.blocked();
-    // Another owner has fewer, so that this one has to give up one each time.
+    // Another tenant has fewer, so that this one has to give up one each time.
     let order = [&new_wait, &old_wait, &new, &idle, &body, &blocked];
     let mut others = Vec::new();
     for (number, next) in order.iter().enumerate() {
@@ -132,7 +132,7 @@ async fn strangers_take_no_connection_from_principals_within_their_share() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_owner_with_most_connections_gives_one_up() {
+async fn the_tenant_with_most_connections_gives_one_up() {
     let connections = Connections::new(8);
     let quiet = [1, 2, 3].map(|host| admit(&connections, host));
     let crowd = [4; 5].map(|host| admit(&connections, host));
@@ -291,7 +291,7 @@ async fn a_connection_of_a_proxy_counts_for_its_last_user() {
     let _new = admit(&connections, 4);
     assert_eq!(closed([&pooled, &other, &crowd]), [true, false, false]);
     answer(&crowd, |connection| connection.belongs_to(None));
-    assert_eq!(crowd.0.owner(), Owner::host(crowd.0.from));
+    assert_eq!(crowd.0.tenant(), Tenant::host(crowd.0.from));
 }
 
 #[tokio::test(start_paused = true)]
@@ -315,7 +315,7 @@ async fn a_large_request_takes_its_memory_only_while_it_is_being_handled() {
     let connections = Connections::new(2);
     let (waits, answered) = (admit(&connections, 1), admit(&connections, 1));
     let (_waiting, responding) = (begin(&waits), begin(&answered));
-    let take = || connections.memory.handled.wait(Owner::host(waits.0.from), MAX);
+    let take = || connections.memory.handled.wait(Tenant::host(waits.0.from), MAX);
     waits.0.state().memory = Some(take().await);
     assert!(take().now_or_never().is_none());
     waits.0.takes_little();

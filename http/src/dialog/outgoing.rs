@@ -48,7 +48,7 @@ impl Outgoing {
         let connection = Arc::clone(&first.0);
         let (mut pace, mut written) = (Pace::new(turns), 0);
         while written < self.bytes.len() {
-            poll_fn(|cx| pace.poll(cx, || connection.owner())).await;
+            poll_fn(|cx| pace.poll(cx, || connection.tenant())).await;
             let end = self.bytes.len().min(written + PER_TURN);
             let more = socket.write(&self.bytes[written..end]).await?;
             if more == 0 {

@@ -95,7 +95,7 @@ impl<A> UnderWay<A> {
         // In a box, as each future that is made of it would have two copies.
         let answer = Box::pin(answer);
         let running: Running =
-            Box::pin(async move { (number, in_turns(&turns, || connection.owner(), answer).await) });
+            Box::pin(async move { (number, in_turns(&turns, || connection.tenant(), answer).await) });
         match self.one {
             None => self.one = Some(running),
             Some(_) => self.others.push(running),

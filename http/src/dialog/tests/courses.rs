@@ -32,19 +32,19 @@ impl Course<Lines> {
 async fn each_further_piece_of_a_response_is_sent_in_a_turn() {
     let (mut course, mut client) = course().await;
     let turns = Arc::clone(&course.turns);
-    let owner = course.reader.connection().owner();
+    let tenant = course.reader.connection().tenant();
     let in_flight = course.reader.begin(&turns).await;
     let mut outgoing = Outgoing::default();
     outgoing.add(in_flight, Response { bytes: vec![7; 3 * PER_TURN].into(), ..Response::default() });
     let mut sends = pin!(outgoing.send(&mut course.socket, &turns));
     let mut bytes = vec![0; PER_TURN];
     for _ in 0..2 {
-        while turns.ask(owner.clone()).is_none() {}
+        while turns.ask(tenant.clone()).is_none() {}
         assert!(sends.as_mut().now_or_never().is_none(), "there are no more turns now");
         client.read_exact(&mut bytes).await.unwrap();
         assert_eq!(client.try_read(&mut [0]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
         // Its turn comes.
-        turns.take(owner.clone()).await;
+        turns.take(tenant.clone()).await;
     }
     sends.await.unwrap();
     client.read_exact(&mut bytes).await.unwrap();

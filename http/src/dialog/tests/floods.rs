@@ -5,7 +5,7 @@ use tokio::net::TcpSocket;
 use super::*;
 
 #[tokio::test]
-async fn owners_take_turns_however_much_each_has_sent() {
+async fn tenants_take_turns_however_much_each_has_sent() {
     const CROWD: usize = 100;
     const EACH: usize = 50;
     let server = Server::here(2 * CROWD).await;
@@ -30,12 +30,12 @@ async fn owners_take_turns_however_much_each_has_sent() {
 }
 
 #[tokio::test]
-async fn the_turn_of_an_owner_comes_however_long_those_of_others_take() {
+async fn the_turn_of_a_tenant_comes_however_long_those_of_others_take() {
     let server = Server::here(10).await;
     let mut clients = Vec::new();
-    for owner in ["a", "b", "c", "few"] {
-        let mut client = server.sent(format!("as {owner}\n")).await;
-        reads(&mut client, &format!("{owner}\n")).await;
+    for tenant in ["a", "b", "c", "few"] {
+        let mut client = server.sent(format!("as {tenant}\n")).await;
+        reads(&mut client, &format!("{tenant}\n")).await;
         clients.push(client);
     }
     let mut few = clients.pop().unwrap();

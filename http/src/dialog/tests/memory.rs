@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::dialog::incoming::MAX_REQUEST;
-use crate::owner::Owner;
+use crate::tenant::Tenant;
 
 /// More than all connections may hold together.
 const ALL: usize = 1 << 30;
@@ -32,7 +32,7 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
     assert!(!most.0.is_body_shed());
     most.0.keep_request(&mut portion, 1);
     assert!(most.0.is_body_shed());
-    // Another connection of the same owner needs the memory.
+    // Another connection of the same tenant needs the memory.
     server.connections.admit(server.address).await.0.keep_request(&mut None, ALL);
     assert!(matches!(large.read(&mut [0]).await, Ok(0) | Err(_)));
     small.write_all(b"\n").await.unwrap();
@@ -44,7 +44,7 @@ async fn an_unfinished_request_makes_room_for_those_of_others() {
 async fn a_large_request_waits_for_the_memory_of_others() {
     let server = Server::here(10).await;
     let text = "echo ".to_owned() + &"x".repeat(4 * PER_TURN) + "\n";
-    let other = || Owner::Principal("other".into());
+    let other = || Tenant::Principal("other".into());
     let memory = server.connections.memory.handled.wait(other(), ALL).await;
     let (mut waits, gone) = (server.sent(&text).await, server.sent(&text).await);
     let mut small = server.sent("echo a\n").await;

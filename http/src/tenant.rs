@@ -5,15 +5,15 @@ use std::sync::Arc;
 
 /// Who is counted as one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Owner {
+pub enum Tenant {
     /// Connections of no principal: an IPv4 address, or the 2^64 IPv6 addresses that a host can choose from.
     Host(IpAddr),
     /// By its name.
     Principal(Arc<str>),
 }
 
-impl Owner {
-    /// The owner of a new connection.
+impl Tenant {
+    /// The tenant of a new connection.
     pub(crate) fn host(from: SocketAddr) -> Self {
         Self::Host(host(from))
     }
