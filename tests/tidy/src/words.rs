@@ -1,9 +1,17 @@
 //! Words that the glossary replaces by others.
 
+use syn::Item;
+
 use crate::markdown::table;
+use crate::modules::{Modules, is_test};
 use crate::tree::Tree;
 
 const GLOSSARY: &str = "docs/glossary.md";
+/// The crates that a node consists of. The others have words of their own: those of Lua, of tests, of arguments of commands.
+const OF_NODES: [&str; 13] = [
+    "access", "api", "dial", "http", "lease", "metric", "mirror", "raft", "raft/wal", "resp", "service",
+    "tls", "wire",
+];
 
 /// Places of words that the table in the glossary says not to use, as `path:line: word (use …)`.
 ///
@@ -34,10 +42,70 @@ pub fn replaced_words(tree: &Tree) -> Vec<String> {
     found
 }
 
+/// Types of a node that have the name of a term of the glossary, if there are several of that name, as `path name: …`. The one that the
+/// glossary is about stands in the place that it names, or below it.
+pub fn types_with_two_meanings(tree: &Tree) -> Vec<String> {
+    let terms = entries(tree).into_iter().flat_map(|entry| {
+        let place = entry.split("(`").nth(1).and_then(|rest| rest.split('`').next()).unwrap_or_default();
+        let names = entry.split(" – ").next().unwrap_or_default().split("**").step_by(2);
+        names.map(move |name| (parts(name).iter().map(|word| capitalized(word)).collect::<String>(), place))
+    });
+    let types = OF_NODES.iter().flat_map(|name| types(tree, &format!("{name}/src/lib.rs")));
+    let types: Vec<(String, String)> = types.collect();
+    let mut found = Vec::new();
+    for (term, place) in terms {
+        let all: Vec<&str> =
+            types.iter().filter(|(name, _)| *name == term).map(|(_, path)| &**path).collect();
+        let is_other = |path: &&&str| !path.starts_with(place.trim_end_matches(".rs"));
+        if all.len() > 1 {
+            found.extend(all.iter().filter(is_other).map(|path| format!("{path} {term}: see {place}")));
+        }
+    }
+    found
+}
+
+/// The types of a crate, each with its path. A short name for a type that ends in the same name is none.
+fn types(tree: &Tree, root: &str) -> Vec<(String, String)> {
+    let mut paths: Vec<String> =
+        Modules::read(tree, root).all.into_iter().map(|module| module.path).collect();
+    paths.sort();
+    paths.dedup();
+    let mut types = Vec::new();
+    for path in paths {
+        let items = tree
+            .text(&path)
+            .and_then(|text| syn::parse_file(text).ok())
+            .map_or(Vec::new(), |file| file.items);
+        let names = items.iter().filter(|item| !is_test(item)).filter_map(|item| match item {
+            Item::Enum(item) => Some(&item.ident),
+            Item::Struct(item) => Some(&item.ident),
+            Item::Trait(item) => Some(&item.ident),
+            Item::Type(item) => Some(&item.ident).filter(|name| !is_short_for(name, &item.ty)),
+            _ => None,
+        });
+        types.extend(names.map(|name| (name.to_string(), path.clone())));
+    }
+    types
+}
+
+fn is_short_for(name: &syn::Ident, full: &syn::Type) -> bool {
+    let syn::Type::Path(full) = full else { return false };
+    full.path.segments.last().is_some_and(|last| last.ident == *name)
+}
+
+fn capitalized(word: &str) -> String {
+    let mut letters = word.chars();
+    letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
+}
+
+/// The entries of the glossary, each behind the `**` of its term.
+fn entries(tree: &Tree) -> Vec<&str> {
+    tree.text(GLOSSARY).unwrap_or_default().split("\n- **").skip(1).collect()
+}
+
 /// Terms of the glossary that do not stand in the order of the alphabet, and those without a place.
 pub fn disordered_glossary(tree: &Tree) -> Vec<String> {
-    let text = tree.text(GLOSSARY).unwrap_or_default();
-    let entries: Vec<&str> = text.split("\n- **").skip(1).collect();
+    let entries = entries(tree);
     let term = |entry: &str| entry.split("**").next().unwrap_or_default().to_lowercase();
     let unsorted = entries.windows(2).filter(|pair| term(pair[0]) >= term(pair[1]));
     let mut found: Vec<String> =
@@ -93,6 +161,31 @@ mod tests {
         let at = |line: u8| format!("a.rs:{line}: door thread (use HTTP thread)");
         let expected = [at(2), at(3), at(4), at(5), "b.md:2: lanes (use batching)".to_owned()];
         assert_eq!(replaced_words(&tree), expected);
+    }
+
+    #[test]
+    fn two_types_with_the_name_of_one_term_are_found() {
+        let glossary = "# G\n\n- **leader**, **lease id** – a role\n  (`lease/src/leader.rs`).\n- **place** – x (`wire/`).";
+        let tree = Tree::of(&[
+            (GLOSSARY, glossary),
+            ("lease/src/lib.rs", "mod leader;\nmod other;\npub struct Place;"),
+            ("lease/src/leader.rs", "mod below;\npub struct Leader<T>(T);"),
+            ("lease/src/leader/below.rs", "pub(crate) trait Leader {}"),
+            (
+                "lease/src/other.rs",
+                "type Leader = crate::leader::Leader<u8>;\ntype LeaseId = u8;\n#[cfg(test)] struct Place;",
+            ),
+            ("http/src/lib.rs", "enum LeaseId {}\ntype Leader = u8;"),
+            ("sim/src/lib.rs", "struct Leader;\nstruct Place;"),
+        ]);
+        assert_eq!(
+            types_with_two_meanings(&tree),
+            [
+                "http/src/lib.rs Leader: see lease/src/leader.rs",
+                "http/src/lib.rs LeaseId: see lease/src/leader.rs",
+                "lease/src/other.rs LeaseId: see lease/src/leader.rs",
+            ]
+        );
     }
 
     #[test]

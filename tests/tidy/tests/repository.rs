@@ -53,6 +53,14 @@ const STORY: &str = "one story, in order";
 const STARTS: &str = "starts its parts, in order";
 const CASES: &str = "one arm or line for each case";
 
+/// Types beside others with the name of a term of the glossary.
+const TYPES_OF_ONE_NAME: &[Exception] = &[
+    ("resp/src/session/client.rs Client", "what a node knows of a client, as the glossary means it"),
+    ("tls/src/client.rs Client", SIDE),
+    ("tls/src/peer.rs Peer", SIDE),
+];
+const SIDE: &str = "a side of TLS, by the name of who has it";
+
 /// What a finding begins with or contains, and why it may stay.
 type Exception = (&'static str, &'static str);
 
@@ -151,6 +159,15 @@ fn the_documented_lines_of_the_log_are_complete() {
 #[test]
 fn replaced_words_are_gone() {
     passes(words::replaced_words, "use the word of docs/glossary.md");
+}
+
+#[test]
+fn types_are_named_by_the_glossary() {
+    passes_but(
+        words::types_with_two_meanings,
+        "one word for one thing: rename all but one",
+        TYPES_OF_ONE_NAME,
+    );
 }
 
 #[test]
