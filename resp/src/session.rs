@@ -70,7 +70,7 @@ impl Session {
             Err(refused) => return response::refusal(&refused, true),
         };
         asked.visit.begins();
-        let (command, login) = (asked.command, self.login(&asked, sent));
+        let (command, login) = (asked.command, self.login(&asked));
         let shown = login.as_ref().map_or(self.credential, |login| login.credential);
         let admitted = self.admit(&mut asked, shown).and_then(|()| asked.visit.arrived(asked.sent.len()));
         self.client.owns(connection, Some(asked.visit.caller()));

@@ -42,29 +42,40 @@ impl<O: Owner> Account<O> {
 
     /// `owner` takes more.
     pub fn add(&mut self, owner: &O, amount: usize) {
-        let before = self.of(owner);
-        self.set(owner, before, before + amount);
+        let after = match self.by.get_mut(owner) {
+            Some(own) => {
+                *own += amount;
+                *own
+            }
+            None if amount == 0 => return,
+            None => {
+                self.by.insert(owner.clone(), amount);
+                amount
+            }
+        };
+        self.all += amount;
+        self.reorder(owner, after - amount, after);
     }
 
     /// `owner` gives back what it took.
     pub fn remove(&mut self, owner: &O, amount: usize) {
-        let before = self.of(owner);
-        self.set(owner, before, before - amount);
+        let Some(own) = self.by.get_mut(owner) else { return };
+        *own -= amount;
+        let after = *own;
+        if after == 0 {
+            self.by.remove(owner);
+        }
+        self.all -= amount;
+        self.reorder(owner, after + amount, after);
     }
 
-    fn set(&mut self, owner: &O, before: usize, after: usize) {
-        self.all = self.all - before + after;
-        match after {
-            0 => self.by.remove(owner),
-            _ => self.by.insert(owner.clone(), after),
-        };
-        if let Some(order) = &mut self.order {
-            let mut place = (before, owner.clone());
-            order.remove(&place);
-            place.0 = after;
-            if after > 0 {
-                order.insert(place);
-            }
+    fn reorder(&mut self, owner: &O, before: usize, after: usize) {
+        let Some(order) = &mut self.order else { return };
+        let mut place = (before, owner.clone());
+        order.remove(&place);
+        place.0 = after;
+        if after > 0 {
+            order.insert(place);
         }
     }
 }

@@ -13,11 +13,11 @@
 //! | responses that are not sent | 64 MiB | revoke: the connection is closed | there |
 //! | requests of a dialog beside others, 4 KiB and eight times their size | 16 MiB | refuse: it is done alone | there |
 //! | commands behind MULTI, keys of WATCH, large scripts, and those that wait for a turn | 64 MiB | refuse: an error | `resp/src/node.rs` |
-//! | unanswered proposals of a link, and each 16 KiB of one | 3,840 | refuse: 503 | `raft/src/peer/call.rs` |
+//! | unanswered proposals of a link, and each 16 KiB of one | 3,840 | refuse: tried again for some seconds, then 503 | `raft/src/peer/call.rs` |
 //! | proposals in the queue of the log | 65,536, and 64 MiB | refuse: 503 | `raft/src/propose/queue.rs`, which counts itself, without a lock |
 //!
-//! **Not counted** is what each connection may take anyway, as connections are counted: of its request and of its responses, what is
-//! received or sent in a turn (16 KiB). So most requests take no lock here.
+//! **Not counted** is what each connection may take anyway, as connections are counted: a request that arrived in one turn (16 KiB) with what
+//! it takes while it is handled, unless it is beside others, and what is sent in a turn. So a small request at the leader takes no lock here.
 //!
 //! An [`Account`] alone is kept of what is forgotten when there is too much: scripts in `resp`, and changes in `raft`.
 
@@ -45,7 +45,7 @@ impl<O: Clone + Hash + Ord> Owner for O {}
 pub struct Bound {
     /// By all owners together.
     pub max: usize,
-    /// Up to this much, no owner is refused for what others have.
+    /// Up to this much, an owner is refused only if all have [`Self::max`].
     pub little: usize,
 }
 
@@ -94,7 +94,7 @@ impl Bound {
     }
 
     /// Whether all may have taken `all`, and one of them `own` of it. Owners share three quarters: none takes more than it leaves free for
-    /// the others, so one alone gets at most half. The last quarter is for owners that take little: what others have never stops them.
+    /// the others, so one alone gets at most half. The last quarter is for owners that take little: only many of them fill it.
     pub fn allows(self, all: usize, own: usize) -> bool {
         all <= self.max && own <= (self.max / 4 * 3).saturating_sub(all).max(self.little)
     }
@@ -176,6 +176,7 @@ impl<O: Owner, H> Room<O, H> {
 impl<O: Owner, H> State<O, H> {
     /// Takes back the oldest portion of the greediest owner that can be revoked.
     fn revoke_one(&mut self) -> Option<Revocable<H>> {
+        self.revocable.first_key_value()?;
         let greediest = self.taken.greediest()?;
         let (oldest, _) = self.revocable.range((greediest.clone(), 0)..).next()?;
         let oldest = Some(oldest.clone()).filter(|(owner, _)| owner == greediest)?;

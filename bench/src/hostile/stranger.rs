@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 /// The usual soft limit of a service.
 const DESCRIPTORS: u64 = 1_024;
 /// The size of what the kernel keeps for a connection of a flood that is not sent yet, in bytes.
-const SEND_BUFFER: usize = 64 << 10;
+const SEND_BUFFER: u32 = 64 << 10;
 /// A call that takes longer has failed, which does not end the attack.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
 

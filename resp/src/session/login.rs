@@ -34,14 +34,14 @@ impl Session {
     ///
     /// # Errors
     /// It is none of either, or too large: the size of a request is counted once it is known whose it is, and that costs a hash.
-    pub(super) fn login(&self, asked: &Asked, sent: &Bytes) -> Result<Login, Refused> {
+    pub(super) fn login(&self, asked: &Asked) -> Result<Login, Refused> {
         CommandName::check(asked.name, asked.arguments.len() - 1)?;
         let arguments = &asked.arguments[1..];
         let is_login =
             matches!(asked.command, CommandName::Auth | CommandName::Hello) && !self.pending.is_queueing();
         match asked.command {
             _ if !is_login => Ok(self.as_it_is()),
-            _ if sent.len() >= BYTES_OF_A_REQUEST => {
+            _ if asked.sent.len() >= BYTES_OF_A_REQUEST => {
                 Err(Refused::arguments("ERR ringfence: AUTH and HELLO have less than 4 KiB"))
             }
             CommandName::Auth => self.auth(arguments),
