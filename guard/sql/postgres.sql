@@ -51,7 +51,8 @@
 --     SELECT ringfence.protect('orders', 'orders/', 'id', by_connection => true);
 --
 --    Then a statement that writes to the table claims by itself, before it looks for rows, what a setting of its connection names: the
---    keys of this table, in the order of their bytes. The setting is a key, percent-encoded, and its token, with a comma before the next.
+--    keys of this table, in the order of their bytes. `ringfence lock KEY --postgres -- PROGRAM` touches the keys, and starts PROGRAM with
+--    the setting in PGOPTIONS. It is a key, percent-encoded, and its token, with a comma before the next:
 --
 --     PGOPTIONS='-c ringfence.may_claim=orders%2F42=7' psql -c 'CALL ringfence.touch_all()'   # each key of the setting, then read
 --     PGOPTIONS='-c ringfence.may_claim=orders%2F42=7' psql -c 'UPDATE orders SET total = 99 WHERE id = 42'
@@ -298,8 +299,8 @@ BEGIN
   FOREACH key IN ARRAY keys LOOP
     IF ringfence.claimed(key) IS NOT TRUE THEN
       RAISE 'token required: this transaction has not claimed %', coalesce(key, 'a row without a key')
-        USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT. Or connect to a table '
-                                        'protected by_connection with the setting ringfence.may_claim.';
+        USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT. To a table that is protected '
+                                        'by_connection: ringfence lock KEY --postgres -- PROGRAM.';
     END IF;
   END LOOP;
   -- The condition of a trigger created by `protect` has found the row unclaimed. It follows a renamed column; the
