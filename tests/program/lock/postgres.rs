@@ -230,3 +230,51 @@ async fn a_pooler_between_fails_closed() {
         assert!(err.contains("token required"), "{config}: {err}");
     }
 }
+
+/// Reads 0, and adds 1 to what it has read, once a line is in the pipe. `lock` and its supervisor are stopped meanwhile, and cannot kill it.
+/// Returns the balance when it has tried, and what it was told; in between, a next holder has added 10.
+async fn paused_between_read_and_write(option: &str) -> (String, String) {
+    let (cluster, server) = guarded().await;
+    if option.is_empty() {
+        psql(&server, "SELECT ringfence.protect('accounts', 'x'); ALTER TABLE accounts DISABLE TRIGGER USER")
+            .await;
+    }
+    let (dir, read) = file_of("read");
+    let [pipe, tried] = ["pipe", "tried"].map(|name| dir.path().join(name));
+    std::fs::write(&pipe, "").unwrap();
+    let program = format!(
+        "read=$(psql -qXAt -c 'SELECT balance FROM accounts WHERE id = 42'); echo $PPID >{read}
+         until test -s {pipe}; do sleep 0.05; done
+         psql -qXAt -c \"UPDATE accounts SET balance = $read + 1 WHERE id = 42\" >{tried}.out 2>&1; echo >>{tried}.out; mv {tried}.out {tried}",
+        read = read.display(),
+        pipe = pipe.display(),
+        tried = tried.display(),
+    );
+    let words = format!("accounts/42 --ttl 2s{option}");
+    let child = locked(&cluster, &server, &words, &program).spawn().unwrap();
+    let supervisor = pids_in(&read).await[0];
+    signal(&child, Signal::STOP);
+    kill_process(supervisor, Signal::STOP).unwrap();
+    let next = ADD.replace("+ 1", "+ 10");
+    run(locked(&cluster, &server, &words, &next)).await.with(0);
+    std::fs::write(&pipe, "\n").unwrap();
+    let told = text_of(&tried).await;
+    kill_process(supervisor, Signal::CONT).unwrap();
+    signal(&child, Signal::CONT);
+    end_of(child).await.with(76);
+    (psql(&server, "SELECT balance FROM accounts WHERE id = 42").await, told)
+}
+
+/// The same program, where it loses a write today and where it loses none.
+#[tokio::test]
+async fn an_unchanged_program_that_is_paused_between_read_and_write_loses_no_write_of_the_next_holder() {
+    let (balance, told) = paused_between_read_and_write("").await;
+    assert_eq!(
+        (balance.as_str(), told.trim()),
+        ("1\n", ""),
+        "without a guard, the write of the next holder is lost"
+    );
+    let (balance, told) = paused_between_read_and_write(" --postgres").await;
+    assert_eq!(balance, "10\n");
+    assert!(told.contains("stale token"), "{told}");
+}
