@@ -32,11 +32,13 @@ const ANSWERS: Duration = Duration::from_secs(15);
 const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 /// How much of what `psql` prints is read.
 const MOST: u64 = 1 << 16;
-/// The last line of a touch.
-const TOUCHED: &str = "touched";
+/// How a line begins that answers: psql prints warnings as well, as of the version of a collation.
+const MARK: &str = "ringfence: ";
+/// Answers with nothing, at the end.
+const DONE: &str = "SELECT 'ringfence: '";
 
 /// Prints the backend. No limit of the database's own ends the wait, and nobody waits once `psql` is gone (PostgreSQL 14 and later).
-const PREPARE: &str = "SELECT pg_backend_pid() FROM (SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES \
+const PREPARE: &str = "SELECT 'ringfence: ' || pg_backend_pid() FROM (SELECT count(set_config(name, value, false)) FROM pg_settings JOIN (VALUES \
     ('statement_timeout', '0'), ('lock_timeout', '0'), ('transaction_timeout', '0'), ('client_connection_check_interval', '1000'), \
     ('default_transaction_isolation', 'read committed')) AS s(name, value) USING (name)) AS done";
 
@@ -115,18 +117,11 @@ struct Database<'a> {
 
 impl Database<'_> {
     async fn touch(&self, stderr: &Stderr) -> anyhow::Result<()> {
-        let touched = format!("SELECT '{TOUCHED}'");
-        let mut psql = Psql::start(self, &[PREPARE, "CALL ringfence.touch_all()", &touched])?;
-        let first = timeout(ANSWERS, psql.line()).await.map_err(|_| silent())?;
-        let Some(backend) = first.as_deref().and_then(|line| line.parse::<u32>().ok()) else {
-            bail!(psql.told(first).await);
-        };
+        let mut psql = Psql::start(self, &[PREPARE, "CALL ringfence.touch_all()", DONE])?;
+        let first = timeout(ANSWERS, psql.answer()).await.map_err(|_| silent())??;
+        let backend: u32 = first.parse().context("psql does not say which backend it has")?;
         tokio::select! {
-            line = psql.line() => match line {
-                // What CALL prints is left out; the rest is an error.
-                Some(line) if line == TOUCHED => Ok(()),
-                line => bail!(psql.told(line).await),
-            },
+            done = psql.answer() => done.map(drop),
             error = self.watch(backend, stderr) => Err(error),
         }
     }
@@ -156,20 +151,19 @@ impl Database<'_> {
     /// Whose transactions are in the way, the first of them; empty if there are none.
     async fn blocking(&self, backend: u32) -> anyhow::Result<String> {
         let sql = format!(
-            "SELECT CASE pid WHEN 0 THEN 'a prepared transaction (pg_prepared_xacts)' ELSE concat_ws(', ', 'backend ' || pid, \
+            "SELECT '{MARK}' || CASE pid WHEN 0 THEN 'a prepared transaction (pg_prepared_xacts)' ELSE concat_ws(', ', 'backend ' || pid, \
              'of ' || usename, nullif(application_name, ''), 'from ' || host(client_addr), \
              'in a transaction since ' || date_trunc('second', xact_start)) END \
              FROM unnest(pg_blocking_pids({backend})) AS b(pid) LEFT JOIN pg_stat_activity USING (pid) LIMIT 3"
         );
-        let mut psql = Psql::start(self, &[&sql, &format!("SELECT '{TOUCHED}'")])?;
+        let mut psql = Psql::start(self, &[&sql, DONE])?;
         let mut blocking = Vec::new();
-        while let Some(line) = psql.line().await {
-            if line == TOUCHED {
-                return Ok(blocking.join("; "));
+        loop {
+            match psql.answer().await? {
+                answer if answer.is_empty() => return Ok(blocking.join("; ")),
+                answer => blocking.push(answer),
             }
-            blocking.push(line);
         }
-        Err(anyhow!(blocking.join("; ")))
     }
 }
 
@@ -208,28 +202,21 @@ impl Psql {
         Ok(Self { lines, _child: child })
     }
 
-    /// The next that is not empty. Applications choose their names: no control character reaches terminals.
-    async fn line(&mut self) -> Option<String> {
-        loop {
-            // What is no UTF-8 ends it as well.
-            let line = self.lines.next_line().await.ok().flatten()?;
-            if !line.is_empty() {
-                return Some(line.replace(char::is_control, " "));
+    /// The next answer. Without one, the error is all else that it printed: between answers, those are warnings.
+    ///
+    /// Applications choose their names: no control character reaches terminals.
+    async fn answer(&mut self) -> anyhow::Result<String> {
+        let mut told = Vec::new();
+        // What is no UTF-8 ends it as well.
+        while let Ok(Some(line)) = self.lines.next_line().await {
+            let line = line.replace(char::is_control, " ");
+            match line.strip_prefix(MARK) {
+                Some(answer) => return Ok(answer.to_owned()),
+                None => told.push(line),
             }
         }
-    }
-
-    /// What it printed from `first` on, in one line.
-    async fn told(mut self, first: Option<String>) -> String {
-        let mut told: Vec<String> = first.into_iter().collect();
-        let rest = async {
-            while let Some(line) = self.line().await {
-                told.push(line);
-            }
-        };
-        // All that matters is there if this takes too long.
-        let _ = timeout(ANSWERS, rest).await;
-        told.join("; ")
+        told.retain(|line| !line.trim().is_empty());
+        bail!(told.join("; "))
     }
 }
 

@@ -56,11 +56,12 @@ async fn an_unchanged_program_writes_under_its_lease_and_is_refused_after_it() {
     let script =
         format!("{ADD} && {in_url} && psql -qXAt -c 'SHOW work_mem' && echo $PGOPTIONS $RINGFENCE_TOKEN");
     let mut command = locked(&cluster, &server, "accounts/42 b --postgres", &script);
-    command.env("PGOPTIONS", "-c work_mem=12MB");
+    // All that the server says of this is no answer.
+    command.env("PGOPTIONS", "-c work_mem=12MB -c client_min_messages=debug5");
     let out = run(command).await.with(0).out;
     let (options, token) = out.trim().rsplit_once(' ').unwrap();
     let claims = format!("-c ringfence.may_claim=accounts%2F42={token},b={token}");
-    assert_eq!(options, format!("12MB\n-c work_mem=12MB {claims}"));
+    assert_eq!(options, format!("12MB\n-c work_mem=12MB -c client_min_messages=debug5 {claims}"));
     // By a URL, and of another lease.
     let words = format!("accounts/42 --postgres {}", server.url());
     run(lock(
