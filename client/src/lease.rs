@@ -15,6 +15,9 @@ use crate::release::ReleaseGuard;
 use crate::renewal::Renewals;
 use crate::{Error, Loss, State};
 
+/// The most bytes of the claims of a connection.
+const MAX_CLAIMS: usize = 8 << 10;
+
 /// A granted lease. It is renewed in the background until it is [released](Self::release) or dropped.
 ///
 /// Dropping it releases it in the background, best effort. If its runtime has ended, or ends before that is done, it is released by
@@ -70,6 +73,33 @@ impl Lease {
             (TOKEN_HEADER, claim.token().to_string()),
             (FENCE_HEADER, claim.fence().to_string()),
         ])
+    }
+
+    /// The same for a connection to PostgreSQL, whose statements then claim by themselves: for the variable `PGOPTIONS`, or the `options` of a
+    /// driver. The table is to be protected `by_connection` (`guard/sql/postgres.sql`). Connect anew for each lease, and
+    /// `CALL ringfence.touch_all()` before the first read.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the lease is lost, and [`Error::Invalid`] if an older holder shares a key, as its fence rises and options do not, or
+    /// if the keys take more than 8 KiB: the first message of a connection has at most 10,000 bytes.
+    pub fn postgres_options(&self) -> Result<String, Error> {
+        self.check()?;
+        if self.held.read_grant(|grant| grant.keys.iter().any(|granted| granted.fence != grant.token)) {
+            let why = "it rises, and the options of a connection do not: an older holder shares a key";
+            return Err(Error::invalid("fence", why));
+        }
+        let mut keys = self.keys();
+        keys.sort_unstable();
+        let claim =
+            |key: &Key| format!("{}={}", utf8_percent_encode(key.as_str(), NON_ALPHANUMERIC), self.token());
+        let claims = keys.iter().map(claim).collect::<Vec<_>>().join(",");
+        if claims.len() > MAX_CLAIMS {
+            return Err(Error::invalid(
+                "keys",
+                format!("as claims of a connection they take {} of {MAX_CLAIMS} bytes", claims.len()),
+            ));
+        }
+        Ok(format!("-c ringfence.may_claim={claims}"))
     }
 
     /// Its keys, in the order of the request.

@@ -43,8 +43,29 @@
 --      other types depends on the settings of the session. After renaming the column, call `protect` again.
 --    - They guard against mistakes, not against attackers. A role that may disable triggers, drop the table, detach a partition
 --      or set session_replication_role bypasses them.
---    - `protect` replaces the guard that an earlier call gave the table. It makes the triggers ringfence_new, _old, _moved
---      and _truncate; drop them to end the protection.
+--    - `protect` replaces the guard that an earlier call gave the table. It makes the triggers ringfence_new, _old, _moved,
+--      _truncate and, by connection, _claim; drop them to end the protection.
+--
+--    WRITERS THAT NOBODY CHANGES. The owner of the table says so:
+--
+--     SELECT ringfence.protect('orders', 'orders/', 'id', by_connection => true);
+--
+--    Then a statement that writes to the table claims by itself, before it looks for rows, what a setting of its connection names: the
+--    keys of this table, in the order of their bytes. `ringfence lock KEY --postgres -- PROGRAM` touches the keys, and starts PROGRAM with
+--    the setting in PGOPTIONS. It is a key, percent-encoded, and its token, with a comma before the next:
+--
+--     PGOPTIONS='-c ringfence.may_claim=orders%2F42=7' psql -c 'CALL ringfence.touch_all()'   # each key of the setting, then read
+--     PGOPTIONS='-c ringfence.may_claim=orders%2F42=7' psql -c 'UPDATE orders SET total = 99 WHERE id = 42'
+--
+--    - A stale token is RF412, no claim RF428, as by hand; who claims by hand needs no setting.
+--    - All that transactions claim stays theirs until they end: of connections with the same key in their setting, one at a time writes to
+--      the table. Two that write to two such tables in different orders can deadlock, as two that write to two rows can without a guard.
+--    - For exclusive leases: the fence of a shared one rises, and a setting does not.
+--    - One lease, one process, its own connections. RESET and DISCARD ALL restore the setting of the connection's start. A `SET
+--      ringfence.may_claim` is as good as a claim by hand: never send one through a pooler, where others inherit it.
+--    - PgBouncer refuses connections with settings or, with ignore_startup_parameters = options, drops them: writes are RF428 then. Connect
+--      to the server itself.
+--    - A partition or an inheriting table that was made since `protect`, and is written to directly, claims nothing, and refuses.
 --
 -- 2. THE FUNCTION FORM: the same claim without the triggers, for any number of tables. YOU MUST OPEN A TRANSACTION: in
 --    autocommit, the default of psql, Django, JDBC and Go's database/sql, the claim ends with its own statement, and the
@@ -278,7 +299,8 @@ BEGIN
   FOREACH key IN ARRAY keys LOOP
     IF ringfence.claimed(key) IS NOT TRUE THEN
       RAISE 'token required: this transaction has not claimed %', coalesce(key, 'a row without a key')
-        USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT.';
+        USING ERRCODE = 'RF428', HINT = 'BEGIN; SELECT ringfence.claim(key, token, fence); then write, and COMMIT. To a table that is protected '
+                                        'by_connection: ringfence lock KEY --postgres -- PROGRAM.';
     END IF;
   END LOOP;
   -- The condition of a trigger created by `protect` has found the row unclaimed. It follows a renamed column; the
@@ -290,16 +312,83 @@ BEGIN
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 
+-- What the setting of this connection lets it claim.
+--
+-- The longest first message of a connection, which carries settings, has 10,000 bytes.
+CREATE OR REPLACE FUNCTION ringfence.may_claim(OUT key text, OUT token bigint) RETURNS SETOF record
+LANGUAGE plpgsql STABLE AS $$
+DECLARE
+  list text := coalesce(current_setting('ringfence.may_claim', true), '');
+  item text;
+BEGIN
+  IF octet_length(list) > 10000 THEN
+    RAISE 'ringfence.may_claim: % bytes are more than 10,000', octet_length(list) USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  FOREACH item IN ARRAY string_to_array(list, ',') LOOP
+    IF item COLLATE "C" !~ '^([^%=[:space:]]|%(?!00)[0-9A-Fa-f]{2})+=[0-9]{1,16}$' THEN
+      RAISE 'ringfence.may_claim: % is no KEY=TOKEN, with the key percent-encoded', quote_literal(left(item, 100))
+        USING ERRCODE = 'invalid_parameter_value';
+    END IF;
+    key := split_part(item, '=', 1);
+    IF strpos(key, '%') > 0 THEN
+      SELECT convert_from(string_agg(coalesce(decode(part[1], 'hex'), convert_to(part[2], 'UTF8')), '' ORDER BY place), 'UTF8') INTO key
+        FROM regexp_matches(key, '%(..)|([^%]+)', 'g') WITH ORDINALITY AS parts(part, place);
+    END IF;
+    token := split_part(item, '=', 2);
+    RETURN NEXT;
+  END LOOP;
+END $$;
+
+-- Touches each key of the setting, in a transaction of its own: while it waits for one, it keeps none from others.
+CREATE OR REPLACE PROCEDURE ringfence.touch_all()
+LANGUAGE plpgsql AS $$
+DECLARE
+  mine record;
+BEGIN
+  FOR mine IN SELECT * FROM ringfence.may_claim() LOOP
+    PERFORM ringfence.touch(mine.key, mine.token);
+    COMMIT;
+  END LOOP;
+  IF NOT FOUND THEN
+    RAISE 'token required: this connection has no setting ringfence.may_claim'
+      USING ERRCODE = 'RF428', HINT = 'A pooler such as PgBouncer drops it: connect to the server itself.';
+  END IF;
+END $$;
+
+-- The trigger function of `by_connection`: claims those keys of the setting that are the table's.
+--
+-- Before the statement, and in one order: claims row by row, in the order of the rows, would deadlock.
+CREATE OR REPLACE FUNCTION ringfence.claim_of_connection() RETURNS trigger
+LANGUAGE plpgsql AS $$
+DECLARE
+  mine record;
+BEGIN
+  FOR mine IN
+    SELECT m.key, m.token FROM ringfence.may_claim() AS m
+      WHERE CASE TG_NARGS WHEN 1 THEN m.key = TG_ARGV[0] COLLATE "C" ELSE starts_with(m.key, TG_ARGV[0]) END
+        AND ringfence.claimed(m.key) IS NOT TRUE
+      ORDER BY m.key COLLATE "C", m.token
+  LOOP
+    PERFORM ringfence.touch(mine.key, mine.token);
+  END LOOP;
+  RETURN NULL;
+END $$;
+
+-- With three arguments, that of earlier versions would be called.
+DROP FUNCTION IF EXISTS ringfence.protect(regclass, text, name);
+
 -- Guards a table, and the tables that inherit from it, by one key, or by a key for each row: key || id.
 --
 -- The triggers' conditions read the id only. A trigger function would receive the whole row.
-CREATE OR REPLACE FUNCTION ringfence.protect(guarded regclass, key text, id name DEFAULT NULL) RETURNS void
+CREATE OR REPLACE FUNCTION ringfence.protect(guarded regclass, key text, id name DEFAULT NULL, by_connection boolean DEFAULT false)
+RETURNS void
 LANGUAGE plpgsql SET client_min_messages = warning AS $$
 DECLARE
   unclaimed text := format('ringfence.claimed(%L', key);
   old_unclaimed text := concat(unclaimed, ' || OLD.' || quote_ident(id) || '::text', ') IS NOT TRUE');
   new_unclaimed text := concat(unclaimed, ' || NEW.' || quote_ident(id) || '::text', ') IS NOT TRUE');
-  demand text := format('EXECUTE FUNCTION ringfence.demand_claim(%s)', concat_ws(', ', quote_literal(key), quote_literal(id)));
+  arguments text := concat_ws(', ', quote_literal(key), quote_literal(id));
+  demand text := format('EXECUTE FUNCTION ringfence.demand_claim(%s)', arguments);
   id_type regtype;
   part regclass;
   is_partition boolean;
@@ -322,8 +411,13 @@ BEGIN
       SELECT guarded::oid UNION SELECT i.inhrelid FROM pg_catalog.pg_inherits i JOIN parts ON i.inhparent = parts.oid)
     SELECT c.oid, c.relispartition AND c.oid <> guarded FROM pg_catalog.pg_class c JOIN parts USING (oid)
   LOOP
-    EXECUTE format('DROP TRIGGER IF EXISTS ringfence_truncate ON %s', part);
+    EXECUTE format('DROP TRIGGER IF EXISTS ringfence_truncate ON %1$s; DROP TRIGGER IF EXISTS ringfence_claim ON %1$s', part);
     EXECUTE format('CREATE TRIGGER ringfence_truncate BEFORE TRUNCATE ON %s FOR EACH STATEMENT %s', part, demand);
+    IF by_connection THEN
+      -- Of these two, PostgreSQL runs the one first whose name is first.
+      EXECUTE format('CREATE TRIGGER ringfence_claim BEFORE INSERT OR UPDATE OR DELETE OR TRUNCATE ON %s FOR EACH STATEMENT '
+                     'EXECUTE FUNCTION ringfence.claim_of_connection(%s)', part, arguments);
+    END IF;
     -- A partition has its parent's row triggers.
     CONTINUE WHEN is_partition;
     EXECUTE format('DROP TRIGGER IF EXISTS ringfence_new ON %1$s; DROP TRIGGER IF EXISTS ringfence_old ON %1$s; '

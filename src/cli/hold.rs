@@ -12,7 +12,7 @@ use rustix::process::Signal;
 use crate::cli::client::{Connection, LOST};
 use crate::cli::leases::LeaseIdSource;
 use crate::cli::under_lease::{
-    self, Ending, FAILED, MIN_TTL, Released, Task, died_of, exit, unless_signalled,
+    self, Ending, FAILED, MIN_TTL, Postgres, Released, Task, died_of, exit, unless_signalled,
 };
 use crate::job;
 use crate::signals::Signals;
@@ -26,7 +26,7 @@ const RELEASE: &str = "release the lease";
     override_usage = "ringfence hold [OPTIONS] <LEASE_ID> [-- <COMMAND> [ARGUMENT]...]",
     after_help = "\
 Renews the lease at once, and from then on as `ringfence lock` does. With COMMAND, all is as in `ringfence lock`: its environment, its \
-descendants, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT, SIGHUP, \
+descendants, --postgres, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT, SIGHUP, \
 SIGUSR1 or SIGUSR2, also if the program that started it ends: in a script, `trap 'kill $!' EXIT` ends it, too. Then it releases the keys. A \
 signal before the first renewal is answered leaves the lease as it is, and the exit status is 128+N.
 
@@ -47,6 +47,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     ending: Ending,
     #[command(flatten)]
+    postgres: Postgres,
+    #[command(flatten)]
     connection: Connection,
     /// Command to run, without a shell
     #[arg(last = true, value_name = "COMMAND")]
@@ -64,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     under_lease::run(async |signals, stderr| {
-        let Arguments { ending, connection, command, .. } = arguments;
+        let Arguments { ending, postgres, connection, command, .. } = arguments;
         let has_command = !command.is_empty();
         if has_command {
             job::check_proc()?;
@@ -82,7 +84,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             }
         };
         if has_command {
-            let task = Task { command, ending, release: RELEASE };
+            let task = Task { command, ending, postgres, release: RELEASE };
             return task.run(lease, signals, stderr).await;
         }
         // A script starts its background processes with these ignored, and ends by them.

@@ -16,7 +16,7 @@ use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Connection, NOT_ACQUIRED, RELEASE_TIMEOUT};
 use crate::cli::leases::hand_out;
 use crate::cli::output::Output;
-use crate::cli::under_lease::{self, Ending, MIN_TTL, Task, died_of, exit, unless_signalled};
+use crate::cli::under_lease::{self, Ending, MIN_TTL, Postgres, Task, died_of, exit, unless_signalled};
 use crate::job;
 use crate::signals::Signals;
 use crate::stderr::Stderr;
@@ -36,6 +36,12 @@ ringfence ends it (because of a signal, --max, or a lease that may be lost), rin
 group or session. It sends the signal, and SIGKILL after --kill-after. It releases the keys when the last descendant has \
 exited. It cannot signal a descendant that became another user (sudo), and waits for it. A process that a server runs for \
 COMMAND (docker, systemd-run, ssh) is not a descendant.
+
+With --postgres, COMMAND is any program that uses PostgreSQL, and need not know of tokens: a late write of it fails in the database. psql touches \
+the keys before COMMAND starts. It finds the database by the variables of libpq, or by URL; everybody sees arguments, so a password is in \
+PGPASSWORD or a password file. It waits for what older holders have open, and ringfence says which backend that is. Then the connections of COMMAND \
+claim by PGOPTIONS, which libpq and node-postgres read; RINGFENCE_PGOPTIONS is the same, percent-encoded, for `?options=` in a connection string. \
+The tables are those that `ringfence guard postgres` protects by_connection.
 
 With --at-least, ringfence exits when COMMAND has ended, whatever its status, and the keys stay taken until that time has passed. So a \
 job that cron starts on ten machines, whose clocks differ, runs once a minute: --try --at-least 50s. The lease expires when the time has \
@@ -63,6 +69,8 @@ pub(crate) struct Arguments {
     options: AcquireOptions,
     #[command(flatten)]
     ending: Ending,
+    #[command(flatten)]
+    postgres: Postgres,
     /// Keep the keys for at least this time from the grant, also when COMMAND has ended; at most 24 h
     #[arg(long, value_name = "TIME")]
     at_least: Option<humantime::Duration>,
@@ -94,6 +102,10 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
                 MIN_TTL.as_secs()
             );
         }
+        ensure!(
+            !(arguments.postgres.is_wanted() && arguments.options.is_shared()),
+            "--postgres does not go with --shared: the fence of a shared lease rises, and the setting of a connection does not"
+        );
         let longest = Duration::from_millis(MAX_TTL_MS.into());
         ensure!(arguments.at_least.is_none_or(|least| *least <= longest), "--at-least must be at most 24 h");
         let client = arguments.connection.client()?;
@@ -108,7 +120,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             Some(_) => "keep the keys for --at-least, or release them",
             None => "release the lease",
         };
-        let task = Task { command: &arguments.command, ending: &arguments.ending, release };
+        let Arguments { command, ending, postgres, .. } = arguments;
+        let task = Task { command, ending, postgres, release };
         task.run(lease, signals, stderr).await
     })
 }

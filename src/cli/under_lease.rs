@@ -1,9 +1,11 @@
 //! A command under a lease, as `lock` and `hold` run it: options, variables, and exit statuses.
 
+mod postgres;
 mod running;
 
 use std::ffi::OsString;
 use std::fmt::Write;
+use std::ops::ControlFlow;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::pin::pin;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -24,6 +26,7 @@ use crate::logging::{self, LogFormat};
 use crate::runtime;
 use crate::signals::{self, Signals};
 use crate::stderr::Stderr;
+pub(crate) use postgres::Postgres;
 use running::{Outcome, Running};
 
 /// Exit status: the program itself failed.
@@ -64,6 +67,7 @@ pub(crate) struct Ending {
 pub(crate) struct Task<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) ending: &'a Ending,
+    pub(crate) postgres: &'a Postgres,
     /// What the release does, as an error says it.
     pub(crate) release: &'static str,
 }
@@ -130,12 +134,25 @@ impl Task<'_> {
         signals: &mut Signals,
         stderr: &Stderr,
     ) -> anyhow::Result<ExitStatus> {
-        let outcome = match Job::start(self.command, &variables(&lease), Deadline::of(&lease)).await {
-            Ok(job) => Ok(Running::new(job, self.ending, &lease, stderr).ends(signals).await),
-            Err(error) => Err(error),
-        };
+        let outcome = self.outcome(&lease, signals, stderr).await;
         let released = Released::of(lease).await;
         self.status(outcome, &released, stderr)
+    }
+
+    /// Runs the command, unless something comes between.
+    async fn outcome(
+        &self,
+        lease: &Lease,
+        signals: &mut Signals,
+        stderr: &Stderr,
+    ) -> anyhow::Result<Outcome> {
+        let mut all = variables(lease).to_vec();
+        match self.postgres.touch(lease, signals, stderr).await? {
+            ControlFlow::Continue(more) => all.extend(more),
+            ControlFlow::Break(outcome) => return Ok(outcome),
+        }
+        let job = Job::start(self.command, &all, Deadline::of(lease)).await?;
+        Ok(Running::new(job, self.ending, lease, stderr).ends(signals).await)
     }
 
     /// The status to exit with.

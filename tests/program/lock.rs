@@ -5,6 +5,7 @@ mod descendants;
 mod detached;
 mod hold;
 mod lost_leases;
+mod postgres;
 mod running;
 mod signals;
 mod terminal;

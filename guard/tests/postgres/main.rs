@@ -1,6 +1,7 @@
 //! The guard in a real PostgreSQL.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod by_connection;
 mod claims;
 mod collations;
 mod column;

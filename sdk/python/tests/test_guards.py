@@ -153,6 +153,56 @@ def test_sqlalchemy_writes_with_a_live_token_and_nothing_with_a_stale_one(
     engine.dispose()
 
 
+def test_a_program_that_knows_of_no_token_writes_by_the_options_of_its_connection(
+    postgres: Postgres, client: ringfence.Client
+) -> None:
+    import psycopg
+
+    from ringfence import _sql
+
+    with psycopg.connect(host=postgres.host, port=postgres.port, user="postgres", autocommit=True) as owner:
+        owner.execute(_sql.install_sql())
+        owner.execute("CREATE TABLE parts (id text PRIMARY KEY, n int NOT NULL)")
+        owner.execute("SELECT ringfence.protect('parts', 'parts/', 'id', by_connection => true)")
+
+    def program(options: str) -> None:
+        """Nobody changed it: psycopg reads PGOPTIONS."""
+        where = {"host": postgres.host, "port": postgres.port, "user": "postgres", "options": options}
+        with psycopg.connect(**where) as db:  # type: ignore[arg-type]
+            db.execute(
+                "INSERT INTO parts VALUES ('a, =%b', 1) ON CONFLICT (id) DO UPDATE SET n = parts.n + 1"
+            )
+            db.execute("DELETE FROM parts WHERE id = %s", ("none",))
+
+    lease = client.lock(["parts/a, =%b", "parts/ä"]).acquire()
+    options = lease.postgres_options()
+    with psycopg.connect(
+        host=postgres.host, port=postgres.port, user="postgres", options=options, autocommit=True
+    ) as db:
+        db.execute("CALL ringfence.touch_all()")
+    program(options)
+    program(options)
+    with pytest.raises(psycopg.Error, match="token required"):
+        program("")
+    lease.release()
+    with pytest.raises(ringfence.Lost):
+        lease.postgres_options()
+    with client.lock(["parts/ä", "parts/a, =%b"]) as newer:
+        program(newer.postgres_options())
+        with pytest.raises(psycopg.Error, match="stale token") as stale:
+            program(options)
+        assert stale.value.sqlstate == "RF412"
+    with client.lock("parts/s", shared=True) as oldest, client.lock("parts/s", shared=True) as younger:
+        assert oldest.postgres_options().endswith(f"={oldest.token}")
+        with pytest.raises(ringfence.Invalid, match="fence"):
+            younger.postgres_options()
+    with (
+        client.lock([f"{n}/{'ä' * 200}" for n in range(10)]) as many,
+        pytest.raises(ringfence.Invalid, match="keys"),
+    ):
+        many.postgres_options()
+
+
 def test_a_holder_that_knows_of_its_loss_sends_nothing(cluster: Any, clock: JumpingClock) -> None:
     from ringfence._sql import arguments
 

@@ -6,6 +6,8 @@ import { type CallOptions, parseCall, parseTtl } from "./options.js";
 import type { Owner, Release } from "./release.js";
 import { timed } from "./timers.js";
 
+const MAX_CLAIMS = 8_192;
+
 /** The headers that a guarded resource reads. */
 export type FencingHeaders = Record<"Ringfence-Key" | "Ringfence-Token" | "Ringfence-Fence", string>;
 
@@ -61,6 +63,29 @@ export class Lease implements AsyncDisposable {
       "Ringfence-Token": String(this.token),
       "Ringfence-Fence": String(fence),
     };
+  }
+
+  /**
+   * The `options` of a connection to PostgreSQL, or the variable PGOPTIONS of a program, whose writes then claim by themselves.
+   *
+   * The table is to be protected `by_connection`. Connect anew for each lease, and `CALL ringfence.touch_all()` before the first read. Throws a
+   * `LostError` if it is lost, and an `InvalidError` if an older holder shares a key, as its fence rises and options do not, or if the keys take
+   * more than 8 KiB.
+   */
+  postgresOptions(): string {
+    this.throwIfLost();
+    const { keys } = this.#held.grant;
+    if (keys.some(({ fence }) => fence !== this.token)) {
+      throw new InvalidError("fence", "it rises, and the options of a connection do not: an older holder shares a key");
+    }
+    const claims = keys
+      .map(({ key }) => `${encodeURIComponent(key)}=${this.token}`)
+      .sort()
+      .join();
+    if (claims.length > MAX_CLAIMS) {
+      throw new InvalidError("keys", `they take ${claims.length} of ${MAX_CLAIMS} bytes as options of a connection`);
+    }
+    return `-c ringfence.may_claim=${claims}`;
   }
 
   /** How it stands now. It reads the clock, so it is right even if the event loop was blocked. */

@@ -1,7 +1,8 @@
 /** The guard in a real PostgreSQL, with the client `pg`. */
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { StaleError } from "../src/index.js";
+import pg from "pg";
+import { InvalidError, StaleError } from "../src/index.js";
 import { guarded, install, touch } from "../src/pg.js";
 import { Cluster } from "./support/cluster.js";
 import { Postgres } from "./support/postgres.js";
@@ -59,4 +60,44 @@ test("a stale writer is rejected, and so is one that claims nothing", async () =
   await assert.rejects(broken);
   assert.equal(await balance(), 111);
   await next.release();
+});
+
+test("a program that knows of no token writes by the options of its connection", async () => {
+  await using cluster = await Cluster.start(1);
+  await using client = cluster.client();
+  await using postgres = await Postgres.start();
+  const connection = await postgres.pool.connect();
+  await install(connection);
+  connection.release();
+  await postgres.pool.query("CREATE TABLE parts (id text PRIMARY KEY, n int NOT NULL)");
+  await postgres.pool.query("SELECT ringfence.protect('parts', 'parts/', 'id', by_connection => true)");
+  const connect = async (options: string) => {
+    const { PGHOST: host, PGUSER: user, PGDATABASE: database } = postgres.environment;
+    const db = new pg.Client({ host, user, database, options });
+    await db.connect();
+    return db;
+  };
+  const insert = "INSERT INTO parts VALUES ('a, ''=%b', $1) ON CONFLICT (id) DO UPDATE SET n = $1";
+  const lease = await client.acquire(["parts/a, '=%b", "parts/ä"]);
+  const paused = await connect(lease.postgresOptions());
+  await paused.query("CALL ringfence.touch_all()");
+  await paused.query(insert, [1]);
+  await paused.query("BEGIN");
+  await paused.query(insert, [2]);
+  await paused.query("COMMIT");
+  const without = await connect("");
+  await assert.rejects(without.query(insert, [3]), { code: "RF428" });
+  await lease.release();
+  const newer = await client.acquire(["parts/ä", "parts/a, '=%b"]);
+  const next = await connect(newer.postgresOptions());
+  await next.query("CALL ringfence.touch_all()");
+  await assert.rejects(paused.query(insert, [4]), { code: "RF412" });
+  await next.query(insert, [5]);
+  for (const db of [paused, without, next]) {
+    await db.end();
+  }
+  const oldest = await client.acquire("parts/s", { shared: true });
+  const younger = await client.acquire("parts/s", { shared: true });
+  assert.ok(oldest.postgresOptions().endsWith(`=${oldest.token}`));
+  assert.throws(() => younger.postgresOptions(), InvalidError);
 });

@@ -143,12 +143,17 @@ pub struct PgBouncer {
 impl PgBouncer {
     /// Starts one in front of `server`, with this many connections to it.
     pub async fn start(server: &PostgresServer, connections: usize) -> Result<Self, Error> {
+        Self::start_with(server, connections, "").await
+    }
+
+    /// The same with more lines of its configuration, of which the last of a name counts.
+    pub async fn start_with(server: &PostgresServer, connections: usize, more: &str) -> Result<Self, Error> {
         let dir = folder_of_nobody("postgres")?;
         let (address, behind) = (server.loopback.at(BOUNCER), server.address());
         let config = format!(
             "[databases]\npostgres = host={} port={} user=postgres\n[pgbouncer]\nlisten_addr = {}\nlisten_port = {}\n\
              unix_socket_dir =\nauth_type = any\npool_mode = transaction\ndefault_pool_size = {connections}\n\
-             max_client_conn = 100\n",
+             max_client_conn = 100\n{more}",
             behind.ip(),
             behind.port(),
             address.ip(),

@@ -18,6 +18,7 @@ from .errors import Error, Invalid, LossReason, Lost, Stale
 
 _LOG = logging.getLogger("ringfence")
 DEFAULT_TTL = 15.0
+_MAX_CLAIMS = 8_192
 
 
 class BaseLease:
@@ -69,6 +70,24 @@ class BaseLease:
             "Ringfence-Token": str(self.token),
             "Ringfence-Fence": str(self.fence(one)),
         }
+
+    def postgres_options(self) -> str:
+        """The `options` of a connection to PostgreSQL, or the variable PGOPTIONS of a program, whose writes then claim by themselves.
+
+        The table is to be protected `by_connection`. Connect anew for each lease, and `CALL ringfence.touch_all()` before
+        the first read. Raises `Lost` if it is lost, and `Invalid` if an older holder shares a key, as its fence rises and
+        options do not, or if the keys take more than 8 KiB.
+        """
+        self.check()
+        fences = self._held.fences()
+        if any(fence != self.token for fence in fences.values()):
+            raise Invalid(
+                "fence", "rises, and the options of a connection do not: an older holder shares a key"
+            )
+        claims = ",".join(f"{quote(key, safe='')}={self.token}" for key in sorted(fences))
+        if len(claims) > _MAX_CLAIMS:
+            raise Invalid("keys", f"take {len(claims)} of {_MAX_CLAIMS} bytes as options of a connection")
+        return f"-c ringfence.may_claim={claims}"
 
     def check(self) -> None:
         """Raises `Lost` if it is lost or released. No check stops a process that is paused after it: send the token."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 TOUCH = "SELECT ringfence.touch({0}, {1}, {2})"
 CLAIM = "SELECT ringfence.claim({0}, {1}, {2})"
-TRIGGERS = ("ringfence_new", "ringfence_old", "ringfence_moved", "ringfence_truncate")
+TRIGGERS = ("ringfence_new", "ringfence_old", "ringfence_moved", "ringfence_truncate", "ringfence_claim")
 _STALE = "RF412"
 
 
