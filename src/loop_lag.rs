@@ -13,7 +13,7 @@ const INTERVAL: Duration = Duration::from_millis(10);
 /// The longest lag is that of the current window and the one before.
 const WINDOW: Duration = Duration::from_secs(30);
 
-/// One of each measurement. Without a lock: the thread that has it could hang, and those who look with it.
+/// Beats with each measurement. It has no lock: the thread that has it could hang, and those who look with it.
 static BEAT: LazyLock<Beat> = LazyLock::new(Beat::default);
 
 /// Time since the last measurement: if the event loop hangs, for how long.
@@ -21,7 +21,7 @@ pub(crate) fn hangs_for() -> Duration {
     BEAT.age()
 }
 
-/// Runs until its task is aborted.
+/// Measures the lag of the loop that runs this. Never returns.
 pub(crate) async fn measure() {
     let lags = LOOP_LAG_SECONDS.get();
     let longest = LOOP_LAG_LONGEST_SECONDS.get();

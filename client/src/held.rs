@@ -61,11 +61,13 @@ impl Held {
         read(&self.known().grant)
     }
 
+    /// Takes an answer in. It does not revive a lost lease; an answer to an older request may extend it, but its grant is dropped.
     pub(crate) fn confirm(&self, confirmation: Confirmation) {
         let mut known = self.known();
         let was_held = known.lifetime.state(Moment::now()) == State::Held;
+        let is_latest = known.lifetime.confirm(&confirmation, Moment::now());
         // The fences of an older answer may be lower.
-        if known.lifetime.confirm(&confirmation, Moment::now()) {
+        if is_latest {
             known.grant = confirmation.grant;
         }
         if !was_held {

@@ -119,7 +119,7 @@ impl HttpBody for RequestBody {
 struct WithoutPortion;
 
 /// `response`, whose body is in memory anyway: clients that do not read it take no memory.
-pub fn without_portion(mut response: Response) -> Response {
+pub fn takes_no_memory(mut response: Response) -> Response {
     response.extensions_mut().insert(WithoutPortion);
     response
 }

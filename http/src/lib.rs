@@ -29,7 +29,7 @@ mod tenant;
 mod threads;
 mod turns;
 
-pub use bodies::{RequestBody, Shed, without_portion};
+pub use bodies::{RequestBody, Shed, takes_no_memory};
 pub use connections::{Connection, Connections, Portion, Room};
 pub use dialog::{Answer, Begun, Dialog, Response, serve_dialogs};
 pub use encryption::Tls;

@@ -135,8 +135,9 @@ impl Store {
     }
 
     /// Whether a newcomer fits all `keys`, which from now on share their text with the leases that use them already.
-    pub(crate) fn fits(&self, keys: &mut Keys) -> bool {
-        keys.iter_mut().fold(true, |fits, (key, mode)| self.locks.fits(key, *mode, &self.leases) && fits)
+    pub(crate) fn share_text_and_fits(&self, keys: &mut Keys) -> bool {
+        keys.iter_mut()
+            .fold(true, |fits, (key, mode)| self.locks.share_text_and_fits(key, *mode, &self.leases) && fits)
     }
 
     /// The live lease, or the waiter, with the smallest deadline, if that is past.

@@ -136,7 +136,7 @@ impl Service {
 
     /// How many keys each of `commands` of `caller` touches.
     fn keys_of(&self, caller: &Caller, commands: &[(Kind, Command)]) -> Result<Vec<usize>, Stuck> {
-        let keys = |table: &LeaseTable, command| table.keys_of(caller.owner_name(), command);
+        let keys = |table: &LeaseTable, command| table.key_count(caller.owner_name(), command);
         self.handle.try_view(|table| commands.iter().map(|(_, command)| keys(table, command)).collect())
     }
 

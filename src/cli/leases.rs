@@ -92,10 +92,10 @@ pub(crate) fn acquire(arguments: &Acquire) -> anyhow::Result<ExitCode> {
         let lease = match options.lock(&client, keys).no_renew().acquire().await {
             Ok(lease) => lease,
             Err(error) => {
-                let conflict = conflict(&error, &client, keys).await;
+                let taken = conflict(&error, &client, keys).await;
                 // The client is releasing a grant that may have come too late.
                 client.close(RELEASE_TIMEOUT).await;
-                let Some(why) = conflict else { return Err(error.into()) };
+                let Some(why) = taken else { return Err(error.into()) };
                 eprintln!("ringfence: {why}");
                 return Ok(ExitCode::from(NOT_ACQUIRED));
             }

@@ -13,7 +13,7 @@ use axum::http::header::{
 use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use ringfence_http::without_portion;
+use ringfence_http::takes_no_memory;
 
 use crate::door::Request;
 
@@ -73,8 +73,8 @@ files! {
 /// Answers with `file`, or 304 if the browser has this version.
 pub(crate) fn get(file: File, request: &Request) -> Response {
     let tag = file.tag();
-    let cached = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
-    let is_cached = cached.flat_map(|tags| tags.split(',')).any(|cached| cached.trim() == tag);
+    let asked = request.headers().get_all(IF_NONE_MATCH).iter().filter_map(|tags| tags.to_str().ok());
+    let is_cached = asked.flat_map(|tags| tags.split(',')).any(|one| one.trim() == tag);
     let (status, content) = match is_cached {
         true => (StatusCode::NOT_MODIFIED, Bytes::new()),
         false => (StatusCode::OK, Bytes::from_static(file.content.as_bytes())),
@@ -88,7 +88,7 @@ pub(crate) fn get(file: File, request: &Request) -> Response {
         (X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff")),
         (REFERRER_POLICY, HeaderValue::from_static("no-referrer")),
     ];
-    without_portion((status, headers, content).into_response())
+    takes_no_memory((status, headers, content).into_response())
 }
 
 impl File {

@@ -61,7 +61,7 @@ impl Results for BatchText<'_> {
     fn put(&mut self, result: Result<Done, Failure>, of: Option<LeaseId>) {
         let before: &[u8] = if self.text.is_empty() { br#"{"results":["# } else { b"," };
         self.text.extend_from_slice(before);
-        let result = result.map_or_else(|failure| problem(failure, of), done);
+        let result = result.map_or_else(|failure| problem(failure, of), result_of);
         serde_json::to_writer(&mut self.text, &result).expect("every result is valid JSON");
     }
 
@@ -81,8 +81,8 @@ impl BatchText<'_> {
     }
 }
 
-/// As the operation would have been answered on its own.
-fn done(done: Done) -> BatchResult {
+/// The status and body that the operation would have had as a request of its own.
+fn result_of(done: Done) -> BatchResult {
     let (status, body) = match done {
         Done::Acquired(acquired) => {
             let (status, body) = of_acquired(acquired);

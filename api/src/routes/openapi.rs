@@ -2,7 +2,7 @@ use std::sync::LazyLock;
 
 use axum::http::StatusCode;
 use bytes::Bytes;
-use ringfence_http::without_portion;
+use ringfence_http::takes_no_memory;
 
 use crate::door::{Answer, Request};
 use crate::request::query::Query;
@@ -20,5 +20,5 @@ static DOCUMENT: LazyLock<Bytes> = LazyLock::new(|| {
 /// `GET /openapi.json`
 pub(crate) async fn get(request: Request) -> Answer {
     Query::none(request.uri())?;
-    Ok(without_portion(with_type(StatusCode::OK, "application/json", DOCUMENT.clone())))
+    Ok(takes_no_memory(with_type(StatusCode::OK, "application/json", DOCUMENT.clone())))
 }

@@ -21,7 +21,7 @@ pub(crate) struct Loader {
     /// Their ids, and those of its ended leases.
     ids: Vec<(LeaseId, Slot)>,
     ended: Fifo<EndedLease>,
-    /// The exclusive holders. Shared ones are in their queues already: leases on the same key share its text from the
+    /// The exclusive holders. Shared ones are among the locks already: leases on the same key share its text from the
     /// start.
     exclusive: Vec<(Key, Slot)>,
     ready: Vec<(Revision, Key)>,
@@ -62,7 +62,7 @@ impl Loader {
         Ok(())
     }
 
-    /// Adds the next lease by id.
+    /// Adds the next lease by id. Shared holders are among the locks then; exclusive ones and waiters are with [`Self::finish`].
     pub(crate) fn lease(&mut self, mut lease: Lease) -> Checked {
         lease.space = self.space;
         let (id, number) = (lease.id, lease.number);
@@ -73,7 +73,7 @@ impl Loader {
         let waits = lease.waits();
         let shared = lease.keys.iter_mut().filter(|(_, mode)| !waits && *mode != Mode::Exclusive);
         for (key, mode) in shared {
-            if !locks.fits(key, *mode, leases) {
+            if !locks.share_text_and_fits(key, *mode, leases) {
                 return Err(CONFLICT);
             }
         }

@@ -53,7 +53,7 @@ impl Locks {
     }
 
     /// Whether a newcomer fits `key`, which from now on shares its text with the leases that use it already.
-    pub(crate) fn fits(&self, key: &mut Key, mode: Mode, leases: &Slots<Lease>) -> bool {
+    pub(crate) fn share_text_and_fits(&self, key: &mut Key, mode: Mode, leases: &Slots<Lease>) -> bool {
         let entry = self.share_text(key);
         entry.and_then(|entry| self.lock(entry, leases)).is_none_or(|lock| lock.fits(mode))
     }

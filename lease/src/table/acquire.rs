@@ -52,7 +52,7 @@ impl LeaseTable {
         {
             return Err(Refusal::OfDatabase { key: key.clone() });
         }
-        if self.store.fits(&mut lease.keys) {
+        if self.store.share_text_and_fits(&mut lease.keys) {
             self.find_room(owner, &mut lease, false)?;
             let slot = self.grant(lease, events);
             return Ok(Outcome::Granted(Box::new(self.grant_of(self.store.get(slot), Some(self.at_ms)))));

@@ -184,7 +184,7 @@ impl<'a> Plan<'a> {
             Known::Nothing if self.ids.contains(&lease.id) => return Err(Refusal::Mismatch),
             Known::Nothing => {}
         }
-        let fits = self.table.store.fits(&mut lease.keys);
+        let fits = self.table.store.share_text_and_fits(&mut lease.keys);
         let waiters = self.table.longest_queue(lease);
         match self.is_free.get(key) {
             Some(true) if waiters == 0 => {}

@@ -65,8 +65,8 @@ impl LeaseTable {
         self.store.owner(self.store.get(slot))
     }
 
-    /// How many keys `command` of `by` would touch now, which is what it costs. 0 for a lease that is neither live nor waiting.
-    pub fn keys_of(&self, by: Option<&PrincipalName>, command: &Command) -> usize {
+    /// How many keys `command` of `by` would touch now, each as often as it is named. 0 for a lease that is neither live nor waiting.
+    pub fn key_count(&self, by: Option<&PrincipalName>, command: &Command) -> usize {
         let keys = |slot: Option<Slot>| slot.map_or(0, |slot| self.store.get(slot).keys.len());
         match command.subject() {
             Subject::Nothing => 0,

@@ -42,7 +42,7 @@ const PROPOSALS: Bound = Bound { max: MAX_CALLS / 16 * 15, little: 16 };
 const PART: usize = 16 << 10;
 /// The most calls that wait to be sent. More fail at once: the other side has hung for long by then.
 pub(super) const MAX_QUEUED: usize = 4_096;
-/// Pause after a failed connection attempt: a leader calls each voter with every round of reads.
+/// Pause after a failed connection attempt. Without it, each round of reads of a leader would try to connect again.
 const AGAIN: Duration = Duration::from_millis(50);
 /// The most bytes of one answer: a thousand grants with all the keys that a lease may have.
 const MAX_ANSWER: usize = 64 << 20;
@@ -169,6 +169,7 @@ impl CallLink {
     }
 }
 
+/// Connects when there is a call, and again after a break. For [`AGAIN`] after a failed attempt, calls fail at once.
 struct Caller {
     directory: Arc<Directory>,
     since: Since,

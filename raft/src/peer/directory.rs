@@ -247,17 +247,16 @@ impl Directory {
     }
 
     /// An error if no honest node can have reached `term` yet. A term never goes back, and the next one must exist: one message
-    /// with the last term there is would end all elections. The comparison is with the term of some minutes ago, because
-    /// several messages could go further.
+    /// with the last term there is would end all elections. The comparison is with a term that this node had at most
+    /// [`BASELINE_FOR`] ago, because several messages could go further.
     pub(super) fn check_term(&self, term: u64) -> io::Result<()> {
         let Some(raft) = self.raft_metrics.get() else { return Ok(()) };
         let own = raft.borrow_watched().vote.leader_id.term;
         let mut baseline = self.baseline.lock().expect(UNPOISONED);
         let fresh = || Baseline { term: own, since: Instant::now() };
-        let known =
-            baseline.take().filter(|known| known.since.elapsed() < BASELINE_FOR).unwrap_or_else(fresh);
-        let most = known.term.saturating_add(MAX_TERMS_AHEAD);
-        *baseline = Some(known);
+        let kept = baseline.take().filter(|kept| kept.since.elapsed() < BASELINE_FOR).unwrap_or_else(fresh);
+        let most = kept.term.saturating_add(MAX_TERMS_AHEAD);
+        *baseline = Some(kept);
         if term <= most { Ok(()) } else { Err(refusal(format!("the term {term} is above {most}"))) }
     }
 

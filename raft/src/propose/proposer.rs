@@ -269,7 +269,7 @@ impl Packer {
         let cost_of = |proposal: &Proposal| {
             let Request { by, commands } = &proposal.request;
             let by = by.as_ref().map(|owner| &owner.name);
-            let keys = commands.iter().map(|command| state.table.keys_of(by, command)).sum::<usize>();
+            let keys = commands.iter().map(|command| state.table.key_count(by, command)).sum::<usize>();
             proposal.bytes() + PER_KEY * keys + PER_COMMAND * commands.len()
         };
         while raise.is_none()

@@ -48,13 +48,13 @@ impl Wal {
         Ok((Self { disk, queue, flusher }, records))
     }
 
-    /// Queues records and returns the sequence of the last one; never waits for the disk. The records of one call have
-    /// consecutive sequences.
+    /// Queues records and returns the sequence of the last one, or of the last one before if there are none; never waits for the disk.
+    /// The records of one call have consecutive sequences.
     ///
     /// The flusher calls `done` once they and everything appended before are on disk, in the order of the appends; it
     /// should be short. With no records it is a barrier. Records without a `done` cause no flush: they ride along with the
     /// next one that somebody waits for, at the latest when the log is closed. An error is final: these records may or may
-    /// not be found when the log is opened again, and every later append fails alike.
+    /// not be found when the log is opened again, and every later `done` gets the same error.
     ///
     /// # Panics
     /// If a payload is larger than [`MAX_PAYLOAD`].

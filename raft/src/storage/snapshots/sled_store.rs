@@ -134,16 +134,16 @@ impl SnapshotWriter for Writer {
 }
 
 struct Reader {
-    // Dropped, and so closed, before its directory is removed.
+    // Dropped before its directory is removed. sled may close it later; what stays then is removed at the next start.
     db: sled::Db,
-    _copy: Option<Copy>,
+    _copy: Option<TempCopy>,
 }
 
 impl Reader {
     fn of_copy(path: &Path, copies: &Path) -> io::Result<Self> {
         static NUMBERS: AtomicU64 = AtomicU64::new(0);
         let name = format!("{COPY}{}-{}", std::process::id(), NUMBERS.fetch_add(1, Ordering::Relaxed));
-        let copy = Copy(copies.join(name));
+        let copy = TempCopy(copies.join(name));
         copy_all(path, &copy.0)?;
         Ok(Self { db: open(&copy.0, false)?, _copy: Some(copy) })
     }
@@ -172,9 +172,9 @@ impl SnapshotReader for Reader {
 }
 
 /// A directory that is removed when this is dropped.
-struct Copy(PathBuf);
+struct TempCopy(PathBuf);
 
-impl Drop for Copy {
+impl Drop for TempCopy {
     fn drop(&mut self) {
         match fs::remove_dir_all(&self.0) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
