@@ -50,7 +50,7 @@
 --
 --     SELECT ringfence.protect('orders', 'orders/', 'id', by_connection => true);
 --
---    Then a statement that writes to the table claims by itself, before it looks for rows, what a setting of its connection names: the
+--    Then a statement that writes to the table claims by itself, before it locks rows, what a setting of its connection names: the
 --    keys of this table, in the order of their bytes. `ringfence lock KEY --postgres -- PROGRAM` touches the keys, and starts PROGRAM with
 --    the setting in PGOPTIONS. It is a key, percent-encoded, and its token, with a comma before the next:
 --
@@ -59,7 +59,9 @@
 --
 --    - A stale token is RF412, no claim RF428, as by hand; who claims by hand needs no setting.
 --    - All that transactions claim stays theirs until they end: of connections with the same key in their setting, one at a time writes to
---      the table. Two that write to two such tables in different orders can deadlock, as two that write to two rows can without a guard.
+--      the table. A statement that waits for that sees what was committed before it began to wait.
+--    - A transaction that locks what others claim, before its first write, can deadlock with them: rows by SELECT … FOR UPDATE, another such
+--      table, or a claim by hand. PostgreSQL ends one of the two, perhaps that of the live holder (40P01): try again.
 --    - For exclusive leases: the fence of a shared one rises, and a setting does not.
 --    - One lease, one process, its own connections. RESET and DISCARD ALL restore the setting of the connection's start. A `SET
 --      ringfence.may_claim` is as good as a claim by hand: never send one through a pooler, where others inherit it.
@@ -275,7 +277,7 @@ END $$;
 
 -- The trigger function: demand_claim('key'), or by row demand_claim('prefix', 'column').
 CREATE OR REPLACE FUNCTION ringfence.demand_claim() RETURNS trigger
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   keys text[] := ARRAY[TG_ARGV[0]];
   key_of text;
@@ -316,7 +318,7 @@ END $$;
 --
 -- The longest first message of a connection, which carries settings, has 10,000 bytes.
 CREATE OR REPLACE FUNCTION ringfence.may_claim(OUT key text, OUT token bigint) RETURNS SETOF record
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   list text := coalesce(current_setting('ringfence.may_claim', true), '');
   item text;
@@ -351,7 +353,7 @@ BEGIN
   END LOOP;
   IF NOT FOUND THEN
     RAISE 'token required: this connection has no setting ringfence.may_claim'
-      USING ERRCODE = 'RF428', HINT = 'A pooler such as PgBouncer drops it: connect to the server itself.';
+      USING ERRCODE = 'RF428', HINT = 'A pooler such as PgBouncer drops it: connect to the server itself. Options in a connection string replace PGOPTIONS.';
   END IF;
 END $$;
 
@@ -359,7 +361,7 @@ END $$;
 --
 -- Before the statement, and in one order: claims row by row, in the order of the rows, would deadlock.
 CREATE OR REPLACE FUNCTION ringfence.claim_of_connection() RETURNS trigger
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   mine record;
 BEGIN

@@ -117,13 +117,24 @@ struct Database<'a> {
 
 impl Database<'_> {
     async fn touch(&self, stderr: &Stderr) -> anyhow::Result<()> {
-        let mut psql = Psql::start(self, &[PREPARE, "CALL ringfence.touch_all()", DONE])?;
+        let mut psql = Psql::start(self, &[PREPARE, &self.check(), "CALL ringfence.touch_all()", DONE])?;
         let first = timeout(ANSWERS, psql.answer()).await.map_err(|_| silent())??;
         let backend: u32 = first.parse().context("psql does not say which backend it has")?;
         tokio::select! {
             done = psql.answer() => done.map(drop),
             error = self.watch(backend, stderr) => Err(error),
         }
+    }
+
+    /// Fails if the connection claims something else: the touch would be of that. Options in a URL, and those of a role, may replace ours.
+    fn check(&self) -> String {
+        let claims = self.options.rsplit_once(SETTING).map_or("", |(_, claims)| claims);
+        let hex: String = claims.bytes().map(|byte| format!("{byte:02x}")).collect();
+        format!(
+            "DO $$ BEGIN IF NULLIF(current_setting('ringfence.may_claim', true), '') <> convert_from(decode('{hex}', 'hex'), 'UTF8') THEN \
+             RAISE 'the connection has another ringfence.may_claim than PGOPTIONS: leave it out of the URL, and of ALTER ROLE and ALTER DATABASE'; \
+             END IF; END $$"
+        )
     }
 
     /// Says what the backend waits for, while it does. Completes once nothing has been seen of that for too long.

@@ -101,6 +101,16 @@ async fn a_lock_within_a_lock_and_a_held_lease_keep_the_claims_of_all() {
     assert_eq!(psql(&server, "SELECT sum(balance) FROM accounts").await, "4\n");
 }
 
+/// Once, the keys in the URL were touched instead, and the program started.
+#[tokio::test]
+async fn a_url_with_other_claims_than_the_leases_starts_nothing() {
+    let (cluster, server) = guarded().await;
+    let words =
+        format!("accounts/42 --postgres {}?options=-c%20ringfence.may_claim%3Dother%3D1", server.url());
+    let refused = run(locked(&cluster, &server, &words, "echo started")).await.with(125);
+    assert!(refused.out.is_empty() && refused.err.contains("another ringfence.may_claim"), "{refused:?}");
+}
+
 /// Opens a transaction as an older holder, which ends when its input does.
 async fn older(server: &PostgresServer) -> Child {
     let mut psql = Command::new("psql");
