@@ -1,7 +1,7 @@
 //! A connection while it is served, and its request while it is answered.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::task::Poll;
 
 use tokio::time::Instant;
@@ -62,6 +62,15 @@ impl Drop for InFlight {
                 self.0.put(&mut state, Class::Busy);
             }
         }
+    }
+}
+
+/// A request that holds its connection back.
+struct Held<'a>(&'a AtomicUsize);
+
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Relaxed);
     }
 }
 
@@ -149,8 +158,8 @@ impl Connection {
     /// Holds the connection back until `end`, for a request of a dialog: no further one begins, and nothing more is read.
     pub async fn hold_back(&self, end: impl Future<Output = ()>) {
         self.held_back.fetch_add(1, Relaxed);
+        let _held = Held(&self.held_back);
         end.await;
-        self.held_back.fetch_sub(1, Relaxed);
     }
 
     /// Ready while one of its requests holds it back. Only they change that, so nobody is woken.
