@@ -37,11 +37,11 @@ group or session. It sends the signal, and SIGKILL after --kill-after. It releas
 exited. It cannot signal a descendant that became another user (sudo), and waits for it. A process that a server runs for \
 COMMAND (docker, systemd-run, ssh) is not a descendant.
 
-With --postgres, COMMAND is any program that uses PostgreSQL, and need not know of tokens: a late write of it fails in the database. psql touches \
+With --postgres, COMMAND is a program that uses PostgreSQL, and need not know of tokens: a late write of it fails in the database. psql touches \
 the keys before COMMAND starts. It finds the database by the variables of libpq, or by URL; everybody sees arguments, so a password is in \
 PGPASSWORD or a password file. It waits for what older holders have open, and ringfence says which backend that is. Then the connections of COMMAND \
-claim by PGOPTIONS, which libpq and node-postgres read; RINGFENCE_PGOPTIONS is the same, percent-encoded, for `?options=` in a connection string. \
-The tables are those that `ringfence guard postgres` protects by_connection.
+claim by PGOPTIONS, which libpq and node-postgres read, unless it passes options of its own; RINGFENCE_PGOPTIONS is the same, percent-encoded, \
+for `?options=` in a connection string. `ringfence guard postgres` says how a table is protected by_connection.
 
 With --at-least, ringfence exits when COMMAND has ended, whatever its status, and the keys stay taken until that time has passed. So a \
 job that cron starts on ten machines, whose clocks differ, runs once a minute: --try --at-least 50s. The lease expires when the time has \

@@ -1,7 +1,7 @@
 //! `--postgres`: COMMAND's connections to PostgreSQL claim the keys by a setting, so that COMMAND need not know of tokens.
 //!
 //! Before COMMAND starts, the keys are touched by `psql`. It reads the variables, password files and certificates that COMMAND's own
-//! connections read, so it finds the same database, and its setting takes the same way there, also past a pooler that drops it.
+//! connections read. Its setting takes the same way to the database, where it is compared: a pooler may drop it, and other options replace it.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
@@ -74,9 +74,12 @@ impl Postgres {
             Err(std::env::VarError::NotPresent) => String::new(),
             Err(error) => bail!("{OPTIONS}: {error}"),
         };
-        let options = merged(&inherited, &lease.postgres_options()?);
-        let database = Database { url, options: &options };
-        match unless_signalled(signals, lease.run(database.touch(stderr))).await {
+        let touched = lease.run(async {
+            let options = merged(&inherited, &lease.postgres_options()?);
+            Database { url, options: &options }.touch(stderr).await?;
+            Ok::<_, anyhow::Error>(options)
+        });
+        let options = match unless_signalled(signals, touched).await {
             Ok(Ok(touched)) => {
                 touched.context("cannot touch the keys in PostgreSQL, so the command was not started")?
             }
@@ -88,7 +91,7 @@ impl Postgres {
                 let status = died_of(signal);
                 return Ok(ControlFlow::Break(Outcome::Exited { status, had_terminal: false }));
             }
-        }
+        };
         let in_url = utf8_percent_encode(&options, NON_ALPHANUMERIC).to_string();
         Ok(ControlFlow::Continue(vec![("RINGFENCE_PGOPTIONS", in_url), (OPTIONS, options)]))
     }
