@@ -116,11 +116,11 @@ impl HttpBody for RequestBody {
 
 /// Marks a response whose body takes no memory of its own.
 #[derive(Clone, Copy)]
-struct WithoutPortion;
+struct TakesNoMemory;
 
 /// `response`, whose body is in memory anyway: clients that do not read it take no memory.
 pub fn takes_no_memory(mut response: Response) -> Response {
-    response.extensions_mut().insert(WithoutPortion);
+    response.extensions_mut().insert(TakesNoMemory);
     response
 }
 
@@ -130,7 +130,7 @@ pub(super) fn chunked(
     in_flight: InFlight,
     turns: &Arc<Turns>,
 ) -> hyper::Response<ResponseBody> {
-    let takes_memory = response.extensions().get::<WithoutPortion>().is_none();
+    let takes_memory = response.extensions().get::<TakesNoMemory>().is_none();
     response.map(|body| ResponseBody::new(body, in_flight, takes_memory, Pace::new(turns)))
 }
 

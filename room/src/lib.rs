@@ -1,6 +1,6 @@
 //! What many owners share, so that none takes what others need: one account of who has taken how much, and three answers when it is full.
 //!
-//! What is taken is a [`Portion`], which gives itself back when it is dropped. Whoever takes it says what happens if there is no room:
+//! What is taken is a [`Portion`], which gives itself back when it is dropped. Each room gives one of three answers if it is full:
 //!
 //! - **revoke** ([`Room::revocable`]): it is taken, and the greediest owner loses its oldest portions, which its slowest clients hold;
 //! - **wait** ([`Room::wait`]): it is given once there is room. Owners take turns;

@@ -29,7 +29,7 @@ fn one_owner_leaves_room_for_others_and_gives_back_what_it_took() {
 
 /// Eighteen owners that took all they could once left nothing for anybody.
 #[test]
-fn whoever_takes_little_gets_it_whatever_others_have() {
+fn fifty_greedy_owners_leave_little_for_fifty_others() {
     let room = Room::new(Bound::of(64 << 20));
     let taken: Vec<_> = (0..50).flat_map(|owner| most(&room, owner, 256 << 10)).collect();
     assert!(taken.len() > 100);

@@ -130,7 +130,7 @@ async fn psql_count(server: &PostgresServer, of: &str) -> String {
     psql(server, &format!("SELECT count(*) FROM pg_stat_activity WHERE {of}")).await
 }
 
-/// Waits until so many touches wait for the older holder.
+/// Waits until this number of touches wait for the older holder.
 async fn touches(server: &PostgresServer, number: u8) {
     let wait = async || {
         let waiting = psql_count(server, "wait_event_type = 'Lock' AND query LIKE 'CALL%'").await;

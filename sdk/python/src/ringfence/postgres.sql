@@ -30,8 +30,8 @@
 --    - The triggers run AFTER each row was written, so no other trigger can change the id later. Their cost does not depend on
 --      the row's size.
 --    - They cover declarative partitions, inheriting tables, and writes that go to one of these directly. After you make a
---      new partition or an inheriting table, call `protect` again: a new partition is open to TRUNCATE until then, a new
---      inheriting table to everything.
+--      new partition or an inheriting table, call `protect` again, with the same arguments: a new partition is open to TRUNCATE
+--      until then, a new inheriting table to everything.
 --    - TRUNCATE needs the claim of a table with one key. Where each row has its own key, it is always refused.
 --    - An id that the INSERT would generate (serial, identity) is not known before it: take the number first, acquire and claim
 --      its key, and insert it (with OVERRIDING SYSTEM VALUE if it is GENERATED ALWAYS):
