@@ -15,6 +15,7 @@ use crate::calls;
 use crate::job::Assignment;
 use crate::load::{Work, Worker};
 use crate::service::Service;
+use crate::service::redis::connect;
 use crate::service::ringfence::TIMES;
 
 /// Bounds how long a fence takes to reach Redis.
@@ -41,8 +42,7 @@ impl Service for Mirror {
             let mut leader = HttpConnection::open(self.cluster.leader().await?.http()).await?;
             let key: Key = format!("read/{}/{}", client.number, LeaseId::random()).parse()?;
             let token = calls::acquire(&mut leader, LeaseId::random(), &[key.as_str()], TIMES).await?;
-            let redis = redis::Client::open(self.redis.url())?;
-            let connection = redis.get_multiplexed_async_connection().await?;
+            let connection = connect(&self.redis.url()).await?;
             let reader = MirrorReader::default();
             let stale = Token(token.0 - 1);
             let is_published = async || {

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, Script};
+use redis::{AsyncCommands, AsyncConnectionConfig, Script};
 use ringfence_guard::Claim;
 use ringfence_guard::redis::RedisGuard;
 use ringfence_harness::RedisServer;
@@ -56,8 +56,10 @@ pub(super) async fn start(servers: usize, always: bool) -> Result<Redis> {
     Ok(Redis { servers: started, shared: Shared::default() })
 }
 
-async fn connect(url: &str) -> Result<MultiplexedConnection> {
-    Ok(redis::Client::open(url)?.get_multiplexed_async_connection().await?)
+/// Connects, however long answers take: that is what is measured.
+pub(super) async fn connect(url: &str) -> Result<MultiplexedConnection> {
+    let patient = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    Ok(redis::Client::open(url)?.get_multiplexed_async_connection_with_config(&patient).await?)
 }
 
 /// A client that locks at one server.
