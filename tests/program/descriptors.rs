@@ -13,10 +13,10 @@ const SILENT: usize = 540;
 /// Enough for a second segment of the log and some snapshots.
 const WRITES: u64 = 400;
 
-/// A request with about 15 KB of keys.
-fn large(number: u64) -> AcquireRequest {
-    let claim =
-        |part| WantedKey { key: key(&format!("{number}/{part}/{}", "x".repeat(220))), mode: Mode::Exclusive };
+/// A request with about 15 KB of keys, which do not compress.
+fn large() -> AcquireRequest {
+    let random = |_| LeaseId::random().to_string();
+    let claim = |_| WantedKey { key: key(&(0..6).map(random).collect::<String>()), mode: Mode::Exclusive };
     AcquireRequest { keys: (0..64).map(claim).collect(), ..try_once("replaced") }
 }
 
@@ -36,7 +36,7 @@ async fn silent_connections_stop_no_node_however_low_its_limit_of_descriptors() 
     let mut silent: Vec<TcpStream> = (0..SILENT).flat_map(connect).collect();
     for number in 0..WRITES {
         let node = &cluster.nodes()[number as usize % 3];
-        let (client, lease, request) = (node.client(), LeaseId::random(), large(number));
+        let (client, lease, request) = (node.client(), LeaseId::random(), large());
         definite(SOON, || client.acquire(lease, &request)).await.unwrap();
         definite(SOON, || client.release(lease)).await.unwrap();
         // Its connection was closed, and it connects again.
