@@ -144,7 +144,7 @@ fn detail(failure: &Failure) -> Cow<'static, str> {
             "this new cluster has no revision yet: if it does not start, the log of the leader says why"
         }
         Failure::NoLeader => "no leader accepted the request in time: it was not done",
-        Failure::Crowded => "the leader has no room for more requests of this client: this one was not done",
+        Failure::Crowded => "too many requests wait for the leader: this one was not done",
         Failure::CutOff { disk_hangs: true } => {
             "this node may learn late of a grant: its disk hangs. Wait at another node"
         }

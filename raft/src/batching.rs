@@ -55,7 +55,7 @@ impl Batching {
     pub(crate) async fn propose(&self, origin: Origin, request: Request) -> Proposed {
         let Some(batcher) = self.here() else { return self.proposer.propose_of(origin, None, request).await };
         let (reply, outcomes) = self.reply();
-        let proposal = self.proposer.admit(origin, request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.proposer.admit(origin, request, reply)?;
         batcher.ask(Asked::Propose(proposal));
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }

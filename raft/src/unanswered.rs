@@ -13,8 +13,8 @@ pub enum Unanswered {
     /// Certainly not done: no leader took it.
     #[error("no leader took the request in time; it was certainly not done")]
     Unavailable,
-    /// Certainly not done: the asker has its whole share of the leader's queue.
-    #[error("the leader has no room for more requests of this client; this one was certainly not done")]
+    /// Certainly not done: the queue of the leader, or the link to it, is full, or the asker has its part of it.
+    #[error("too many requests wait for the leader; this one was certainly not done")]
     Full,
     /// It may or may not have been done, or be done later.
     #[error("the request was passed on, but its outcome did not come back; it may or may not have been done")]

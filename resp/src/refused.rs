@@ -175,7 +175,7 @@ impl From<Failure> for Refused {
             ),
             Failure::Crowded => (
                 Kind::Overloaded,
-                "ERR ringfence: the leader has no room for more requests of this client: it was not done".into(),
+                "ERR ringfence: too many requests wait for the leader: it was not done".into(),
             ),
             Failure::Blocked => (
                 Kind::NoLeader,

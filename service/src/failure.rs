@@ -77,7 +77,7 @@ pub enum Failure {
     Changed,
     /// No leader took it in time. It was not done.
     NoLeader,
-    /// The leader has no room for more requests of this client. It was not done.
+    /// Too many requests, perhaps of this client alone, wait for the leader. It was not done.
     Crowded,
     /// This node may learn late of a grant, so nobody begins to wait here. It was not done.
     CutOff {

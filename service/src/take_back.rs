@@ -31,7 +31,7 @@ const AFTER: Duration = Duration::from_secs(2);
 /// The first pause between two attempts, and the longest one. A flood may cause thousands of attempts.
 const PAUSE: Duration = Duration::from_millis(100);
 const MAX_PAUSE: Duration = Duration::from_secs(30);
-/// How long it is tried again while the leader has no room for more requests of the caller.
+/// How long it is tried again while too many requests wait for the leader.
 const FULL_FOR: Duration = Duration::from_secs(5);
 /// How many leases are taken back by one entry, with about 4,096 keys at most: applying an entry blocks the Raft thread.
 const AT_ONCE: usize = 4_096 / MAX_KEYS;

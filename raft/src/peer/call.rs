@@ -6,7 +6,8 @@
 //! fail.
 //!
 //! Askers take turns in the leader's queue, but not on the link that leads to it. So a link refuses proposals of an asker that has its part
-//! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. Other calls always find room.
+//! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. It does so at once, as the leader's queue does:
+//! the client can ask another node. Other calls always find room.
 //!
 //! A call fails as *not sent* only if none of its bytes was given to the connection. From then on its outcome is unknown
 //! until its answer arrives. Whoever stops waiting before that takes the call back: the connection and the caller race for it,
@@ -52,11 +53,16 @@ const LEFT_FOR: Duration = Duration::from_secs(15);
 const WRITE_BYTES: usize = 256 << 10;
 
 /// Why a call has no answer.
-#[derive(Debug)]
+#[derive(Debug, thiserror::Error)]
 pub(crate) enum CallError {
     /// None of it was sent.
+    #[error(transparent)]
     NotSent(io::Error),
+    /// None of a proposal was sent, as its asker has its part of the link.
+    #[error("too many proposals of the same client are unanswered")]
+    Full,
     /// It may have arrived.
+    #[error(transparent)]
     Unknown(io::Error),
 }
 
@@ -149,8 +155,7 @@ impl CallLink {
             Call::ProposeOf { asker, request, .. } => {
                 let asker = Asker::from_number(*asker);
                 let portion = self.proposals.take(asker, 1 + request.size_hint() / PART);
-                let no_room = || io::Error::other("too many proposals of the same client are unanswered");
-                Some(portion.ok_or_else(|| CallError::NotSent(no_room()))?)
+                Some(portion.ok_or(CallError::Full)?)
             }
             _ => None,
         };

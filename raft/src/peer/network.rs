@@ -17,7 +17,6 @@ use tokio::time::sleep_until;
 
 use super::acknowledged::ask_for_acknowledged;
 use super::append::AppendLink;
-use super::call::CallError;
 use super::directory::Target;
 use super::handshake::Channel;
 use super::message::{Answer, Call};
@@ -65,12 +64,8 @@ impl RaftNetworkFactory<Consensus> for Network {
 impl MemberNetwork {
     /// A call whose time openraft bounds. Without an answer the node is unreachable: for a pre-vote this is no grant.
     async fn call(&self, call: Call) -> RpcResult<Answer> {
-        match self.peers.call_incarnation(self.target.to, self.target.incarnation, call).await {
-            Ok(answer) => Ok(answer),
-            Err(CallError::NotSent(error) | CallError::Unknown(error)) => {
-                Err(RPCError::Unreachable(Unreachable::new(&error)))
-            }
-        }
+        let called = self.peers.call_incarnation(self.target.to, self.target.incarnation, call).await;
+        called.map_err(|error| RPCError::Unreachable(Unreachable::new(&error)))
     }
 
     async fn campaign(&self, call: Call) -> RpcResult<VoteResponse<Consensus>> {

@@ -327,7 +327,7 @@ pub(crate) async fn passed(deadline: Instant) -> io::Error {
 fn answered(called: Result<Answer, CallError>) -> Result<Answer, Unanswered> {
     match called {
         Ok(Answer::NotDone) | Err(CallError::NotSent(_)) => Err(Unanswered::Unavailable),
-        Ok(Answer::Full) => Err(Unanswered::Full),
+        Ok(Answer::Full) | Err(CallError::Full) => Err(Unanswered::Full),
         Ok(Answer::Unknown) | Err(CallError::Unknown(_)) => Err(Unanswered::Indeterminate),
         Ok(answer) => Ok(answer),
     }

@@ -198,7 +198,7 @@ async fn one_who_proposes_much_leaves_a_link_to_others() {
     let request = Request::default();
     let propose = |asker| Box::pin(peers.propose(2, Asker::from_number(asker), &request, || 1, pending()));
     let mut many: Vec<_> = (0..2 * MAX_CALLS).map(|_| propose(5)).collect();
-    let refused = Some(Err(Unanswered::Unavailable));
+    let refused = Some(Err(Unanswered::Full));
     many.retain_mut(|asked| asked.now_or_never() != refused);
     assert!(many.len() < MAX_CALLS / 2, "{}", many.len());
     let (mut end, _) = welcome(&transport).await;

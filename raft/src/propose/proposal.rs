@@ -17,7 +17,7 @@ pub(super) const MAX_QUEUED_BYTES: usize = 64 << 20;
 pub(crate) enum Failure {
     /// Certainly not done: they are in no log and never will be.
     Rejected(Request),
-    /// Certainly not done: the asker has its whole share of the queue.
+    /// Certainly not done: the queue is full, or the asker has its part of it.
     Full,
     /// They may have been committed, or may still be.
     Unknown,
@@ -53,17 +53,15 @@ pub(crate) struct Proposal {
 }
 
 impl Proposal {
-    /// Admits a request to the queue; returns the request if the queue is full.
+    /// Admits a request to the queue, unless that is full.
     pub(super) fn admit(
         queued: &Arc<Queued>,
         Origin { asker, supports }: Origin,
         request: Request,
         reply: Reply<Proposed>,
-    ) -> Result<Self, Request> {
-        match QueueShare::take(queued, request.size_hint()) {
-            Some(share) => Ok(Self { asker, supports, request, reply, raise: None, share }),
-            None => Err(request),
-        }
+    ) -> Result<Self, Failure> {
+        let share = QueueShare::take(queued, request.size_hint()).ok_or(Failure::Full)?;
+        Ok(Self { asker, supports, request, reply, raise: None, share })
     }
 
     /// About how many bytes it takes.
@@ -154,8 +152,9 @@ mod tests {
             (0..4).map(|_| QueueShare::take(&queued, MAX_QUEUED_BYTES / 4).unwrap()).collect();
         assert!(QueueShare::take(&queued, 1).is_none());
         drop(large);
-        let many: Vec<_> = (0..MAX_QUEUED).map(|_| QueueShare::take(&queued, 1).unwrap()).collect();
-        assert!(QueueShare::take(&queued, 1).is_none());
+        let admit = || Proposal::admit(&queued, Asker::NODE.into(), Request::default(), Reply::new(None).0);
+        let many: Vec<_> = (0..MAX_QUEUED).map(|_| admit().unwrap_or_else(|why| panic!("{why:?}"))).collect();
+        assert!(matches!(admit(), Err(Failure::Full)), "it is not tried again");
         drop(many);
         assert!(QueueShare::take(&queued, 1).is_some());
     }

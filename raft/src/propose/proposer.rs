@@ -107,18 +107,18 @@ impl Proposer {
         request: Request,
     ) -> Proposed {
         let (reply, outcomes) = Reply::new(None);
-        let proposal = self.admit(origin, request, reply).map_err(Failure::Rejected)?;
+        let proposal = self.admit(origin, request, reply)?;
         self.send(vec![Proposal { raise, ..proposal }]);
         outcomes.await.unwrap_or(Err(Failure::Unknown))
     }
 
-    /// A request for the queue; returns it if the queue is full.
+    /// A request for the queue, unless that is full.
     pub(crate) fn admit(
         &self,
         origin: Origin,
         request: Request,
         reply: Reply<Proposed>,
-    ) -> Result<Proposal, Request> {
+    ) -> Result<Proposal, Failure> {
         Proposal::admit(&self.queued, origin, request, reply)
     }
 

@@ -232,3 +232,20 @@ async fn every_request_counts_whatever_it_comes_to() {
         assert!(replies.len() < 500, "{lines:?}: {}", replies[0]);
     }
 }
+
+/// Requests beside one that came too soon were once all refused, one after the other.
+#[tokio::test]
+async fn what_is_behind_a_request_that_came_too_soon_begins_once_that_was_held_back() {
+    let rules =
+        "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 20 }";
+    let node = Node::start_with(Some(rules)).await;
+    let mut client = node.client().await;
+    client.send(&line("GET a").repeat(60)).await;
+    let mut replies = Vec::new();
+    for _ in 0..60 {
+        replies.push(client.receive().await);
+    }
+    let is_limited = |reply: &String| reply.contains("requests per second");
+    assert!(replies.iter().any(is_limited));
+    assert!(replies.windows(2).all(|two| !two.iter().all(is_limited)), "{replies:?}");
+}
