@@ -11,6 +11,8 @@ const PREFIX: &str = "ringfence_";
 /// What Prometheus adds to the names of histograms.
 const SUFFIXES: [&str; 3] = ["_count", "_sum", "_bucket"];
 const MIRROR: &str = "mirror/README.md";
+const ALERTS: &str = "deploy/alerts.yml";
+const RULES: &str = "deploy/kubernetes/monitoring/rules.yaml";
 
 /// Metrics that are defined twice, or whose name stands in the product anywhere but in the definition.
 pub fn scattered_metrics(tree: &Tree) -> Vec<String> {
@@ -69,6 +71,20 @@ pub fn unknown_metrics(tree: &Tree) -> Vec<String> {
     found
 }
 
+/// The first alert line of Kubernetes that is not that of `deploy/alerts.yml`, two columns to the right.
+pub fn uneven_alerts(tree: &Tree) -> Vec<String> {
+    let indented = |line: &str| if line.is_empty() { String::new() } else { format!("  {line}") };
+    let alerts: Vec<String> = tree.text(ALERTS).unwrap_or_default().lines().map(indented).collect();
+    let (_, rules) = tree.text(RULES).unwrap_or_default().split_once("\nspec:\n").unwrap_or_default();
+    let rules: Vec<&str> = rules.lines().collect();
+    let uneven = (0..alerts.len().max(rules.len()))
+        .find(|&at| alerts.get(at).map(String::as_str) != rules.get(at).copied());
+    uneven
+        .map(|at| format!("line {} of {ALERTS} is not in {RULES}, or the reverse", at + 1))
+        .into_iter()
+        .collect()
+}
+
 /// Where each metric is defined.
 fn definitions(tree: &Tree) -> BTreeMap<String, Vec<&str>> {
     let mut defined: BTreeMap<String, Vec<&str>> = BTreeMap::new();
@@ -119,6 +135,16 @@ mod tests {
             "raft/src/node.rs: use the definition of ringfence_b",
         ];
         assert_eq!(scattered_metrics(&tree), expected);
+    }
+
+    #[test]
+    fn alerts_that_differ_in_kubernetes_are_found() {
+        let uneven = |rules| uneven_alerts(&Tree::of(&[(ALERTS, "a:\n\n- b\n"), (RULES, rules)]));
+        assert!(uneven("kind: X\nspec:\n  a:\n\n  - b\n").is_empty());
+        let expected = |line| vec![format!("line {line} of {ALERTS} is not in {RULES}, or the reverse")];
+        assert_eq!(uneven("kind: X\nspec:\n  a:\n\n  - c\n"), expected(3));
+        assert_eq!(uneven("kind: X\nspec:\n  a:\n\n  - b\n  - c\n"), expected(4));
+        assert_eq!(uneven(""), expected(1));
     }
 
     #[test]

@@ -145,6 +145,14 @@ fn metrics_in_documents_alerts_and_tests_exist() {
 }
 
 #[test]
+fn the_alerts_of_kubernetes_are_those_of_prometheus() {
+    passes(
+        metrics::uneven_alerts,
+        "in deploy/kubernetes/monitoring: (sed '/^spec:/q' rules.yaml; sed 's/^./  &/' ../../alerts.yml) > new; mv new rules.yaml",
+    );
+}
+
+#[test]
 fn lists_of_fault_injection_are_complete() {
     passes(lists::fault_injection, "correct the lists");
 }
