@@ -98,6 +98,56 @@ def test_django_writes_with_a_live_token_and_nothing_with_a_stale_one(
     assert rows.get().balance == 130
 
 
+def test_django_code_that_claims_nothing_writes_by_a_connection_of_the_lease(
+    account: Any, client: ringfence.Client, cluster: Cluster
+) -> None:
+    from django.db import DatabaseError, connection, transaction
+
+    from ringfence.django import by_connection, touch
+
+    rows = account.objects.filter(id=51)
+    before = connection.settings_dict
+    # A connection of a pool may be older than the lease, and serve others after it.
+    connection.close()
+    connection.settings_dict = pooled = {**before, "OPTIONS": {"pool": {"min_size": 1, "max_size": 1}}}
+    try:
+        assert not rows.exists()
+        lease = client.lock("accounts/51").acquire()
+        with by_connection(lease):
+            account(id=51, balance=1).save()
+            connection.close()  # as at the end of a request
+            with transaction.atomic():
+                rows.update(balance=2)
+            with pytest.raises(DatabaseError, match="token required"):
+                account(id=52, balance=1).save()
+            cluster.revoke("accounts/51", lease.token)
+            with client.lock("accounts/51", wait=SOON) as newer, by_connection(newer):
+                rows.update(balance=rows.get().balance + 1)
+            with pytest.raises(DatabaseError, match="stale token"):
+                rows.update(balance=1)
+        assert connection.settings_dict is pooled
+        assert rows.get().balance == 3
+        with pytest.raises(DatabaseError, match="token required"):
+            rows.update(balance=1)
+        with client.lock("accounts/51", wait=SOON) as last:
+            with (
+                pytest.raises(transaction.TransactionManagementError),
+                transaction.atomic(),
+                by_connection(last),
+            ):
+                pass
+            with pytest.raises(LookupError), by_connection(last):
+                raise LookupError
+            touch(Paused(2**53 - 1, "accounts/51"))
+            with pytest.raises(ringfence.Stale), by_connection(last):
+                pass
+        assert connection.settings_dict is pooled
+    finally:
+        connection.close()
+        connection.close_pool()
+        connection.settings_dict = before
+
+
 def test_djangos_migrations_are_taken_back_but_the_numbers_stay(account: Any) -> None:
     from django.core.management import call_command
     from django.db import connection
@@ -201,6 +251,46 @@ def test_a_program_that_knows_of_no_token_writes_by_the_options_of_its_connectio
         pytest.raises(ringfence.Invalid, match="keys"),
     ):
         many.postgres_options()
+
+
+def test_a_pool_writes_for_the_lease_that_it_was_made_for_and_for_no_other(
+    postgres: Postgres, client: ringfence.Client
+) -> None:
+    from ringfence.sqlalchemy import install, protect, touch
+
+    url = f"postgresql+psycopg://postgres@{postgres.host}:{postgres.port}/postgres"
+    text = sqlalchemy.text
+    shared = sqlalchemy.create_engine(url)
+    with shared.begin() as connection:
+        connection.execute(text("CREATE TABLE crates (id text PRIMARY KEY, n int NOT NULL)"))
+        install(connection)
+        protect(connection, "crates", "crates/", "id", by_connection=True)
+
+    def write(engine: sqlalchemy.Engine) -> None:
+        """It knows of no token."""
+        with Session(engine) as session:
+            session.execute(
+                text("INSERT INTO crates VALUES ('a', 1) ON CONFLICT (id) DO UPDATE SET n = crates.n + 1")
+            )
+            session.commit()
+
+    def engine_of(lease: ringfence.Lease) -> sqlalchemy.Engine:
+        engine = sqlalchemy.create_engine(url, connect_args={"options": lease.postgres_options()})
+        touch(engine, lease)
+        return engine
+
+    with client.lock("crates/a") as lease:
+        earlier = engine_of(lease)
+        write(earlier)
+    with client.lock("crates/a") as lease:
+        own = engine_of(lease)
+        write(own)
+        for engine, refusal in ((earlier, "stale token"), (shared, "token required")):
+            with pytest.raises(sqlalchemy.exc.DBAPIError, match=refusal):
+                write(engine)
+        write(own)
+    for engine in (earlier, own, shared):
+        engine.dispose()
 
 
 def test_a_holder_that_knows_of_its_loss_sends_nothing(cluster: Any, clock: JumpingClock) -> None:

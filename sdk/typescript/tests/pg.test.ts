@@ -71,29 +71,28 @@ test("a program that knows of no token writes by the options of its connection",
   connection.release();
   await postgres.pool.query("CREATE TABLE parts (id text PRIMARY KEY, n int NOT NULL)");
   await postgres.pool.query("SELECT ringfence.protect('parts', 'parts/', 'id', by_connection => true)");
-  const connect = async (options: string) => {
-    const { PGHOST: host, PGUSER: user, PGDATABASE: database } = postgres.environment;
-    const db = new pg.Client({ host, user, database, options });
-    await db.connect();
-    return db;
-  };
+  const { PGHOST: host, PGUSER: user, PGDATABASE: database } = postgres.environment;
   const insert = "INSERT INTO parts VALUES ('a, ''=%b', $1) ON CONFLICT (id) DO UPDATE SET n = $1";
   const lease = await client.acquire(["parts/a, '=%b", "parts/ä"]);
-  const paused = await connect(lease.postgresOptions());
+  const paused = new pg.Client({ host, user, database, options: lease.postgresOptions() });
+  await paused.connect();
   await paused.query("CALL ringfence.touch_all()");
   await paused.query(insert, [1]);
   await paused.query("BEGIN");
   await paused.query(insert, [2]);
   await paused.query("COMMIT");
-  const without = await connect("");
-  await assert.rejects(without.query(insert, [3]), { code: "RF428" });
+  const earlier = new pg.Pool({ host, user, database, options: lease.postgresOptions() });
+  await earlier.query(insert, [3]);
   await lease.release();
   const newer = await client.acquire(["parts/ä", "parts/a, '=%b"]);
-  const next = await connect(newer.postgresOptions());
+  const next = new pg.Pool({ host, user, database, options: newer.postgresOptions() });
   await next.query("CALL ringfence.touch_all()");
-  await assert.rejects(paused.query(insert, [4]), { code: "RF412" });
+  for (const late of [paused, earlier]) {
+    await assert.rejects(late.query(insert, [4]), { code: "RF412" });
+  }
+  await assert.rejects(postgres.pool.query(insert, [4]), { code: "RF428" });
   await next.query(insert, [5]);
-  for (const db of [paused, without, next]) {
+  for (const db of [paused, earlier, next]) {
     await db.end();
   }
   const oldest = await client.acquire("parts/s", { shared: true });

@@ -11,6 +11,10 @@
 
 A stale token is `ringfence.Stale`. A write to a protected table without a claim is a database error (RF428). The guard is for
 synchronous views and commands, as Django's transactions are. `Locked` gives a management command the option `--lock`.
+
+    # code that claims nothing, with ProtectTable("account", "accounts/", "id", by_connection=True)
+    with client.lock(f"accounts/{id}") as lease, by_connection(lease):
+        account.save()
 """
 
 from __future__ import annotations
@@ -27,10 +31,19 @@ from django.db import DEFAULT_DB_ALIAS, DatabaseError, NotSupportedError, connec
 from django.db.migrations.operations.base import Operation
 from django.dispatch import receiver
 
-from . import _sql, _sync
+from . import _lease, _sql, _sync
 from .errors import Error, Stale
 
-__all__ = ["InstallGuard", "Locked", "ProtectTable", "client", "guarded", "guarded_update", "touch"]
+__all__ = [
+    "InstallGuard",
+    "Locked",
+    "ProtectTable",
+    "by_connection",
+    "client",
+    "guarded",
+    "guarded_update",
+    "touch",
+]
 
 
 @functools.cache
@@ -74,6 +87,30 @@ def guarded_update(queryset: Any, lease: _sql.Shown, key: str | None = None, /, 
         return updated
 
 
+@contextmanager
+def by_connection(lease: _lease.BaseLease, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
+    """A block whose writes claim by themselves: it has a connection of its own, which has touched, and is of no pool.
+
+    It is that of this thread. The tables are protected `by_connection`. Not in a transaction. Raises `Stale`, and what
+    `lease.postgres_options()` raises; in the block, a stale token is a database error (RF412).
+    """
+    connection = connections[using]
+    _demand_postgres(connection)
+    connection.validate_no_atomic_block()
+    before = connection.settings_dict
+    options = {name: value for name, value in before["OPTIONS"].items() if name != "pool"}
+    options["options"] = f"{options.get('options', '')} {lease.postgres_options()}".lstrip()
+    connection.close()
+    # Others share the dictionary.
+    connection.settings_dict = {**before, "OPTIONS": options}
+    try:
+        _execute("CALL ringfence.touch_all()", (), using)
+        yield
+    finally:
+        connection.close()
+        connection.settings_dict = before
+
+
 class InstallGuard(Operation):  # type: ignore[misc]
     """A migration that makes the schema `ringfence`, or brings it up to date. It is never taken back: numbers must not be lost."""
 
@@ -99,14 +136,18 @@ class InstallGuard(Operation):  # type: ignore[misc]
 class ProtectTable(Operation):  # type: ignore[misc]
     """A migration that refuses writes to a model's table without a claim.
 
-    With `id_column`, each row has a key of its own, `key` followed by its id; without, `key` is that of the whole table.
+    With `id_column`, each row has a key of its own, `key` followed by its id; without, `key` is that of the whole table. With
+    `by_connection`, a connection can claim by its options.
     """
 
     reduces_to_sql = True
     reversible = True
 
-    def __init__(self, model_name: str, key: str, id_column: str | None = None) -> None:
+    def __init__(
+        self, model_name: str, key: str, id_column: str | None = None, *, by_connection: bool = False
+    ) -> None:
         self.model_name, self.key, self.id_column = model_name, key, id_column
+        self.by_connection = by_connection
 
     def state_forwards(self, app_label: str, state: Any) -> None:
         """It changes no model."""
@@ -118,7 +159,8 @@ class ProtectTable(Operation):  # type: ignore[misc]
         quoted = schema_editor.connection.ops.quote_name(table)
         with schema_editor.connection.cursor() as cursor:
             cursor.execute(
-                "SELECT ringfence.protect(%s::regclass, %s, %s)", [quoted, self.key, self.id_column]
+                "SELECT ringfence.protect(%s::regclass, %s, %s, %s)",
+                [quoted, self.key, self.id_column, self.by_connection],
             )
 
     def database_backwards(self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any) -> None:
@@ -188,10 +230,13 @@ class Locked(BaseCommand):  # type: ignore[misc]
 
 def _show(statement: str, lease: _sql.Shown, key: str | None, using: str) -> None:
     _demand_postgres(connections[using])
-    shown = _sql.arguments(lease, key)
+    _execute(statement.format("%s", "%s", "%s"), _sql.arguments(lease, key), using)
+
+
+def _execute(statement: str, shown: tuple[Any, ...], using: str) -> None:
     try:
         with connections[using].cursor() as cursor:
-            cursor.execute(statement.format("%s", "%s", "%s"), shown)
+            cursor.execute(statement, shown)
     except DatabaseError as error:
         if _sql.is_stale(error):
             raise Stale(str(error).splitlines()[0]) from error

@@ -65,15 +65,25 @@ def install(connection: Connection) -> None:
     connection.execution_options(no_parameters=True).exec_driver_sql(_sql.install_sql())
 
 
-def protect(connection: Connection, table: str, key: str, id_column: str | None = None) -> None:
+def protect(
+    connection: Connection,
+    table: str,
+    key: str,
+    id_column: str | None = None,
+    *,
+    by_connection: bool = False,
+) -> None:
     """Refuses writes to a table without a claim, in the caller's transaction.
 
     With `id_column`, each row has a key of its own, `key` followed by its id; without, `key` is that of the whole table. `table` is
-    written as in SQL, with quotes where they are needed.
+    written as in SQL, with quotes where they are needed. With `by_connection`, a connection can claim by its options.
     """
     _demand_postgres(connection)
-    statement = text("SELECT ringfence.protect(CAST(:table AS regclass), :key, CAST(:id_column AS name))")
-    connection.execute(statement, {"table": table, "key": key, "id_column": id_column})
+    statement = text(
+        "SELECT ringfence.protect(CAST(:table AS regclass), :key, CAST(:id_column AS name), :by_connection)"
+    )
+    shown = {"table": table, "key": key, "id_column": id_column, "by_connection": by_connection}
+    connection.execute(statement, shown)
 
 
 def _show(target: Connection | Session, statement: str, lease: _sql.Shown, key: str | None) -> None:
