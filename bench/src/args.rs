@@ -1,9 +1,9 @@
 //! Command-line arguments that several commands share.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
 
@@ -41,9 +41,14 @@ impl Program {
     pub(crate) fn path(&self) -> Result<PathBuf> {
         let beside = || Ok(std::env::current_exe()?.with_file_name("ringfence"));
         let program = self.program.clone().map_or_else(beside, anyhow::Ok)?;
-        ensure!(program.exists(), "{} is missing: build it, or pass --program", program.display());
-        Ok(std::path::absolute(program)?)
+        absolute(&program).context("build it, or pass --program")
     }
+}
+
+/// The absolute path of a program that exists.
+pub(crate) fn absolute(program: &Path) -> Result<PathBuf> {
+    ensure!(program.exists(), "{} is missing", program.display());
+    Ok(std::path::absolute(program)?)
 }
 
 impl Repeats {

@@ -26,12 +26,30 @@ impl Figure {
 
     /// `None` where it was never measured.
     pub(crate) fn median(&self) -> Option<f64> {
-        self.0.get(self.0.len() / 2).copied()
+        self.quantile(2, 4)
+    }
+
+    /// Between two values, in proportion.
+    fn quantile(&self, part: usize, of: usize) -> Option<f64> {
+        let place = self.0.len().checked_sub(1)? * part;
+        let [below, above] = [place / of, place.div_ceil(of)].map(|place| self.0.get(place));
+        let (below, above) = below.zip(above)?;
+        Some(below + (above - below) * (place % of) as f64 / of as f64)
     }
 
     /// The median, with three significant digits.
     pub(crate) fn text(&self) -> String {
         self.median().map_or_else(|| "-".to_owned(), digits)
+    }
+
+    /// The median, the quartiles, and the least and the most.
+    pub(crate) fn quartiles(&self) -> [String; 3] {
+        let span = |[from, to]: [Option<f64>; 2]| {
+            from.zip(to)
+                .map_or_else(|| "-".to_owned(), |(from, to)| format!("{} to {}", digits(from), digits(to)))
+        };
+        let quartiles = [1, 3].map(|part| self.quantile(part, 4));
+        [self.text(), span(quartiles), span([self.0.first(), self.0.last()].map(Option::<&f64>::copied))]
     }
 
     /// The median, and the least and the most where it was measured more than once.
@@ -102,6 +120,9 @@ mod tests {
             figure.push(value);
         }
         assert_eq!(figure.spread(), "20.0 (10.0 to 30.0)");
+        assert_eq!(figure.quartiles(), ["20.0", "15.0 to 25.0", "10.0 to 30.0"]);
+        figure.push(0.0);
+        assert_eq!(figure.quartiles(), ["15.0", "7.50 to 22.5", "0 to 30.0"]);
         let texts = [0.0, 0.0123, 1.234, 12.34, 999.6, 1_234.5, 1_234_567.0, -123_456.0].map(digits);
         assert_eq!(texts, ["0", "0.012", "1.23", "12.3", "1,000", "1,234", "1,234,567", "-123,456"]);
     }

@@ -13,9 +13,11 @@ mod job;
 mod load;
 mod measure;
 mod members;
+mod pairs;
 mod scale;
 mod service;
 mod shell;
+mod turn;
 mod usage;
 mod watches;
 
@@ -62,6 +64,8 @@ enum Command {
     Hostile(hostile::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
     Members(members::Plan),
+    /// Two programs in alternation, so that the drift of the machine meets both: the ratios of neighbouring turns
+    Pairs(pairs::Plan),
     /// `ringfence lock` and `etcdctl lock`; size, memory and start time of the program
     Shell(shell::Plan),
     /// As compare, without watches and with many
@@ -125,6 +129,7 @@ async fn run(command: Command) -> Result<()> {
             show(&figures, &plan.output)?;
             figures.check()
         }
+        Command::Pairs(plan) => show(&pairs::pairs(&plan).await?, &plan.output),
         Command::Shell(plan) => {
             println!("{}", shell::shell(&plan).await?);
             Ok(())

@@ -2,20 +2,18 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
 use serde::Serialize;
 
-use crate::args::{Output, Repeats, count};
+use crate::args::{Output, Repeats};
 use crate::figures::{Figure, ratio, show, table};
 use crate::floor;
-use crate::job::{Assignment, Job, Queue};
-use crate::load::{Load, closed, open};
-use crate::service::{Service, Services};
-use crate::usage;
+use crate::job::Job;
+use crate::service::Services;
+use crate::turn::{Extent, Row};
 
 /// Threads that use less are not shown.
 const LEAST_US: f64 = 0.1;
@@ -26,40 +24,10 @@ const FLOOR: Duration = Duration::from_secs(2);
 pub(crate) struct Options {
     #[command(flatten)]
     services: Services,
-    /// Numbers of clients to measure with [default: 64; for `compare` 1,8,64,256,1024]
-    #[arg(long, value_delimiter = ',', value_parser = count())]
-    clients: Vec<usize>,
     #[command(flatten)]
-    repeats: Repeats,
-    /// Make an open load of this many calls per second. The latency of a call counts from when it was due
-    #[arg(long)]
-    rate: Option<u32>,
+    extent: Extent,
     #[command(flatten)]
     output: Output,
-}
-
-/// The figures of one service that does one job with one number of clients.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Row {
-    job: String,
-    clients: usize,
-    service: String,
-    /// Locks that were acquired and released, reads, or writes.
-    per_s: Figure,
-    /// Of the acquiring call, the read or the write.
-    p50_ms: Figure,
-    p99_ms: Figure,
-    p99_9_ms: Figure,
-    /// Of all its processes, for 10,000 of them.
-    cpu_s: Figure,
-    /// Of each thread of the process that used the most, for one of them, in microseconds.
-    thread_us: BTreeMap<String, Figure>,
-    /// Of the clients.
-    load_cpu_s: Figure,
-    peak_mib: Figure,
-    flushes_per_s: Figure,
-    /// The percentage of clients of one key that were granted it before all that asked later.
-    in_order_percent: Figure,
 }
 
 /// All rows of all rounds.
@@ -72,8 +40,7 @@ struct Comparison {
 impl Options {
     /// Measures `jobs` and prints the figures. With `tasks`, clients share the connections of one program.
     pub(crate) async fn run(&self, clients: &[usize], jobs: &[Job], tasks: bool) -> Result<()> {
-        let clients = if self.clients.is_empty() { clients } else { &self.clients };
-        show(&self.compare(clients, jobs, tasks).await?, &self.output)
+        show(&self.compare(self.extent.clients(clients), jobs, tasks).await?, &self.output)
     }
 
     /// One row for each job, number of clients and service, in this order.
@@ -81,15 +48,16 @@ impl Options {
         let contenders = self.services.found()?;
         let mut sync_p50_ms = Figure::default();
         let mut rows = BTreeMap::new();
-        for round in 1..=self.repeats.rounds {
+        let Repeats { rounds, .. } = self.extent.repeats;
+        for round in 1..=rounds {
             let disk = tempfile::tempdir()?;
-            sync_p50_ms.push(floor::sync_p50_ms(disk.path(), self.repeats.time().min(FLOOR))?);
+            sync_p50_ms.push(floor::sync_p50_ms(disk.path(), self.extent.repeats.time().min(FLOOR))?);
             for (place, contender) in contenders.iter().enumerate() {
                 let jobs: Vec<Job> = jobs.iter().copied().filter(|job| contender.can(*job)).collect();
                 if jobs.is_empty() || tasks && !contender.has_tasks() {
                     continue;
                 }
-                eprintln!("round {round} of {}: {}", self.repeats.rounds, contender.name());
+                eprintln!("round {round} of {rounds}: {}", contender.name());
                 let service = contender.start().await?;
                 for (job, &clients) in jobs.iter().flat_map(|job| clients.iter().map(move |it| (*job, it))) {
                     let name = if tasks { ", as tasks of one program" } else { "" };
@@ -99,54 +67,13 @@ impl Options {
                         service: contender.name(),
                         ..Row::default()
                     });
-                    self.measure(&*service, job, tasks, row).await?;
+                    self.extent.measure(&*service, job, tasks, row).await?;
                 }
             }
         }
         ensure!(!rows.is_empty(), "none of these services can do this");
         Ok(Comparison { sync_p50_ms, rows: rows.into_values().collect() })
     }
-
-    async fn measure(&self, service: &dyn Service, job: Job, is_task: bool, row: &mut Row) -> Result<()> {
-        let (pids, own, time) = (service.pids(), [std::process::id()], self.repeats.time());
-        let queue = Arc::new(Queue::default());
-        let mut workers = Vec::new();
-        for number in 0..row.clients {
-            let assignment = Assignment { job, number, is_task, queue: Arc::clone(&queue) };
-            workers.push(service.worker(&assignment).await?);
-        }
-        closed(&mut workers, time / 4).await?;
-        let (cpu, own_cpu, flushes) = (usage::cpu(&pids)?, usage::cpu(&own)?, service.flushes().await);
-        let threads = usage::cpu_by_thread(&pids)?;
-        let load = match self.rate {
-            Some(rate) => open(&mut workers, f64::from(rate), time).await?,
-            None => closed(&mut workers, time).await?,
-        };
-        let units = job.units() as f64;
-        let per_10_000 = |used: Duration| per_10_000(used, &load) / units;
-        row.per_s.push(load.per_second() * units);
-        row.p50_ms.push(load.quantile_ms(0.5));
-        row.p99_ms.push(load.quantile_ms(0.99));
-        row.p99_9_ms.push(load.quantile_ms(0.999));
-        row.cpu_s.push(per_10_000(usage::cpu(&pids)? - cpu));
-        row.load_cpu_s.push(per_10_000(usage::cpu(&own)? - own_cpu));
-        for (name, used) in usage::busiest(&threads, &usage::cpu_by_thread(&pids)?) {
-            row.thread_us.entry(name).or_default().push(per_10_000(used) * 100.0);
-        }
-        row.peak_mib.push(usage::peak_bytes(&pids)? as f64 / f64::from(1 << 20));
-        if let Some((before, after)) = flushes.zip(service.flushes().await) {
-            row.flushes_per_s.push((after - before) as f64 / load.took.as_secs_f64());
-        }
-        if let Some(percent) = queue.in_order_percent() {
-            row.in_order_percent.push(percent);
-        }
-        Ok(())
-    }
-}
-
-/// The seconds that 10,000 turns use, where a whole load used this much.
-pub(crate) fn per_10_000(used: Duration, load: &Load) -> f64 {
-    used.as_secs_f64() * 1e4 / load.turns() as f64
 }
 
 impl fmt::Display for Comparison {

@@ -17,8 +17,8 @@ use crate::args::{Output, Program, Repeats, count};
 use crate::background::{Background, Ready, Stop};
 use crate::figures::{Figure, ratio, table};
 use crate::load::closed;
-use crate::measure::per_10_000;
 use crate::service::{Ringfence, Service};
+use crate::turn::per_10_000;
 use crate::usage;
 
 #[derive(Args)]

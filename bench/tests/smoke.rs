@@ -16,10 +16,15 @@ fn bench(arguments: &str, rows: &[&str]) {
     prints(&format!("{arguments} --seconds=1"), rows);
 }
 
-/// It ends well, and prints lines that begin like that.
+/// With the program under test.
 fn prints(arguments: &str, rows: &[&str]) {
+    runs(&format!("{arguments} --program={}", program().display()), rows);
+}
+
+/// It ends well, and prints lines that begin like that.
+fn runs(arguments: &str, rows: &[&str]) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringfence-bench"));
-    command.args(arguments.split(' ')).arg("--program").arg(program());
+    command.args(arguments.split(' '));
     let output = command.output().unwrap();
     let (told, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{arguments}: {told}{errors}");
@@ -42,6 +47,18 @@ fn all_services_that_are_installed_are_compared() {
     assert_eq!(figures["rows"][0]["service"], "ringfence");
     assert!(figures["rows"][0]["per_s"][0].as_f64().unwrap() > 0.0);
     bench("compare --clients=4 --rounds=1 --rate=20 --only=ringfence", &["4 clients", "ringfence"]);
+}
+
+#[test]
+fn a_program_is_paired_with_itself() {
+    let (json, program) = (tempfile::NamedTempFile::new().unwrap(), program().display().to_string());
+    let arguments = format!("pairs {program} {program} --clients=2 --rounds=2 --seconds=1");
+    let rows = ["2 clients: cycles/s", "2 clients: p99"];
+    runs(&format!("{arguments} --json={}", json.path().display()), &rows);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    assert_eq!(figures.as_array().unwrap().len(), 4, "{figures}");
+    assert_eq!(figures[0]["ratios"].as_array().unwrap().len(), 2, "{figures}");
+    runs(&format!("{arguments} --resp --tasks"), &rows);
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ringfence_harness::EtcdCluster;
@@ -55,18 +55,14 @@ pub(crate) struct Etcd {
 
 pub(super) async fn start(program: &Path, calls: Calls) -> Result<Etcd> {
     let cluster = EtcdCluster::start(program).await?;
-    for server in cluster.clients() {
-        if server.metric("etcd_server_is_leader").await? == Some(1.0) {
-            let leader = server.address();
-            return Ok(Etcd { cluster, leader, calls, shared: OnceCell::new() });
-        }
-    }
-    bail!("no server of etcd leads")
+    let leader = cluster.leader().await.context("no server of etcd leads")?;
+    let leader = cluster.addresses()[leader];
+    Ok(Etcd { cluster, leader, calls, shared: OnceCell::new() })
 }
 
 impl Service for Etcd {
     fn pids(&self) -> Vec<u32> {
-        self.cluster.pids()
+        self.cluster.servers().pids()
     }
 
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {

@@ -34,9 +34,7 @@ pub(crate) struct ZooKeeper {
 
 pub(super) async fn start(class_path: &str) -> Result<ZooKeeper> {
     let cluster = ZooKeeperCluster::start(class_path).await?;
-    let answers = cluster.ask("srvr").await;
-    let leads = |answer: &Option<String>| answer.as_ref().is_some_and(|it| it.contains("Mode: leader"));
-    let leader = answers.iter().position(leads).context("no server of ZooKeeper leads")?;
+    let leader = cluster.leader().await.context("no server of ZooKeeper leads")?;
     let leader = cluster.addresses()[leader];
     let client = Client::connect(&leader.to_string()).await?;
     client.create(LOCKS, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
@@ -51,7 +49,7 @@ impl ZooKeeper {
 
 impl Service for ZooKeeper {
     fn pids(&self) -> Vec<u32> {
-        self.cluster.pids()
+        self.cluster.servers().pids()
     }
 
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {

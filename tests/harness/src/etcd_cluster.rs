@@ -1,84 +1,63 @@
-//! Three real etcd servers on one loopback address, from the system's package.
+//! Three real etcd servers.
 
 use std::net::SocketAddr;
 use std::path::Path;
 
-use rustix::process::Signal;
-use tempfile::TempDir;
-
-use crate::loopback::Loopback;
-use crate::process::{Server, folder, mortal};
-use crate::{Client, Error};
+use crate::{Client, Error, Trio};
 
 const CLIENTS: u16 = 2379;
 const PEERS: u16 = 2479;
 
-/// A cluster of three with its own data on disk. It ends with the test program.
+/// A cluster of three.
 #[derive(Debug)]
-pub struct EtcdCluster {
-    servers: Vec<Server>,
-    loopback: Loopback,
-    _dir: TempDir,
-}
+pub struct EtcdCluster(Trio);
 
 impl EtcdCluster {
     /// Starts three servers of `program` and waits until each reports that it is healthy.
     pub async fn start(program: &Path) -> Result<Self, Error> {
-        let (dir, loopback) = (folder("etcd")?, Loopback::claim()?);
-        let url = |port: u16| format!("http://{}", loopback.at(port));
-        let all: Vec<String> = (0..3).map(|id| format!("n{id}={}", url(PEERS + id))).collect();
-        let mut servers = Vec::new();
-        for id in 0..3 {
+        let servers = Trio::start(program, |command, id, ip, dir| {
+            let url = |port: u16| format!("http://{}", SocketAddr::new(ip, port));
+            let all: Vec<String> = (0..3).map(|id| format!("n{id}={}", url(PEERS + id))).collect();
             let (clients, peers) = (url(CLIENTS + id), url(PEERS + id));
-            let mut command = mortal(program);
-            command.arg(format!("--name=n{id}")).arg("--data-dir").arg(dir.path().join(format!("n{id}")));
+            command.arg(format!("--name=n{id}")).arg("--data-dir").arg(dir.join("data"));
             command.arg(format!("--listen-client-urls={clients}"));
             command.arg(format!("--advertise-client-urls={clients}"));
             command.arg(format!("--listen-peer-urls={peers}"));
             command.arg(format!("--initial-advertise-peer-urls={peers}"));
             command.arg(format!("--initial-cluster={}", all.join(","))).arg("--log-level=warn");
-            let log = dir.path().join(format!("n{id}.log"));
-            servers.push(Server::start_new(format!("etcd at {clients}"), log, command)?);
-        }
-        let cluster = Self { servers, loopback, _dir: dir };
-        for (server, client) in cluster.servers.iter().zip(cluster.clients()) {
-            let is_healthy = async || {
-                let health = client.raw("GET", "/health", "").await;
-                health.is_ok_and(|it| it.status == 200 && it.body.starts_with(br#"{"health":"true""#))
-            };
-            server.ready(is_healthy).await?;
-        }
-        Ok(cluster)
+            Ok(())
+        })?;
+        let clients = servers.http(CLIENTS);
+        let is_healthy = async |id: usize| {
+            let health = clients[id].raw("GET", "/health", "").await;
+            health.is_ok_and(|it| it.status == 200 && it.body.starts_with(br#"{"health":"true""#))
+        };
+        servers.ready(is_healthy).await?;
+        Ok(Self(servers))
+    }
+
+    /// The servers.
+    pub fn servers(&self) -> &Trio {
+        &self.0
     }
 
     /// The client address of each server.
     pub fn addresses(&self) -> [SocketAddr; 3] {
-        [0, 1, 2].map(|id| self.loopback.at(CLIENTS + id))
+        self.0.at(CLIENTS)
     }
 
     /// A client of each server's HTTP.
     pub fn clients(&self) -> [Client; 3] {
-        self.addresses().map(Client::new)
+        self.0.http(CLIENTS)
     }
 
-    /// Kills a server.
-    pub fn kill(&self, id: usize) -> Result<(), Error> {
-        self.servers[id].kill()
-    }
-
-    /// Calls `act` with the process of a server while all its threads stand still.
-    pub async fn while_still<T>(&self, id: usize, act: impl FnOnce(u32) -> T) -> Result<T, Error> {
-        let server = &self.servers[id];
-        let pid = server.pid().ok_or_else(|| server.failed("has no process"))?;
-        server.signal(Signal::STOP)?;
-        server.stands_still().await?;
-        let done = act(pid);
-        server.signal(Signal::CONT)?;
-        Ok(done)
-    }
-
-    /// The processes.
-    pub fn pids(&self) -> Vec<u32> {
-        self.servers.iter().filter_map(Server::pid).collect()
+    /// The server that says that it leads, if one does.
+    pub async fn leader(&self) -> Option<usize> {
+        for (id, client) in self.clients().iter().enumerate() {
+            if let Ok(Some(1.0)) = client.metric("etcd_server_is_leader").await {
+                return Some(id);
+            }
+        }
+        None
     }
 }

@@ -14,7 +14,7 @@
 //!  PostgresServer, PgBouncer, MariaDbServer   real servers, from the system's packages
 //!  PrometheusServer                       a real server
 //!  Browser                                the system's Chromium
-//!  EtcdCluster, ZooKeeperCluster          for comparisons
+//!  Trio ◀── EtcdCluster, ZooKeeperCluster   for comparisons
 //!  Shown                                  runs the shell sessions of a document
 //! ```
 //! Guarantees:
@@ -62,6 +62,7 @@ mod requests;
 mod shown;
 mod strace;
 mod tls;
+mod trio;
 mod until;
 mod watch;
 mod workers;
@@ -97,6 +98,7 @@ pub use requests::{granted, key, queued, released, take, try_once, wait_for};
 pub use shown::Shown;
 pub use strace::{Injection, may_inject};
 pub use tls::Certificates;
+pub use trio::Trio;
 pub use until::{definite, until};
 pub use watch::{Watch, Watched};
 pub use workers::{Work, Workers};

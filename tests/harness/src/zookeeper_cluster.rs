@@ -1,16 +1,13 @@
-//! Three real ZooKeeper servers on one loopback address, from the system's package.
+//! Three real ZooKeeper servers, from the system's package.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tempfile::TempDir;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use crate::Error;
-use crate::loopback::Loopback;
-use crate::process::{Server, folder, mortal};
+use crate::{Error, Trio};
 
 /// Bounds one question.
 const ASKED: Duration = Duration::from_secs(5);
@@ -18,13 +15,9 @@ const CLIENTS: u16 = 2181;
 const PEERS: u16 = 2888;
 const ELECTIONS: u16 = 3888;
 
-/// A cluster of three with its own data on disk. It ends with the test program.
+/// A cluster of three.
 #[derive(Debug)]
-pub struct ZooKeeperCluster {
-    servers: Vec<Server>,
-    loopback: Loopback,
-    _dir: TempDir,
-}
+pub struct ZooKeeperCluster(Trio);
 
 impl ZooKeeperCluster {
     /// Starts three servers from this class path and waits until each serves.
@@ -34,41 +27,37 @@ impl ZooKeeperCluster {
 
     /// The same with these variables in their environment.
     pub async fn start_with(class_path: &str, variables: &[(&str, String)]) -> Result<Self, Error> {
-        let (dir, loopback) = (folder("zookeeper")?, Loopback::claim()?);
-        let ip = loopback.at(CLIENTS).ip();
-        let all: String =
-            (0..3).map(|id| format!("server.{id}={ip}:{}:{}\n", PEERS + id, ELECTIONS + id)).collect();
-        let mut servers = Vec::new();
-        for id in 0..3 {
-            let data = dir.path().join(id.to_string());
+        let servers = Trio::start("java", |command, id, ip, dir| {
+            let all: String =
+                (0..3).map(|id| format!("server.{id}={ip}:{}:{}\n", PEERS + id, ELECTIONS + id)).collect();
             let config = format!(
                 "tickTime=500\nmaxSessionTimeout=60000\ninitLimit=20\nsyncLimit=10\ndataDir={}\nclientPortAddress={ip}\nclientPort={}\n\
                  maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=*\n{all}",
-                data.display(),
+                dir.display(),
                 CLIENTS + id
             );
-            std::fs::create_dir(&data)
-                .and_then(|()| std::fs::write(data.join("myid"), id.to_string()))
-                .and_then(|()| std::fs::write(data.join("zoo.cfg"), config))
-                .map_err(Error::io("cannot configure ZooKeeper"))?;
-            let mut command = mortal("java");
+            std::fs::write(dir.join("myid"), id.to_string())?;
+            std::fs::write(dir.join("zoo.cfg"), config)?;
             command.envs(variables.iter().map(|(name, value)| (name, value)));
-            command.args(["-cp", class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]);
-            command.arg(data.join("zoo.cfg")).current_dir(&data);
-            let name = format!("ZooKeeper at {}", loopback.at(CLIENTS + id));
-            servers.push(Server::start_new(name, data.join("log"), command)?);
-        }
-        let cluster = Self { servers, loopback, _dir: dir };
-        for (server, address) in cluster.servers.iter().zip(cluster.addresses()) {
-            let serves = async || ask(address, "srvr").await.is_some_and(|answer| answer.contains("Mode: "));
-            server.ready(serves).await?;
-        }
-        Ok(cluster)
+            command.args(["-cp", class_path, "org.apache.zookeeper.server.quorum.QuorumPeerMain", "zoo.cfg"]);
+            Ok(())
+        })?;
+        let addresses = servers.at(CLIENTS);
+        let serves = async |id: usize| {
+            ask(addresses[id], "srvr").await.is_some_and(|answer| answer.contains("Mode: "))
+        };
+        servers.ready(serves).await?;
+        Ok(Self(servers))
+    }
+
+    /// The servers.
+    pub fn servers(&self) -> &Trio {
+        &self.0
     }
 
     /// The client address of each server.
     pub fn addresses(&self) -> [SocketAddr; 3] {
-        [0, 1, 2].map(|id| self.loopback.at(CLIENTS + id))
+        self.0.at(CLIENTS)
     }
 
     /// The answer of each server to a four letter word, if it gives one.
@@ -80,22 +69,10 @@ impl ZooKeeperCluster {
         answers
     }
 
-    /// The client address of the server that says that it leads, if one does.
-    pub async fn leader(&self) -> Option<SocketAddr> {
+    /// The server that says that it leads, if one does.
+    pub async fn leader(&self) -> Option<usize> {
         let leads = |answer: &Option<String>| answer.as_ref().is_some_and(|it| it.contains("Mode: leader"));
-        let leader = self.ask("srvr").await.iter().position(leads)?;
-        Some(self.addresses()[leader])
-    }
-
-    /// Kills the server with this client address.
-    pub fn kill(&self, address: SocketAddr) -> Result<(), Error> {
-        let server = self.servers.iter().zip(self.addresses()).find(|(_, at)| *at == address);
-        server.map_or(Ok(()), |(server, _)| server.kill())
-    }
-
-    /// The processes.
-    pub fn pids(&self) -> Vec<u32> {
-        self.servers.iter().filter_map(Server::pid).collect()
+        self.ask("srvr").await.iter().position(leads)
     }
 }
 

@@ -29,31 +29,21 @@ impl Members {
         Ok(Self { cluster, fronts })
     }
 
-    /// The server that leads, other than `former`.
-    async fn leader(&self, former: Option<usize>) -> anyhow::Result<usize> {
-        let clients = self.cluster.clients();
-        let look = async || {
-            for (id, client) in clients.iter().enumerate().filter(|(id, _)| Some(*id) != former) {
-                if let Ok(Some(1.0)) = client.metric("etcd_server_is_leader").await {
-                    return Some(id);
-                }
-            }
-            None
-        };
-        Ok(until(SOON, "a server of etcd leads", look).await?)
+    async fn leader(&self) -> anyhow::Result<usize> {
+        Ok(until(SOON, "a server of etcd leads", async || self.cluster.leader().await).await?)
     }
 
     async fn fail_over(&self) -> anyhow::Result<String> {
-        let leader = self.leader(None).await?;
-        self.cluster.kill(leader)?;
-        let other = self.leader(Some(leader)).await?;
+        let leader = self.leader().await?;
+        self.cluster.servers().kill(leader)?;
+        let other = self.leader().await?;
         Ok(format!("server {leader}, the leader, was killed; server {other} leads"))
     }
 
     async fn throw(&self, hours: i64) -> anyhow::Result<String> {
-        let offset_s = i32::try_from(3_600 * hours)?;
+        let (servers, offset_s) = (self.cluster.servers(), i32::try_from(3_600 * hours)?);
         for (id, client) in self.cluster.clients().iter().enumerate() {
-            let thrown = async || match self.cluster.while_still(id, |pid| vdso::throw(pid, offset_s)).await {
+            let thrown = async || match servers.while_still(id, |pid| vdso::throw(pid, offset_s)).await {
                 Ok(Ok(false)) => None,
                 Ok(result) => Some(result.map(drop)),
                 Err(error) => Some(Err(error.into())),

@@ -1,6 +1,5 @@
 //! Three servers of ZooKeeper, each behind a proxy.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -32,18 +31,22 @@ impl Ensemble {
         Ok(Self { cluster, fronts, clock })
     }
 
-    async fn leader(&self) -> anyhow::Result<SocketAddr> {
+    async fn leader(&self) -> anyhow::Result<usize> {
         Ok(until(SOON, "a server leads", async || self.cluster.leader().await).await?)
+    }
+
+    async fn leader_address(&self) -> anyhow::Result<String> {
+        Ok(self.cluster.addresses()[self.leader().await?].to_string())
     }
 
     /// A session of its own.
     async fn connect(&self) -> anyhow::Result<Client> {
-        Ok(Client::connect(&self.leader().await?.to_string()).await?)
+        Ok(Client::connect(&self.leader_address().await?).await?)
     }
 
     async fn lose_leader(&self) -> anyhow::Result<String> {
         let before = self.leader().await?;
-        self.cluster.kill(before)?;
+        self.cluster.servers().kill(before)?;
         let after = self.leader().await?;
         ensure!(before != after, "a dead server leads");
         Ok("the leader was killed; another one leads".to_owned())
@@ -52,7 +55,7 @@ impl Ensemble {
     /// The leader's time of day, by which it notes when a node was made; and that node, whose session ends soon.
     async fn unix_s(&self) -> anyhow::Result<(i64, String)> {
         let connector = Client::connector().with_session_timeout(Duration::from_secs(1)).with_detached();
-        let session = connector.connect(&self.leader().await?.to_string()).await?;
+        let session = connector.connect(&self.leader_address().await?).await?;
         let options = CreateMode::EphemeralSequential.with_acls(Acls::anyone_all());
         let (stat, sequence) = session.create("/time-", b"", &options).await?;
         Ok((stat.ctime / 1_000, format!("/time-{sequence}")))
