@@ -23,7 +23,7 @@ impl Loaded {
     pub(crate) fn new(config: &Config) -> anyhow::Result<Self> {
         let unrelated = Unrelated::default();
         let (clients, peer) = (clients(config, &unrelated)?, peer(config, &unrelated)?);
-        let access = config.access.clone().map(ringfence_access::Watched::load).transpose()?.map(Arc::new);
+        let access = config.access.clone().map(ringfence_access::watch).transpose()?.map(Arc::new);
         let mirror = config.mirror.clone().map(Mirror::new).transpose()?;
         Ok(Self { clients, peer, access, mirror })
     }

@@ -37,4 +37,4 @@ pub use error::Error;
 pub use principal::Principal;
 pub use rights::{ClusterRight, KeyRight};
 pub use rules::{Proof, Rules, Unidentified};
-pub use watched::Watched;
+pub use watched::{Watched, watch};

@@ -13,6 +13,7 @@
 //! | responses that are not sent | 64 MiB | revoke: the connection is closed | there |
 //! | requests of a dialog beside others, 4 KiB and eight times their size | 16 MiB | refuse: it is done alone | there |
 //! | commands behind MULTI, keys of WATCH, large scripts, and those that wait for a turn | 64 MiB | refuse: an error | `resp/src/door.rs` |
+//! | requests whose leases are taken back | 65,536 | refuse: their waits and times-to-live end | `service/src/service.rs` |
 //! | unanswered proposals of a link, and each 16 KiB of one | 3,840 | refuse: 503 | `raft/src/peer/call.rs` |
 //! | proposals in the queue of the log | 65,536, and 64 MiB | refuse: 503 | `raft/src/propose/queue.rs`, which counts itself, without a lock |
 //!

@@ -47,7 +47,7 @@ impl Access {
             return Ok(Caller { principal, proof, host: None, version: 0, access: self.clone() });
         };
         let version = rules.version();
-        let rules = rules.current();
+        let rules = rules.loaded();
         let principal =
             rules.identify(&proof).map_err(|error| Failure::Unauthenticated(error.to_string()))?;
         Ok(Caller { principal: Arc::clone(principal), proof, host: None, version, access: self.clone() })

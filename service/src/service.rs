@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use ringfence_access::{Principal, Proof, Watched};
 use ringfence_lease::Attachment;
-use ringfence_raft::Handle;
+use ringfence_raft::{Asker, Handle};
+use ringfence_room::{Bound, Room};
 use ringfence_wire::LeaseId;
 use tokio::sync::watch;
 
@@ -12,7 +13,11 @@ use crate::caller::{Access, Caller};
 use crate::failure::Failure;
 use crate::request_log::RequestLog;
 use crate::told::Told;
-use crate::usage::{Counted, TakeBacks, Usages};
+use crate::usage::{Counted, Usages};
+
+/// How many requests may be taken back at a time: one asker alone as many as a node has connections by default, which may all close at
+/// once, and half as many more.
+const TAKE_BACKS: Bound = Bound::of(65_536);
 
 /// What the service needs besides the table.
 pub struct Options {
@@ -39,7 +44,8 @@ pub struct Service {
     pub(crate) mirror_timeout: Option<Duration>,
     access: Access,
     pub(crate) usages: Arc<Usages>,
-    pub(crate) take_backs: Arc<TakeBacks>,
+    /// For the tasks that take leases back.
+    pub(crate) take_backs: Arc<Room<Asker>>,
     pub(crate) log: RequestLog,
     first_attachment: u64,
     attachments: AtomicU64,
@@ -57,7 +63,7 @@ impl Service {
             mirror_timeout: options.mirror_timeout,
             access: Access::new(options.access),
             usages: Arc::default(),
-            take_backs: Arc::default(),
+            take_backs: Room::new(TAKE_BACKS),
             log: RequestLog::new(options.slow_request),
             first_attachment: options.first_attachment,
             attachments: AtomicU64::new(options.first_attachment),

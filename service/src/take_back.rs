@@ -115,11 +115,11 @@ impl Drop for Unsent {
             return;
         }
         // The wait or the time-to-live ends what is not taken back.
-        let Some(permit) = self.service.take_backs.permit(self.caller.asker()) else { return };
+        let Some(portion) = self.service.take_backs.take(self.caller.asker(), 1) else { return };
         let (service, caller) = (Arc::clone(&self.service), self.caller.clone());
         let (leases, repeats) = (std::mem::take(&mut self.leases), self.repeats);
         tokio::spawn(async move {
-            let _permit = permit;
+            let _portion = portion;
             sleep(AFTER).await;
             for some in leases.chunks(AT_ONCE) {
                 if let Err(error) = service.take_back(&caller, some, repeats).await {

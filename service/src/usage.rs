@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use ringfence_access::Principal;
-use ringfence_raft::{Asker, Lines};
+use ringfence_raft::Lines;
 use ringfence_wire::PrincipalName;
 use tokio::time::{Instant, sleep};
 
@@ -19,9 +19,6 @@ const HELD_BACK: Duration = Duration::from_secs(1);
 
 /// For how many seconds requests are refused at most because of those that were done.
 const MOST_OWED_S: f64 = 10.0;
-
-/// How many requests of one asker are taken back at a time: as many as a node has connections by default, which may all close at once.
-const MAX_TAKE_BACKS: u32 = 16_384;
 
 /// What the principals use, by their names. It outlives new rules.
 #[derive(Default)]
@@ -197,44 +194,6 @@ fn display(principal: &Principal) -> &str {
     principal.name().map_or("anonymous", PrincipalName::as_str)
 }
 
-/// How many requests of each asker are taken back, each by a task.
-#[derive(Default)]
-pub(crate) struct TakeBacks(Mutex<HashMap<Asker, u32>>);
-
-/// Lets one task take back. Dropping it lets another.
-pub(crate) struct Permit {
-    all: Arc<TakeBacks>,
-    asker: Asker,
-}
-
-impl TakeBacks {
-    /// Permits one more, unless the asker has as many as it may have.
-    pub(crate) fn permit(self: &Arc<Self>, asker: Asker) -> Option<Permit> {
-        let mut tasks = self.lock();
-        let of_asker = tasks.entry(asker).or_default();
-        (*of_asker < MAX_TAKE_BACKS).then(|| {
-            *of_asker += 1;
-            Permit { all: Arc::clone(self), asker }
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Asker, u32>> {
-        self.0.lock().expect("nothing panics while the tasks are locked")
-    }
-}
-
-impl Drop for Permit {
-    fn drop(&mut self) {
-        let mut tasks = self.all.lock();
-        if let Some(of_asker) = tasks.get_mut(&self.asker) {
-            *of_asker -= 1;
-            if *of_asker == 0 {
-                tasks.remove(&self.asker);
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ringfence_access::{Proof, Rules};
@@ -296,19 +255,6 @@ mod tests {
         assert!(usages.count_request(principal).is_ok());
         tokio::time::advance(Duration::from_millis(200)).await;
         assert!(usages.check_reads(principal).is_ok());
-    }
-
-    #[test]
-    fn each_asker_has_as_many_tasks_as_a_node_has_connections_and_keeps_no_other_from_its_own() {
-        let (all, [one, other]) =
-            (Arc::<TakeBacks>::default(), ["192.0.2.1", "192.0.2.2"].map(|host| Asker::of(&host)));
-        let permits: Vec<_> = (0..MAX_TAKE_BACKS).filter_map(|_| all.permit(one)).collect();
-        assert_eq!(permits.len(), MAX_TAKE_BACKS as usize);
-        assert!(all.permit(one).is_none());
-        assert!(all.permit(other).is_some());
-        drop(permits);
-        assert!(all.permit(one).is_some());
-        assert!(all.lock().is_empty());
     }
 
     #[tokio::test(start_paused = true)]

@@ -12,7 +12,7 @@ use ringfence_sim::plan::Plan;
 use ringfence_sim::regressions::{self, Regression};
 use ringfence_sim::run::{Outcome, collect_panics, grants, judge_history, run};
 use ringfence_sim::shrink::shrink;
-use ringfence_sim::swarm::{Limit, Swarm};
+use ringfence_sim::swarm::Swarm;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -34,15 +34,30 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// One run, the runs that once failed, or hours of runs
-    Run(Run),
-    /// Runs with fresh seeds, for some minutes
+    /// One run
+    Run {
+        #[command(flatten)]
+        one: One,
+        /// Tell every message and every operation of a disk
+        #[arg(long)]
+        trace: bool,
+        /// Write the history into a folder below this one, as ringfence-jepsen does
+        #[arg(long)]
+        store: Option<PathBuf>,
+    },
+    /// The runs that once failed, from sim/regressions
+    Regressions,
+    /// Runs with fresh seeds, for some minutes, until one fails
     Swarm {
         /// For how long
         #[arg(long, default_value_t = 2.0)]
         minutes: f64,
-        #[command(flatten)]
-        many: Many,
+        /// The first seed [default: drawn]
+        #[arg(long)]
+        seed: Option<u64>,
+        /// How many runs are played at once
+        #[arg(long, default_value_t = 1)]
+        jobs: usize,
     },
     /// Look for a smaller plan that fails like this one
     Shrink {
@@ -54,12 +69,6 @@ enum Command {
         /// Where the plan is written
         #[arg(long, default_value = "plan.json")]
         into: PathBuf,
-    },
-    /// Print the plan of a run as JSON
-    Plan {
-        /// The seed of the run
-        #[arg(long)]
-        seed: u64,
     },
     /// Hunts deliberate bugs
     Mutants(MutantsOptions),
@@ -76,75 +85,17 @@ struct One {
     plan: Option<PathBuf>,
 }
 
-#[derive(Debug, Args)]
-struct Run {
-    #[command(flatten)]
-    what: Which,
-    /// Tell every message and every operation of a disk
-    #[arg(long)]
-    trace: bool,
-    /// Write the history into a folder below this one, as ringfence-jepsen does
-    #[arg(long)]
-    store: Option<PathBuf>,
-    /// How many runs are played at once, with --hours
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
-}
-
-#[derive(Debug, Args)]
-#[group(required = true, multiple = false)]
-struct Which {
-    /// The seed of the run
-    #[arg(long)]
-    seed: Option<u64>,
-    /// A file with the plan of the run, as JSON
-    #[arg(long)]
-    plan: Option<PathBuf>,
-    /// Play fresh seeds until the clusters have run for this many hours of simulated time
-    #[arg(long)]
-    hours: Option<f64>,
-    /// The runs that once failed, from sim/regressions
-    #[arg(long)]
-    regressions: bool,
-}
-
-#[derive(Debug, Args)]
-struct Many {
-    /// The first seed [default: drawn]
-    #[arg(long)]
-    seed: Option<u64>,
-    /// How many runs are played at once
-    #[arg(long, default_value_t = 1)]
-    jobs: usize,
-    /// Play each run twice, to see that it is the same
-    #[arg(long)]
-    twice: bool,
-    /// Do not stop at a finding
-    #[arg(long)]
-    keep_going: bool,
-}
-
 fn main() -> anyhow::Result<ExitCode> {
     collect_panics();
     match Arguments::parse().command {
         Command::Mutants(options) => run_mutants(&options, &mut std::io::stdout()),
-        Command::Run(Run { what, trace, store, jobs }) => match what {
-            Which { regressions: true, .. } => play_regressions(),
-            Which { hours: Some(hours), .. } => {
-                let limit = Limit::Simulated((hours * 3.6e6) as u64);
-                Ok(play_many(limit, &Many { seed: None, jobs, twice: false, keep_going: false }))
-            }
-            Which { seed, plan, .. } => play_one(&One { seed, plan }.plan()?, trace, store.as_deref()),
-        },
-        Command::Swarm { minutes, many } => {
-            Ok(play_many(Limit::Real(Duration::from_secs_f64(minutes * 60.0)), &many))
+        Command::Run { one, trace, store } => play_one(&one.plan()?, trace, store.as_deref()),
+        Command::Regressions => play_regressions(),
+        Command::Swarm { minutes, seed, jobs } => {
+            Ok(play_many(Duration::from_secs_f64(minutes * 60.0), seed, jobs))
         }
         Command::Shrink { one, minutes, into } => {
             play_smaller(one.plan()?, Duration::from_secs_f64(minutes * 60.0), &into)
-        }
-        Command::Plan { seed } => {
-            say(&to_json(&Plan::draw(seed))?);
-            Ok(ExitCode::SUCCESS)
         }
     }
 }
@@ -191,11 +142,10 @@ fn play_regressions() -> anyhow::Result<ExitCode> {
     Ok(code(failed, &[]))
 }
 
-fn play_many(limit: Limit, many: &Many) -> ExitCode {
-    let first = many.seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
+fn play_many(time: Duration, seed: Option<u64>, jobs: usize) -> ExitCode {
+    let first = seed.unwrap_or_else(|| fastrand::u64(..) >> 20);
     let began = Instant::now();
-    let total =
-        Swarm { first, limit, jobs: many.jobs, twice: many.twice, keep_going: many.keep_going }.play(tell);
+    let total = Swarm { first, time, jobs }.play(tell);
     let (hours, took) = (total.simulated as f64 / 3.6e6, began.elapsed().as_secs_f64());
     say(&total.coverage.to_string());
     say(&format!(

@@ -16,28 +16,15 @@ use crate::story::Line;
 /// Every run whose seed is a multiple of this is played twice: both must be the same.
 const REPEATED: u64 = 32;
 
-/// When a swarm is over.
-#[derive(Clone, Copy, Debug)]
-pub enum Limit {
-    /// After this much real time.
-    Real(Duration),
-    /// After the clusters have run for this many milliseconds of simulated time.
-    Simulated(u64),
-}
-
 /// Runs with the seeds from one on.
 #[derive(Clone, Copy, Debug)]
 pub struct Swarm {
     /// The first seed.
     pub first: u64,
-    /// When it is over.
-    pub limit: Limit,
+    /// How long it lasts, if nothing is found.
+    pub time: Duration,
     /// How many runs are played at once.
     pub jobs: usize,
-    /// Whether each run is played twice.
-    pub twice: bool,
-    /// Whether it goes on after a finding.
-    pub keep_going: bool,
 }
 
 /// What came of a swarm.
@@ -56,17 +43,18 @@ pub struct Total {
 impl Swarm {
     /// Plays the runs. `tell` hears of each that failed.
     pub fn play(&self, tell: impl Fn(u64, &Outcome) + Sync) -> Total {
-        let (next, is_over, total) = (AtomicU64::new(self.first), AtomicBool::new(false), Mutex::default());
+        let (next, is_over, total) =
+            (AtomicU64::new(self.first), AtomicBool::new(false), Mutex::<Total>::default());
         let began = Instant::now();
         thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| {
-                    while !is_over.load(Relaxed) && !self.is_done(began, &total) {
+                    while !is_over.load(Relaxed) && began.elapsed() < self.time {
                         let seed = next.fetch_add(1, Relaxed);
-                        let outcome = play_one(seed, self.twice || seed.is_multiple_of(REPEATED));
+                        let outcome = play_one(seed);
                         if !outcome.findings.is_empty() {
                             tell(seed, &outcome);
-                            is_over.fetch_or(!self.keep_going, Relaxed);
+                            is_over.store(true, Relaxed);
                         }
                         add(&mut total.lock().expect("nothing panics while the total is locked"), &outcome);
                     }
@@ -74,15 +62,6 @@ impl Swarm {
             }
         });
         total.into_inner().expect("nothing panics while the total is locked")
-    }
-
-    fn is_done(&self, began: Instant, total: &Mutex<Total>) -> bool {
-        match self.limit {
-            Limit::Real(limit) => began.elapsed() >= limit,
-            Limit::Simulated(limit) => {
-                total.lock().expect("nothing panics while the total is locked").simulated >= limit
-            }
-        }
     }
 }
 
@@ -93,10 +72,10 @@ fn add(total: &mut Total, outcome: &Outcome) {
     total.coverage.merge(&outcome.coverage);
 }
 
-fn play_one(seed: u64, twice: bool) -> Outcome {
+fn play_one(seed: u64) -> Outcome {
     let plan = Plan::draw(seed);
     let mut outcome = run(&plan, false);
-    if twice {
+    if seed.is_multiple_of(REPEATED) {
         let again = beside_others(|| run(&plan, false));
         if (again.digest, &again.story) != (outcome.digest, &outcome.story) {
             let other = beside_others(|| run(&plan, true));

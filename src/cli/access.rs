@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, anyhow};
 use clap::{Args, Subcommand};
-use ringfence_access::{Credential, Watched};
+use ringfence_access::{Credential, watch};
 use ringfence_wire::{Access, PrincipalName};
 use tempfile::NamedTempFile;
 
@@ -58,7 +58,7 @@ pub(crate) fn run(command: &Command) -> anyhow::Result<ExitCode> {
             };
         }
         Command::Check(Check { file }) => {
-            Watched::load(file.clone())?;
+            watch(file.clone())?;
             output::print(&format!("{} is valid\n", file.display()))?;
         }
         Command::Show(Show { call }) => return call.print(text, async |client| Ok(client.access().await?)),

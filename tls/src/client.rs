@@ -11,16 +11,11 @@ use crate::chain;
 use crate::files::Content;
 use crate::in_use::{is_live, of_own};
 use crate::trusted::Trusted;
-use crate::watched::{Certified, Look, Reload, Watched};
+use crate::watched::{Watched, no_worse};
 use crate::{Error, Files, InUse, now, provider};
 
 /// The configuration of a client of HTTP/1.1, which verifies the server's certificate and host.
-pub struct Client(Watched<Loaded>);
-
-struct Loaded {
-    config: Arc<ClientConfig>,
-    in_use: Vec<InUse>,
-}
+pub type Client = Watched<ClientConfig>;
 
 impl Client {
     /// A client with a certificate. Without an authority it trusts those of the system.
@@ -29,7 +24,7 @@ impl Client {
     /// A file cannot be used, or the system has no authorities.
     pub fn load(files: Files) -> Result<Self, Error> {
         let own = vec![files.certificate, files.key];
-        Self::new(files.authority, own)
+        Self::of(files.authority, own)
     }
 
     /// A client without a certificate. Without an authority it trusts those of the system.
@@ -37,42 +32,26 @@ impl Client {
     /// # Errors
     /// The file cannot be used, or the system has no authorities.
     pub fn with_authority(authority: Option<PathBuf>) -> Result<Self, Error> {
-        Self::new(authority, Vec::new())
+        Self::of(authority, Vec::new())
     }
 
-    fn new(authority: Option<PathBuf>, own: Vec<PathBuf>) -> Result<Self, Error> {
+    fn of(authority: Option<PathBuf>, own: Vec<PathBuf>) -> Result<Self, Error> {
         let has_authority = authority.is_some();
         let files = authority.into_iter().chain(own).collect();
-        Watched::load(files, move |contents, old| load(contents, has_authority, old)).map(Self)
+        Self::new(files, move |contents, old| load(contents, has_authority, old))
     }
 
     /// The configuration for the next connection.
     pub fn current(&self) -> Arc<ClientConfig> {
-        Arc::clone(&self.0.current().config)
+        self.loaded()
     }
 }
 
-impl Reload for Client {
-    fn look(&self, at_once: bool) -> Look {
-        self.0.look(at_once)
-    }
-
-    fn refusal(&self) -> Option<Error> {
-        self.0.refusal()
-    }
-
-    fn in_use(&self) -> Vec<InUse> {
-        self.0.current().in_use.clone()
-    }
-}
-
-impl Certified for Loaded {
-    fn in_use(&self) -> &[InUse] {
-        &self.in_use
-    }
-}
-
-fn load(contents: &[Content], has_authority: bool, old: Option<&Loaded>) -> Result<Loaded, Error> {
+fn load(
+    contents: &[Content],
+    has_authority: bool,
+    old: &[InUse],
+) -> Result<(ClientConfig, Vec<InUse>), Error> {
     let (authority, own) = contents.split_at(usize::from(has_authority));
     let mut in_use = Vec::new();
     let roots = match authority {
@@ -98,9 +77,8 @@ fn load(contents: &[Content], has_authority: bool, old: Option<&Loaded>) -> Resu
         _ => config.with_no_client_auth(),
     };
     config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let new = Loaded { config: Arc::new(config), in_use };
-    new.is_no_worse_than(old)?;
-    Ok(new)
+    no_worse(&in_use, old)?;
+    Ok((config, in_use))
 }
 
 fn system_roots() -> Result<RootCertStore, Error> {

@@ -42,7 +42,7 @@ pub use peer::Peer;
 pub use refused::{Refused, cut, cut_to, refuses_certificate};
 pub use server::{Certificates, Server};
 pub use unrelated::Unrelated;
-pub use watched::{Certified, Look, Reload, Watched};
+pub use watched::{Look, Reload, Watched};
 
 use std::sync::Arc;
 

@@ -20,7 +20,7 @@ use crate::chain::{self, Bounded, Noting};
 use crate::files::Content;
 use crate::in_use::of_own;
 use crate::trusted::Trusted;
-use crate::watched::{Certified, Look, Reload, Watched};
+use crate::watched::{Reload, Watched, no_worse};
 use crate::{Error, InUse, Refused, Unrelated, provider};
 
 /// What nodes speak over TLS, for ALPN.
@@ -30,17 +30,19 @@ const PROTOCOL: &[u8] = b"ringfence-peer";
 ///
 /// The handshake verifies only that: who the other side is follows from the [names](crate::names) in its certificate, which
 /// the caller of this crate compares with the node that it expects.
-pub struct Peer {
-    files: Watched<Loaded>,
-    met: Mutex<BTreeMap<u64, i64>>,
-}
+pub type Peer = Watched<Loaded>;
 
-struct Loaded {
+/// What a [`Peer`] makes of its files.
+pub struct Loaded {
     resolver: Arc<SingleCertAndKey>,
     nodes: Bounded,
     trusted: Arc<Trusted>,
-    in_use: Vec<InUse>,
+    met: Met,
 }
+
+/// When the certificates end that nodes have shown, whichever files were in use.
+#[derive(Clone, Default)]
+struct Met(Arc<Mutex<BTreeMap<u64, i64>>>);
 
 impl Peer {
     /// Loads the files. The authority is the nodes', in `unrelated`. `is_own` tells whether a certificate is this node's: others
@@ -55,25 +57,19 @@ impl Peer {
         unrelated: &Unrelated,
         is_own: impl Fn(&CertificateDer<'_>) -> bool + Send + Sync + 'static,
     ) -> Result<Self, Error> {
-        let unrelated = unrelated.clone();
+        let (unrelated, met) = (unrelated.clone(), Met::default());
         let files = vec![certificate, key, authority];
-        let files = Watched::load(files, move |contents, old| load(contents, &unrelated, &is_own, old))?;
-        Ok(Self { files, met: Mutex::default() })
+        Self::new(files, move |contents, old| load(contents, &unrelated, &is_own, &met, old))
     }
 
     /// The configuration for one connection from a node. If it is refused, `refused` knows why.
     pub fn server(&self, refused: &Refused) -> Arc<ServerConfig> {
-        Arc::new(self.files.current().server(refused))
+        Arc::new(self.loaded().server(refused))
     }
 
     /// The configuration for one connection to a node. If it is refused, `refused` knows why.
     pub fn client(&self, refused: &Refused) -> Arc<ClientConfig> {
-        Arc::new(self.files.current().client(refused))
-    }
-
-    /// Rises whenever new files are in use: then ask again whether they [trust](Self::verify) those who are connected.
-    pub fn version(&self) -> u64 {
-        self.files.version()
+        Arc::new(self.loaded().client(refused))
     }
 
     /// Whether a node with this chain, its own certificate first, would be let in now.
@@ -83,46 +79,25 @@ impl Peer {
     pub fn verify(&self, chain: &[CertificateDer<'_>]) -> Result<(), String> {
         let refused = Refused::default();
         let (certificate, others) = chain.split_first().ok_or("there is no certificate")?;
-        let verified =
-            self.files.current().nodes(&refused).verify_client_cert(certificate, others, UnixTime::now());
+        let verified = self.loaded().nodes(&refused).verify_client_cert(certificate, others, UnixTime::now());
         verified.map(drop).map_err(|error| refused.why().map_or_else(|| error.to_string(), str::to_owned))
     }
 
     /// `error` of a connection, in words that tell whose certificate was refused, and why.
     pub fn explain(&self, refused: &Refused, error: io::Error) -> io::Error {
-        refused.explain(error, &self.files.current().in_use)
+        refused.explain(error, &self.in_use())
     }
 
     /// Notes that the node `id` has shown this chain.
     pub fn meet(&self, id: u64, chain: &[CertificateDer<'_>]) {
         let Some(ends) = expires(chain) else { return };
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).insert(id, ends);
+        self.loaded().met.0.lock().unwrap_or_else(PoisonError::into_inner).insert(id, ends);
     }
 
     /// When the certificate ends that the node `id` has shown last, in seconds since the Unix epoch. `None` if it has shown
     /// none.
     pub fn met(&self, id: u64) -> Option<i64> {
-        self.met.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
-    }
-}
-
-impl Reload for Peer {
-    fn look(&self, at_once: bool) -> Look {
-        self.files.look(at_once)
-    }
-
-    fn refusal(&self) -> Option<Error> {
-        self.files.refusal()
-    }
-
-    fn in_use(&self) -> Vec<InUse> {
-        self.files.current().in_use.clone()
-    }
-}
-
-impl Certified for Loaded {
-    fn in_use(&self) -> &[InUse] {
-        &self.in_use
+        self.loaded().met.0.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied()
     }
 }
 
@@ -130,8 +105,9 @@ fn load(
     contents: &[Content],
     unrelated: &Unrelated,
     is_own: &dyn Fn(&CertificateDer<'_>) -> bool,
-    old: Option<&Loaded>,
-) -> Result<Loaded, Error> {
+    met: &Met,
+    old: &[InUse],
+) -> Result<(Loaded, Vec<InUse>), Error> {
     let [certificate, key, authority] = contents else { unreachable!("`Peer::load` names three files") };
     let identity = Identity::parse(certificate, key)?;
     if !identity.certified.cert.first().is_some_and(is_own) {
@@ -144,11 +120,10 @@ fn load(
     in_use.extend(trusted.in_use.clone());
     let nodes = Bounded::new(&trusted, false)?;
     let resolver = Arc::new(SingleCertAndKey::from(certified));
-    let new = Loaded { resolver, nodes, trusted: Arc::clone(&trusted), in_use };
-    new.is_no_worse_than(old)?;
+    no_worse(&in_use, old)?;
     // Last: only what comes into use counts.
     unrelated.take("nodes", &trusted.file, &trusted.all)?;
-    Ok(new)
+    Ok((Loaded { resolver, nodes, trusted, met: met.clone() }, in_use))
 }
 
 const OF_TLS: &str = "ring has what TLS 1.3 needs";

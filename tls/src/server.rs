@@ -12,7 +12,7 @@ use crate::chain::Bounded;
 use crate::files::Content;
 use crate::in_use::of_own;
 use crate::trusted::Trusted;
-use crate::watched::{Certified, Look, Reload, Watched};
+use crate::watched::{Watched, no_worse};
 use crate::{Error, Files, InUse, Unrelated, provider};
 
 /// Whether clients without a certificate are let in where an authority signs those of clients.
@@ -25,12 +25,12 @@ pub enum Certificates {
 }
 
 /// The configuration of a server of HTTP/1.1. With an authority, certificates of clients must be signed by it.
-pub struct Server(Watched<Loaded>);
+pub type Server = Watched<Loaded>;
 
-struct Loaded {
+/// What a [`Server`] makes of its files.
+pub struct Loaded {
     config: Arc<ServerConfig>,
     clients: Option<Arc<dyn ClientCertVerifier>>,
-    in_use: Vec<InUse>,
 }
 
 impl Server {
@@ -41,47 +41,21 @@ impl Server {
     pub fn load(files: Files, of_clients: Certificates, unrelated: &Unrelated) -> Result<Self, Error> {
         let unrelated = unrelated.clone();
         let files = [files.certificate, files.key].into_iter().chain(files.authority).collect();
-        Watched::load(files, move |contents, old| load(contents, of_clients, &unrelated, old)).map(Self)
+        Self::new(files, move |contents, old| load(contents, of_clients, &unrelated, old))
     }
 
     /// The configuration for the next connection.
     pub fn current(&self) -> Arc<ServerConfig> {
-        Arc::clone(&self.0.current().config)
-    }
-
-    /// Rises whenever new files are in use: then ask again whether they [trust](Self::trusts) those who are connected.
-    pub fn version(&self) -> u64 {
-        self.0.version()
+        Arc::clone(&self.loaded().config)
     }
 
     /// Whether a client with this chain, its own certificate first, would be let in now.
     pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
-        let current = self.0.current();
         let verify = |clients: &Arc<dyn ClientCertVerifier>| {
             let Some((certificate, others)) = chain.split_first() else { return false };
             clients.verify_client_cert(certificate, others, UnixTime::now()).is_ok()
         };
-        current.clients.as_ref().is_none_or(verify)
-    }
-}
-
-impl Reload for Server {
-    fn look(&self, at_once: bool) -> Look {
-        self.0.look(at_once)
-    }
-
-    fn refusal(&self) -> Option<Error> {
-        self.0.refusal()
-    }
-
-    fn in_use(&self) -> Vec<InUse> {
-        self.0.current().in_use.clone()
-    }
-}
-
-impl Certified for Loaded {
-    fn in_use(&self) -> &[InUse] {
-        &self.in_use
+        self.loaded().clients.as_ref().is_none_or(verify)
     }
 }
 
@@ -89,8 +63,8 @@ fn load(
     contents: &[Content],
     of_clients: Certificates,
     unrelated: &Unrelated,
-    old: Option<&Loaded>,
-) -> Result<Loaded, Error> {
+    old: &[InUse],
+) -> Result<(Loaded, Vec<InUse>), Error> {
     let [certificate, key, authority @ ..] = contents else { unreachable!("`Server::load` names two files") };
     let Identity { certified, file } = Identity::parse(certificate, key)?;
     let mut in_use = of_own(&file, &certified.cert, None);
@@ -117,11 +91,10 @@ fn load(
         config.session_storage = Arc::new(rustls::server::NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
     }
-    let new = Loaded { config: Arc::new(config), clients, in_use };
-    new.is_no_worse_than(old)?;
+    no_worse(&in_use, old)?;
     // Last: only what comes into use counts.
     if let Some(trusted) = &trusted {
         unrelated.take("clients", &trusted.file, &trusted.all)?;
     }
-    Ok(new)
+    Ok((Loaded { config: Arc::new(config), clients }, in_use))
 }

@@ -19,7 +19,7 @@ use crate::{Error, InUse, now, provider};
 
 /// The authorities of a file, some of which are live.
 #[derive(Debug)]
-pub(crate) struct Trusted {
+pub struct Trusted {
     pub(crate) file: Arc<Path>,
     pub(crate) all: Vec<CertificateDer<'static>>,
     /// Of each one.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use crate::files::Content;
 use crate::{Error, InUse, now};
@@ -35,48 +35,16 @@ pub trait Reload: Send + Sync {
     fn in_use(&self) -> Vec<InUse>;
 }
 
-/// What files are loaded into.
-pub trait Certified {
-    /// The certificates in it.
-    fn in_use(&self) -> &[InUse] {
-        &[]
-    }
-
-    /// Refuses this in place of `old`, if nobody accepts something of it now, and the like of `old` is accepted: it may be meant for
-    /// later.
-    ///
-    /// # Errors
-    /// What is not accepted.
-    fn is_no_worse_than(&self, old: Option<&Self>) -> Result<(), Error> {
-        let (Some(old), now) = (old, now()) else { return Ok(()) };
-        let is_worse = |new: &&InUse| {
-            let is_like =
-                |old: &&InUse| old.is_needed && old.is_authority == new.is_authority && old.is_live(now);
-            new.is_needed && !new.is_live(now) && old.in_use().iter().any(|old| is_like(&old))
-        };
-        match self.in_use().iter().find(is_worse) {
-            None => Ok(()),
-            Some(one) => {
-                let why = format!(
-                    "the certificate of {} {}, and the one in use is valid",
-                    one.subject,
-                    one.when(now)
-                );
-                Err(Error::file(&one.file, why))
-            }
-        }
-    }
-}
-
-/// Makes a `T` of the content of its files, to replace the one that is given, if there is one. It must not be worse.
-type Load<T> = Box<dyn Fn(&[Content], Option<&T>) -> Result<T, Error> + Send + Sync>;
+/// Makes a `T` of the content of its files, and lists the certificates in it. It gets those that are in use: what replaces them
+/// must not be [worse](no_worse).
+type Load<T> = Box<dyn Fn(&[Content], &[InUse]) -> Result<(T, Vec<InUse>), Error> + Send + Sync>;
 
 /// A `T`, made of the content of files.
 pub struct Watched<T> {
     files: Vec<PathBuf>,
     load: Load<T>,
     seen: Mutex<Seen>,
-    current: RwLock<Arc<T>>,
+    current: RwLock<(Arc<T>, Vec<InUse>)>,
     version: AtomicU64,
 }
 
@@ -97,35 +65,63 @@ impl Seen {
     }
 }
 
-impl<T: Certified> Watched<T> {
-    /// Loads the files. `load` gets their contents in the same order, and what it is to replace, of which nothing may be accepted
-    /// that is refused in its place.
+impl<T> Watched<T> {
+    /// Loads the files. `load` gets their contents in the same order, and the certificates in use, which are none at first; it returns
+    /// those in what it has made.
     ///
     /// # Errors
     /// `load` cannot use them.
-    pub fn load(
+    pub fn new(
         files: Vec<PathBuf>,
-        load: impl Fn(&[Content], Option<&T>) -> Result<T, Error> + Send + Sync + 'static,
+        load: impl Fn(&[Content], &[InUse]) -> Result<(T, Vec<InUse>), Error> + Send + Sync + 'static,
     ) -> Result<Self, Error> {
         let (loaded, at) = (read(&files), now());
-        let current = RwLock::new(Arc::new(load(&loaded, None)?));
+        let (first, in_use) = load(&loaded, &[])?;
+        let current = RwLock::new((Arc::new(first), in_use));
         let seen = Mutex::new(Seen { loaded, at, pending: None, refusal: None });
         Ok(Self { files, load: Box::new(load), seen, current, version: AtomicU64::new(0) })
     }
 
     /// What is in use now.
-    pub fn current(&self) -> Arc<T> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    pub fn loaded(&self) -> Arc<T> {
+        Arc::clone(&self.used().0)
     }
 
-    /// Rises whenever new files are in use.
+    /// Rises whenever new files are in use: then ask again whether they trust those who are connected.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
 
-    /// See [`Reload::look`].
-    pub fn look(&self, at_once: bool) -> Look {
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+    /// Loads again what is in use, if an authority has begun or ended since. Whatever the files are now: what has ended is not
+    /// trusted on because what would replace it is refused.
+    fn age(&self, seen: &mut Seen) -> Result<bool, Error> {
+        let at = now();
+        let has_changed = |one: &InUse| one.is_authority && one.is_live(seen.at) != one.is_live(at);
+        if !self.used().1.iter().any(has_changed) {
+            return Ok(false);
+        }
+        self.replace((self.load)(&seen.loaded, &[])?);
+        seen.at = at;
+        Ok(true)
+    }
+
+    fn replace(&self, (new, in_use): (T, Vec<InUse>)) {
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = (Arc::new(new), in_use);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
+    fn used(&self) -> RwLockReadGuard<'_, (Arc<T>, Vec<InUse>)> {
+        self.current.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T: Send + Sync> Reload for Watched<T> {
+    fn look(&self, at_once: bool) -> Look {
+        let mut seen = self.seen();
         let otherwise = match self.age(&mut seen) {
             Ok(true) => Look::Aged,
             Ok(false) => Look::Same,
@@ -142,7 +138,7 @@ impl<T: Certified> Watched<T> {
         }
         // Files that were refused before are tried again, too: whether they are accepted may depend on other files, and on the time.
         let at = now();
-        match (self.load)(&found, Some(&self.current())) {
+        match (self.load)(&found, &self.in_use()) {
             Ok(new) => {
                 self.replace(new);
                 *seen = Seen { loaded: found, at, pending: None, refusal: None };
@@ -155,28 +151,26 @@ impl<T: Certified> Watched<T> {
         }
     }
 
-    /// Loads again what is in use, if an authority has begun or ended since. Whatever the files are now: what has ended is not
-    /// trusted on because what would replace it is refused.
-    fn age(&self, seen: &mut Seen) -> Result<bool, Error> {
-        let (current, at) = (self.current(), now());
-        let has_changed = |one: &InUse| one.is_authority && one.is_live(seen.at) != one.is_live(at);
-        if !current.in_use().iter().any(has_changed) {
-            return Ok(false);
-        }
-        self.replace((self.load)(&seen.loaded, None)?);
-        seen.at = at;
-        Ok(true)
+    fn refusal(&self) -> Option<Error> {
+        self.seen().refusal.clone()
     }
 
-    fn replace(&self, new: T) {
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(new);
-        self.version.fetch_add(1, Ordering::Release);
+    fn in_use(&self) -> Vec<InUse> {
+        self.used().1.clone()
     }
+}
 
-    /// See [`Reload::refusal`].
-    pub fn refusal(&self) -> Option<Error> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).refusal.clone()
-    }
+/// Refuses certificates in place of `old`, if nobody accepts one of them now, and the like of `old` is accepted: they may be meant for
+/// later.
+pub(crate) fn no_worse(new: &[InUse], old: &[InUse]) -> Result<(), Error> {
+    let now = now();
+    let is_worse = |new: &&InUse| {
+        let is_like = |old: &InUse| old.is_needed && old.is_authority == new.is_authority && old.is_live(now);
+        new.is_needed && !new.is_live(now) && old.iter().any(is_like)
+    };
+    let Some(one) = new.iter().find(is_worse) else { return Ok(()) };
+    let why = format!("the certificate of {} {}, and the one in use is valid", one.subject, one.when(now));
+    Err(Error::file(&one.file, why))
 }
 
 fn read(files: &[PathBuf]) -> Vec<Content> {

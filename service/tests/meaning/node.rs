@@ -93,7 +93,7 @@ impl Node {
         let access = rules.map(|rules| {
             let file = data.path().join(RULES);
             std::fs::write(&file, rules).unwrap();
-            Arc::new(Watched::load(file).unwrap())
+            Arc::new(ringfence_access::watch(file).unwrap())
         });
         let options = Options {
             access: access.clone(),
