@@ -100,7 +100,7 @@ async fn measure(program: &Path, time: Duration, shape: &shapes::Shape) -> Resul
     let cluster = Cluster::builder(program)
         .argument(format!("--snapshot-after-bytes={SNAPSHOT_AFTER_BYTES}"))
         .resp()
-        .others_judge();
+        .caller_checks_panics();
     let cluster = stranger::with_few_descriptors(cluster).await?;
     let leader = cluster.leader().await?;
     let (leads, term) = (leader.id(), term(leader).await?);

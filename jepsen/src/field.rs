@@ -75,14 +75,14 @@ impl Field {
             false => None,
         };
         let wires = Wires::new(nodes, options.root)?;
-        // A node that has moved is not found under a listed address.
+        // A node that has moved is not found under a listed address, so then all but the first one join.
         let first = if has(Nemesis::Replace) { 1 } else { nodes };
         let mut builder = Cluster::builder(&options.program)
             .nodes(first)
             .joiners(nodes - first)
             // As in production: new leaders skip revisions.
             .first_revision(None)
-            .others_judge();
+            .caller_checks_panics();
         builder = match &wires {
             Wires::Network(network) => builder.network(network),
             Wires::Proxies(_) => builder.relayed(),

@@ -180,7 +180,7 @@ impl<'a> Connection<'a> {
         }
     }
 
-    /// Removes keys by name. Returns how many remain because their slots are not served here.
+    /// Deletes hashes and markers by their names in Redis. Returns how many remain because their slots are not served here.
     pub(crate) async fn remove(&self, names: &[Vec<u8>]) -> Result<u64, RedisError> {
         // In a Redis Cluster, one command takes keys of one slot only.
         let mut pipeline = pipeline(names.len());

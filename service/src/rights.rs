@@ -179,6 +179,7 @@ impl Caller {
         Ok(Allowed(command))
     }
 
+    /// Whether the caller has the right on all that a command is about.
     fn allow_subject(
         &self,
         table: &LeaseTable,
@@ -191,6 +192,7 @@ impl Caller {
             (Some(right), Subject::Keys(named)) => self.allow(right, named.iter()),
             (Some(right), Subject::Lease { id, is_remembered }) => {
                 match table.keys_of_lease(self.owner_name(), id) {
+                    // It only becomes known as ended, so that a late acquire grants nothing: that takes no right.
                     None if is_remembered => Ok(()),
                     // It has ended, or was never acquired.
                     None => {
@@ -202,7 +204,7 @@ impl Caller {
             }
             (Some(right), Subject::Holder { key, token }) => {
                 self.allow(right, std::iter::once(key))?;
-                // A lease that is granted later may have keys that the caller has no right on.
+                // The lease may have other keys, on which the caller has no right.
                 self.allow_all(right, table.keys_of_holder(key, token).ok_or(Refusal::NotLive)?)
             }
         }

@@ -70,7 +70,7 @@ impl Stage {
             false => None,
         };
         let network = setup.network.then(|| Network::new(NODES + 1)).transpose()?;
-        let mut builder = Cluster::builder(program).nodes(NODES).first_revision(None).others_judge();
+        let mut builder = Cluster::builder(program).nodes(NODES).first_revision(None).caller_checks_panics();
         if let Some(network) = &network {
             builder = builder.network(network);
         }

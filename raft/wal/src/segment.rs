@@ -60,7 +60,8 @@ impl Segment {
     /// Rewrites what may not be on disk: the last flush, and the zeros behind it, which also wipe the remains of a torn
     /// flush. After a failed sync the page cache presents data as clean that the disk never got; another sync would
     /// succeed and prove nothing. Everything older was synced before the next flush was written. If interrupted, this
-    /// leaves each sector either as it was or as it shall be.
+    /// leaves each sector either as it was or as it shall be. `length` has whole steps up to `end`, which recovery checked: what is zeroed then
+    /// ends no sooner.
     pub(crate) fn resume(
         disk: &dyn Disk,
         path: PathBuf,

@@ -32,7 +32,7 @@ pub struct Builder {
     relayed: bool,
     resp: bool,
     host: Option<String>,
-    others_judge: bool,
+    caller_checks_panics: bool,
 }
 
 /// The nodes of one cluster: processes on a loopback address or a network of their own.
@@ -41,7 +41,7 @@ pub struct Cluster {
     nodes: Vec<Node>,
     dir: Option<TempDir>,
     /// Whether the caller checks for panics of nodes.
-    others_judge: bool,
+    caller_checks_panics: bool,
     /// The address of the nodes, unless they have a network.
     _loopback: Option<Loopback>,
     _permit: OwnedSemaphorePermit,
@@ -92,8 +92,8 @@ impl Builder {
     }
 
     /// Leaves the check for panics of nodes to the caller.
-    pub fn others_judge(self) -> Self {
-        Self { others_judge: true, ..self }
+    pub fn caller_checks_panics(self) -> Self {
+        Self { caller_checks_panics: true, ..self }
     }
 
     /// Starts the cluster and waits until all nodes are ready and agree on a leader.
@@ -112,8 +112,8 @@ impl Builder {
         let loopback = self.network.is_none().then(Loopback::claim).transpose()?;
         let ids = 1..=self.nodes + self.joiners;
         let nodes = ids.map(|id| self.node(id, loopback.as_ref(), dir.path())).collect::<Result<_, _>>()?;
-        let others_judge = self.others_judge;
-        Ok(Cluster { nodes, dir: Some(dir), others_judge, _loopback: loopback, _permit: permit })
+        let caller_checks_panics = self.caller_checks_panics;
+        Ok(Cluster { nodes, dir: Some(dir), caller_checks_panics, _loopback: loopback, _permit: permit })
     }
 
     fn node(&self, id: u16, loopback: Option<&Loopback>, dir: &Path) -> Result<Node, Error> {
@@ -163,7 +163,7 @@ impl Cluster {
             relayed: false,
             resp: false,
             host: None,
-            others_judge: false,
+            caller_checks_panics: false,
         }
     }
 
@@ -289,7 +289,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         let killed = self.kill_all();
-        let checked = if self.others_judge { Ok(()) } else { self.check_logs() };
+        let checked = if self.caller_checks_panics { Ok(()) } else { self.check_logs() };
         if std::thread::panicking() {
             self.show();
         } else if let Err(error) = killed.and(checked) {

@@ -158,7 +158,7 @@ impl Running {
     /// Three nodes that speak the Redis protocol, too.
     pub(super) async fn start(fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
         let clock = Clock::of_servers(fault, &ground.folder)?;
-        let builder = Cluster::builder(&ground.program).first_revision(None).others_judge().resp();
+        let builder = Cluster::builder(&ground.program).first_revision(None).caller_checks_panics().resp();
         let cluster = builder.lay_out().await?;
         for node in cluster.nodes() {
             node.start_with(|command| {

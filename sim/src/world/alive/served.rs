@@ -33,7 +33,7 @@ pub(super) struct Served {
 }
 
 impl World {
-    /// Asks the voters that are well. The leader may be none of them, and be reached by some.
+    /// Asks all voters that run, once a quorum is well: the leader need not be of that quorum.
     pub(super) fn look_at_served(&mut self, quorum: Option<&Quorum>) {
         let are_up = self.alive.voters.iter().flatten().all(|id| self.handle(*id).is_some());
         let served = &mut self.alive.served;
