@@ -3,57 +3,98 @@
 --     mysql shop < mysql.sql
 --
 -- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
--- fence of NULL means the token, which is right for exclusive leases. Every token below a row's `high` is dead.
+-- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead. Keys are compared as
+-- bytes. No number is ever removed: the table ringfence_guard has a row for each key that was ever touched, and moves with the data.
 --
--- The statements are in guard/README.md, "MySQL and MariaDB". An InnoDB table has a row per key, with these columns, and
--- triggers that call the procedure below:
+-- The triggers in guard/README.md, "MySQL and MariaDB", ask for the key of each row that is written. The writer touches its keys when its
+-- connection begins, and needs no other change. Most drivers and programs have a setting for that, such as init_command:
 --
---     high           the number. Only the triggers write it
---     token, fence   what a statement shows. The triggers check and clear them, so that a later statement shows its own
+--     SET @ringfence_may_claim = ringfence_touch('orders/42', 7, 7);
+--     SET @ringfence_may_claim = CONCAT(ringfence_touch('orders/41', 7, 7), ringfence_touch('orders/42', 7, 7));
 --
--- A write that shows no token is an error, RF428, and so is a DELETE, which would take the number along. A stale token is an
--- error, RF412. Neither depends on how many rows a driver counts: by CLIENT_FOUND_ROWS it counts those that a statement
--- matched, without it those whose values changed, and a write that is repeated changes none.
+-- A stale token is an error, RF412: in a touch, and so the connection fails, and in each later write. RF428 is a write to a row whose key
+-- the connection has not touched, or whose touch was rolled back.
 --
+--    - A write locks the number, which others may share, until its transaction ends. The touch of a newer holder waits for that: every
+--      write lands before the newer holder reads, or not at all. It waits for innodb_lock_wait_timeout (1205): try again.
+--    - Touch in autocommit, or before the first SELECT of a transaction, which fixes what the later ones see (REPEATABLE READ, the default).
+--    - Touch several keys in one order. If not, and if somebody locks rows and touches then, one can be a victim (1213): try again.
 --    - An error ends its statement, not its transaction: the caller rolls back.
---    - The row of an accepted statement stays locked until its transaction ends: claims of one key wait for one another.
---    - The first SELECT of a transaction fixes what the later ones see (REPEATABLE READ, the default): touch before it.
---    - In ON DUPLICATE KEY UPDATE, show the numbers themselves: `token = VALUES(token)` is RF428, because the trigger of the INSERT
---      has cleared it.
---    - Not covered: TRUNCATE, also of a partition, and its DROP or EXCHANGE; a foreign key's CASCADE, a change of the row's id;
---      several writable nodes (Galera, Group Replication), unless all statements of a key go to one of them.
---    - The triggers guard against mistakes, not against attackers.
+--    - One lease, one process, its own connections. Where a pool resets a connection, the variable is gone, and writes are RF428.
+--    - The table is of InnoDB: others keep the row of a refused write. An id is a whole number, or a text or bytes: how others read depends
+--      on settings of the session.
+--    - Not covered, as no trigger runs: what a foreign key's CASCADE or SET NULL does to this table; TRUNCATE, DROP and EXCHANGE of
+--      partitions, so let no writer have the right DROP.
+--    - MariaDB drops shared locks at XA PREPARE: use SERIALIZABLE in such transactions, or they can commit after a newer touch.
+--    - Not covered: several writable nodes (Galera, Group Replication), unless all statements of a key go to one of them.
+--    - The triggers guard against mistakes, not against attackers. A writer needs the right EXECUTE on the function ringfence_touch.
 --
--- After someone showed a number that was no token (a timestamp, say), the row rejects everybody. An operator asks the cluster
--- for the fence of the key and sets it, for one row at a time, named twice:
+-- After someone showed a number that was no token (a timestamp, say), everybody is rejected. An operator asks the cluster for the
+-- fence of the key and sets it:
 --
---     SET @ringfence_reset = 8;
---     UPDATE orders SET high = 8 WHERE id = 42;
+--     UPDATE ringfence_guard SET high = 8 WHERE `key` = 'orders/42';
 
-DROP PROCEDURE IF EXISTS ringfence_admit;
+CREATE TABLE IF NOT EXISTS ringfence_guard (
+  `key` varbinary(512) PRIMARY KEY,
+  high bigint NOT NULL CHECK (high BETWEEN 1 AND 9007199254740991)
+) ENGINE = InnoDB;
+
+DROP FUNCTION IF EXISTS ringfence_touch;
+DROP PROCEDURE IF EXISTS ringfence_demand;
 
 DELIMITER //
 
-CREATE PROCEDURE ringfence_admit(known BIGINT, INOUT high BIGINT, INOUT token BIGINT, INOUT fence BIGINT)
+-- Raises the number. Returns what the connection may claim by it: ,KEY=FENCE:TOKEN, with the key in hexadecimal digits.
+--
+-- Without the first look, each new connection of a lease would wait for the transactions of the others. DETERMINISTIC is for the binary log.
+CREATE FUNCTION ringfence_touch(name longtext CHARACTER SET utf8mb4, token bigint, fence bigint) RETURNS varbinary(1100)
+DETERMINISTIC MODIFIES SQL DATA
 BEGIN
-  DECLARE why VARCHAR(128);
-  IF @ringfence_reset = high AND token IS NULL AND high <> known AND high BETWEEN 1 AND 9007199254740991 THEN
-    -- For this row only. If the operator's UPDATE met no row, a later one of a whole row, with another `high`, is no reset.
-    SET @ringfence_reset = NULL;
-  ELSE
-    SET fence = COALESCE(fence, token), high = known;
-    IF token IS NULL THEN
-      SIGNAL SQLSTATE 'RF428' SET MESSAGE_TEXT = 'token required: set token and fence in every INSERT and UPDATE';
-    ELSEIF token NOT BETWEEN 1 AND 9007199254740991 OR fence NOT BETWEEN 1 AND token THEN
-      SET why = CONCAT('token ', token, ', fence ', fence, ': tokens are from 1 to 2^53 - 1, no fence is above its token');
-      SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = why;
-    ELSEIF token < known THEN
-      SET why = CONCAT('stale token: every token below ', known, ' is dead');
-      SIGNAL SQLSTATE 'RF412' SET MESSAGE_TEXT = why;
-    END IF;
-    SET high = GREATEST(known, fence);
+  DECLARE bytes longblob DEFAULT CAST(name AS BINARY);
+  DECLARE known bigint;
+  DECLARE why varchar(128);
+  DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  SET fence = COALESCE(fence, token);
+  IF COALESCE(token NOT BETWEEN 1 AND 9007199254740991 OR fence NOT BETWEEN 1 AND token, true) THEN
+    SET why = CONCAT('token ', COALESCE(token, 'NULL'), ', fence ', COALESCE(fence, 'NULL'),
+                     ': tokens are from 1 to 2^53 - 1, no fence is above its token');
+    SIGNAL SQLSTATE '22023' SET MESSAGE_TEXT = why;
   END IF;
-  SET token = NULL, fence = NULL;
+  SELECT g.high INTO known FROM ringfence_guard g WHERE g.`key` = bytes;
+  IF COALESCE(known < fence, true) THEN
+    INSERT INTO ringfence_guard VALUES (bytes, fence) ON DUPLICATE KEY UPDATE high = GREATEST(high, fence);
+    SELECT g.high INTO known FROM ringfence_guard g WHERE g.`key` = bytes FOR UPDATE;
+  END IF;
+  IF token < known THEN
+    SET why = LEFT(CONCAT('stale token: every token below ', known, ' is dead, of ', name), 128);
+    SIGNAL SQLSTATE 'RF412' SET MESSAGE_TEXT = why;
+  END IF;
+  RETURN CONCAT(',', HEX(bytes), '=', fence, ':', token);
+END //
+
+-- What the triggers call. A longer name is cut, and no key is as long.
+--
+-- A locking read sees the newest number, whatever the transaction has seen. The locks are shared, and follow that of the row: by any
+-- other, statements of one lease would wait for one another in the order of their rows, and deadlock. A number below the fence is that of
+-- a touch that was rolled back.
+CREATE PROCEDURE ringfence_demand(name varbinary(513))
+BEGIN
+  DECLARE label varbinary(1030) DEFAULT CONCAT(',', HEX(name), '=');
+  DECLARE place int DEFAULT LOCATE(label, @ringfence_may_claim);
+  DECLARE known, fence, token bigint;
+  DECLARE why varchar(128);
+  IF place > 0 THEN
+    SET why = SUBSTRING_INDEX(SUBSTRING(@ringfence_may_claim, place + LENGTH(label), 40), ',', 1);
+    SET fence = SUBSTRING_INDEX(why, ':', 1), token = SUBSTRING_INDEX(why, ':', -1);
+    SET known = (SELECT g.high FROM ringfence_guard g WHERE g.`key` = name LOCK IN SHARE MODE);
+  END IF;
+  IF COALESCE(known < fence, true) THEN
+    SET why = LEFT(CONCAT('token required: this connection has not touched ', COALESCE(CONVERT(name USING utf8mb4), 'a row without a key')), 128);
+    SIGNAL SQLSTATE 'RF428' SET MESSAGE_TEXT = why;
+  ELSEIF COALESCE(token < known, true) THEN
+    SET why = LEFT(CONCAT('stale token: every token below ', known, ' is dead, of ', CONVERT(name USING utf8mb4)), 128);
+    SIGNAL SQLSTATE 'RF412' SET MESSAGE_TEXT = why;
+  END IF;
 END //
 
 DELIMITER ;

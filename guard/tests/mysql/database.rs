@@ -5,6 +5,8 @@ use mysql_async::{Conn, Error, OptsBuilder, Params, Value};
 use ringfence_harness::{MariaDbServer, until};
 use tokio::task::JoinHandle;
 
+use crate::installation::installation;
+
 /// Bounds what should take far less.
 const SOON: Duration = Duration::from_secs(60);
 
@@ -23,16 +25,10 @@ pub(crate) const BOTH: [Counts; 2] = [Counts::Matched, Counts::Changed];
 pub(crate) async fn guarded() -> MariaDbServer {
     let server = MariaDbServer::start().await.unwrap();
     let mut client = connect(&server, Counts::Changed).await;
-    for statement in installation() {
-        client.query_drop(statement).await.expect(statement);
+    for statements in installation() {
+        client.query_drop(statements).await.expect(statements);
     }
     server
-}
-
-/// The statements of `mysql.sql`, as the program `mysql` reads them.
-fn installation() -> [&'static str; 2] {
-    let (drop, rest) = include_str!("../../sql/mysql.sql").split_once("DELIMITER //").unwrap();
-    [drop, rest.strip_suffix("//\n\nDELIMITER ;\n").unwrap()]
 }
 
 pub(crate) async fn connect(server: &MariaDbServer, counts: Counts) -> Conn {

@@ -4,6 +4,7 @@
 
 mod column;
 mod database;
+mod installation;
 #[path = "../postgres/pairs.rs"]
 mod pairs;
 #[path = "../postgres/shown.rs"]

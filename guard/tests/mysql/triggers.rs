@@ -1,209 +1,333 @@
 use mysql_async::prelude::Queryable;
-use mysql_async::{Conn, Error, Value};
+use mysql_async::{Conn, Value};
 use ringfence_harness::MariaDbServer;
+use tokio::process::Command;
 
-use crate::database::{BOTH, Counts, bound, connect, ends, guarded, state, waiting};
+use crate::database::{Counts, bound, connect, ends, guarded, state, waiting};
+use crate::pairs::BAD;
 use crate::shown::shown;
 
 const FORM: &str = "**MySQL and MariaDB, by triggers.**";
+const WRITE: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
+const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
-/// A server with a protected table of accounts, in which a newer holder than 6 has touched account 1, with 100.
+/// A server with a protected table of accounts.
 async fn accounts() -> MariaDbServer {
     let server = guarded().await;
     let mut client = connect(&server, Counts::Changed).await;
-    client.query_drop("CREATE TABLE accounts (id bigint PRIMARY KEY, balance bigint)").await.unwrap();
+    client
+        .query_drop("CREATE TABLE accounts (id bigint PRIMARY KEY AUTO_INCREMENT, balance bigint)")
+        .await
+        .unwrap();
+    client.query_drop("INSERT INTO accounts VALUES (41, 0), (42, 0), (43, 0)").await.unwrap();
     for statement in shown(FORM, "protect").split_inclusive(";\n").filter(|text| !text.trim().is_empty()) {
         client.query_drop(statement).await.expect(statement);
     }
-    client.query_drop("INSERT INTO accounts (id, balance, token) VALUES (1, 100, 7)").await.unwrap();
     server
 }
 
-/// Returns the number of rows that the driver counts, or the SQLSTATE.
-async fn run(
-    client: &mut Conn,
-    label: &str,
-    token: impl Into<Value>,
-    fence: impl Into<Value>,
-) -> Result<u64, String> {
-    let named = [("id", 1.into()), ("balance", 5.into()), ("token", token.into()), ("fence", fence.into())];
-    bound(client, &shown(FORM, label), &named).await.map_err(|error| state(&error).to_owned())
+/// A connection that has touched account 42.
+async fn holder(server: &MariaDbServer, token: u64) -> Conn {
+    let mut client = connect(server, Counts::Changed).await;
+    touch(&mut client, token, Value::NULL).await.unwrap();
+    client
 }
 
-/// The balance, the number, and whether the row is a tombstone. What was shown is not kept.
-async fn row(client: &mut Conn) -> (Option<i64>, i64, bool) {
-    let shown = "SELECT count(*) FROM accounts WHERE token IS NOT NULL OR fence IS NOT NULL";
-    assert_eq!(client.query_first(shown).await.unwrap(), Some(0));
-    client.query_first("SELECT balance, high, deleted FROM accounts WHERE id = 1").await.unwrap().unwrap()
+/// Touches account 42. Fails with the SQLSTATE.
+async fn touch(client: &mut Conn, token: impl Into<Value>, fence: impl Into<Value>) -> Result<(), String> {
+    let named = [("token", token.into()), ("fence", fence.into())];
+    bound(client, &shown(FORM, "touch"), &named).await.map(drop).map_err(|error| state(&error).to_owned())
 }
 
-fn refused(by: &str) -> Result<u64, String> {
+/// Runs a statement. Fails with the SQLSTATE.
+async fn run(client: &mut Conn, sql: &str) -> Result<(), String> {
+    client.query_drop(sql).await.map_err(|error| state(&error).to_owned())
+}
+
+fn refused(by: &str) -> Result<(), String> {
     Err(by.to_owned())
 }
 
-/// The driver's count says nothing: a repeated write is no row of those that changed.
-#[tokio::test]
-async fn a_stale_holder_is_rejected_and_no_live_peer_whatever_the_driver_counts() {
-    let server = accounts().await;
-    for counts in BOTH {
-        let client = &mut connect(&server, counts).await;
-        client.query_drop("SET @ringfence_reset = 1").await.unwrap();
-        client.query_drop("UPDATE accounts SET balance = 100, high = 1").await.unwrap();
-        assert_eq!(run(client, "write", 9, 5).await, Ok(1));
-        assert_eq!(run(client, "write", 9, 5).await, Ok(u64::from(counts == Counts::Matched)), "{counts:?}");
-        assert_eq!(run(client, "touch", 9, 5).await, Ok(u64::from(counts == Counts::Matched)), "{counts:?}");
-        assert_eq!(run(client, "write", 7, 5).await, Ok(u64::from(counts == Counts::Matched)), "a live peer");
-        assert_eq!(run(client, "write", 6, 2).await, Ok(u64::from(counts == Counts::Matched)), "a live peer");
-        for statement in ["touch", "write", "delete"] {
-            assert_eq!(run(client, statement, 4, 3).await, refused("RF412"), "{statement}");
-        }
-        assert_eq!(row(client).await, (Some(5), 5, false));
-        assert_eq!(run(client, "touch", 12, 12).await.map(|_| ()), Ok(()));
-        assert_eq!(run(client, "write", 9, 5).await, refused("RF412"));
-        assert_eq!(row(client).await, (Some(5), 12, false));
-    }
+async fn balances(server: &MariaDbServer) -> Vec<(i64, i64)> {
+    connect(server, Counts::Changed)
+        .await
+        .query("SELECT id, balance FROM accounts ORDER BY id")
+        .await
+        .unwrap()
 }
 
 #[tokio::test]
-async fn a_fence_of_null_is_the_token_and_no_other_number_passes() {
+async fn a_program_that_nobody_changed_writes_after_the_touch_alone() {
     let server = accounts().await;
-    let client = &mut connect(&server, Counts::Changed).await;
-    for mode in ["STRICT_ALL_TABLES", ""] {
-        client.query_drop(format!("SET sql_mode = '{mode}'")).await.unwrap();
-        let before = row(client).await;
-        for statement in ["touch", "write", "delete"] {
-            assert_eq!(run(client, statement, Value::NULL, 9).await, refused("RF428"), "{statement}");
-            for (token, fence) in [(0, 0), (-4, -4), (1 << 53, 4), (9, 0), (9, 10), (i64::MAX, i64::MAX)] {
-                assert_eq!(run(client, statement, token, fence).await, refused("22023"), "{token} {fence}");
-            }
-            for no_number in ["", "NaN"] {
-                assert!(run(client, statement, no_number, Value::NULL).await.is_err(), "{no_number}");
-            }
-            assert_eq!(row(client).await, before, "{statement}");
-        }
-    }
-    assert_eq!(run(client, "write", 8, Value::NULL).await, Ok(1));
-    assert_eq!(row(client).await, (Some(5), 8, false));
-    // Strings are compared as numbers.
-    assert_eq!(run(client, "write", "10", "10").await, Ok(1));
-    assert_eq!(run(client, "write", "9", "9").await, refused("RF412"));
-    assert_eq!(row(client).await, (Some(5), 10, false));
-}
-
-#[tokio::test]
-async fn a_write_that_shows_no_token_is_an_error() {
-    let server = accounts().await;
-    let client = &mut connect(&server, Counts::Matched).await;
-    for sql in [
-        "UPDATE accounts SET balance = 1",
-        "UPDATE IGNORE accounts SET balance = 1",
-        // As programs do that save all columns as they read them.
-        "UPDATE accounts SET balance = 1, high = 6, token = NULL, fence = NULL, deleted = false",
-        "INSERT INTO accounts (id, balance) VALUES (2, 1)",
-        "INSERT IGNORE INTO accounts (id, balance, high) VALUES (2, 1, 9)",
-        "INSERT INTO accounts (id, token) VALUES (1, 9) ON DUPLICATE KEY UPDATE balance = 1",
-        "INSERT INTO accounts (id, token) VALUES (1, 9) ON DUPLICATE KEY UPDATE balance = 1, token = VALUES(token)",
-        "REPLACE INTO accounts (id, balance, token) VALUES (1, 1, 9)",
-        "DELETE FROM accounts",
+    let (live, unaware) = (&mut holder(&server, 7).await, &mut connect(&server, Counts::Changed).await);
+    for (write, then) in [
+        ("UPDATE accounts SET balance = balance + 1 WHERE id = 42", 1),
+        ("UPDATE IGNORE accounts SET balance = 2 WHERE id = 42", 2),
+        ("UPDATE accounts a JOIN (SELECT 42 AS id) b USING (id) SET a.balance = 3", 3),
+        ("REPLACE INTO accounts VALUES (42, 4)", 4),
+        ("INSERT INTO accounts VALUES (42, 0) ON DUPLICATE KEY UPDATE balance = 5", 5),
+        ("DELETE a FROM accounts a JOIN (SELECT 42 AS id) b USING (id)", 0),
+        ("DELETE FROM accounts WHERE id = 42", 0),
     ] {
-        let error = client.query_drop(sql).await.expect_err(sql);
-        assert_eq!(state(&error), "RF428", "{sql}: {error}");
+        let before = balances(&server).await;
+        assert_eq!(run(unaware, write).await, refused("RF428"), "{write}");
+        assert_eq!(run(live, &write.replace("42", "41")).await, refused("RF428"), "{write}");
+        assert_eq!(balances(&server).await, before, "{write}");
+        run(live, write).await.expect(write);
+        if then == 0 {
+            for insert in ["INSERT INTO accounts VALUES (42, 6)", "INSERT IGNORE INTO accounts SELECT 42, 6"]
+            {
+                assert_eq!(run(unaware, insert).await, refused("RF428"), "{insert}");
+                assert_eq!(run(live, &insert.replace("42", "51")).await, refused("RF428"), "{insert}");
+                run(live, insert).await.expect(insert);
+                run(live, "DELETE FROM accounts WHERE id = 42").await.unwrap();
+            }
+            run(live, "INSERT INTO accounts VALUES (42, 0)").await.unwrap();
+        }
+        assert_eq!(balances(&server).await, [(41, 0), (42, then), (43, 0)], "{write}");
     }
-    assert_eq!(row(client).await, (Some(100), 7, false));
-    client.query_drop("UPDATE accounts SET balance = 1, high = 2, token = 9").await.unwrap();
-    assert_eq!(row(client).await, (Some(1), 9, false), "nobody writes the number");
+    for beyond in [
+        "UPDATE accounts SET id = 44 WHERE id = 42",
+        "UPDATE accounts SET balance = 9",
+        "INSERT INTO accounts (balance) VALUES (1)",
+        "REPLACE INTO accounts VALUES (42, 9), (50, 9)",
+    ] {
+        assert_eq!(run(live, beyond).await, refused("RF428"), "{beyond}");
+    }
+    assert_eq!(balances(&server).await, [(41, 0), (42, 0), (43, 0)]);
 }
 
+/// A script of the program `mysql`, which the option makes touch.
 #[tokio::test]
-async fn a_tombstone_rejects_a_stale_insert() {
+async fn a_script_writes_by_an_option_and_does_not_begin_late() {
     let server = accounts().await;
-    let client = &mut connect(&server, Counts::Changed).await;
-    let seen = async |client: &mut Conn| {
-        let rows: Vec<i64> = client.query(shown(FORM, "read").replace(":id", "1")).await.unwrap();
-        rows.len()
+    let script = async |token: u64| {
+        let address = server.address();
+        let touch = format!("SET @ringfence_may_claim = ringfence_touch('accounts/42', {token}, NULL)");
+        let mut mysql = Command::new("mariadb");
+        mysql.arg("--no-defaults").args([
+            "--protocol=tcp",
+            "--user=root",
+            "--init-command",
+            &touch,
+            "--execute",
+            WRITE,
+        ]);
+        mysql.arg(format!("--host={}", address.ip())).arg(format!("--port={}", address.port())).arg("test");
+        let output = mysql.output().await.unwrap();
+        String::from_utf8(output.stderr).unwrap()
     };
-    assert_eq!(run(client, "delete", 9, 9).await, Ok(1));
-    assert_eq!((row(client).await, seen(client).await), ((Some(100), 9, true), 0));
-    for late in [
-        "INSERT INTO accounts (id, balance, token) VALUES (1, 5, 8)",
-        "INSERT INTO accounts (id, balance, token) VALUES (1, 5, 8) ON DUPLICATE KEY UPDATE balance = 5, token = 8",
-        "INSERT IGNORE INTO accounts (id, balance, token) VALUES (1, 5, 8)",
-    ] {
-        let _ = client.query_drop(late).await;
-        assert_eq!((row(client).await, seen(client).await), ((Some(100), 9, true), 0), "{late}");
+    assert_eq!(script(7).await, "");
+    assert_eq!(script(8).await, "");
+    let late = script(7).await;
+    assert!(late.contains("(RF412): stale token: every token below 8 is dead, of accounts/42"), "{late}");
+    assert_eq!(balances(&server).await[1], (42, 2));
+}
+
+/// A connection is older than the newer holder; another begins too late.
+#[tokio::test]
+async fn a_program_that_wakes_up_late_is_refused_and_no_live_peer() {
+    let server = accounts().await;
+    let [late, live] = &mut [holder(&server, 7).await, connect(&server, Counts::Changed).await];
+    run(late, WRITE).await.unwrap();
+    // Shared holders have one fence and different tokens.
+    for (token, fence) in [(9, 6), (8, 6), (9, 6)] {
+        touch(live, token, fence).await.unwrap();
+        run(live, WRITE).await.unwrap();
+        run(late, WRITE).await.unwrap();
     }
-    assert_eq!(run(client, "touch", 10, 10).await, Ok(2));
-    assert_eq!(run(client, "write", 10, 10).await, Ok(1));
-    assert_eq!((row(client).await, seen(client).await), ((Some(5), 10, false), 1));
+    touch(live, 9, 9).await.unwrap();
+    assert_eq!(run(late, WRITE).await, refused("RF412"));
+    assert_eq!(touch(late, 8, 8).await, refused("RF412"));
+    run(live, WRITE).await.unwrap();
+    // What a pool does between two of its clients.
+    live.reset().await.unwrap();
+    assert_eq!(run(live, WRITE).await, refused("RF428"));
+    assert_eq!(balances(&server).await[1], (42, 8));
 }
 
 #[tokio::test]
-#[ignore = "slow"]
-async fn a_write_waits_for_the_transaction_before_it_and_sees_its_outcome() {
+async fn a_touch_waits_for_what_an_older_holder_has_open_at_each_level_of_isolation() {
     let server = accounts().await;
-    let mut new = connect(&server, Counts::Changed).await;
-    for (ended, outcome) in [("ROLLBACK", Ok(1)), ("COMMIT", refused("RF412"))] {
-        new.query_drop("BEGIN").await.unwrap();
-        assert_eq!(run(&mut new, "touch", 9, 9).await, Ok(2));
-        let mut old = connect(&server, Counts::Changed).await;
-        let late = tokio::spawn(async move {
-            // It sees the rows from before, and writes to those of now.
-            old.query_drop("BEGIN; SELECT * FROM accounts").await.unwrap();
-            let outcome = run(&mut old, "write", 8, 8).await;
-            old.query_drop("COMMIT").await.unwrap();
-            outcome
+    for (turn, level) in (0..).zip(LEVELS) {
+        let (older, newer) = (7 + turn, 8 + turn);
+        let mut late = holder(&server, older).await;
+        run(&mut late, &format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
+        run(&mut late, &format!("BEGIN; SELECT * FROM accounts; {WRITE}")).await.unwrap();
+        // A lease has many connections: no other one of it waits.
+        holder(&server, older).await;
+        let touches = tokio::spawn({
+            let mut live = connect(&server, Counts::Changed).await;
+            async move {
+                touch(&mut live, newer, Value::NULL).await.unwrap();
+                let seen: Option<u64> =
+                    live.query_first("SELECT balance FROM accounts WHERE id = 42").await.unwrap();
+                seen.unwrap()
+            }
         });
         waiting(&server).await;
-        new.query_drop(ended).await.unwrap();
-        assert_eq!(ends(late).await, outcome, "{ended}");
+        run(&mut late, WRITE).await.unwrap();
+        run(&mut late, "COMMIT").await.unwrap();
+        assert_eq!(ends(touches).await, 2 * (turn + 1), "{level}");
+        assert_eq!(run(&mut late, WRITE).await, refused("RF412"), "{level}");
     }
-    assert_eq!(row(&mut new).await, (Some(5), 9, false));
 }
 
-/// An error does not end the transaction: its caller does.
+/// REPEATABLE READ, and all levels below.
 #[tokio::test]
-async fn a_row_for_claims_guards_what_its_transaction_writes_elsewhere() {
+async fn a_transaction_with_an_old_snapshot_sees_the_new_number() {
     let server = accounts().await;
-    let client = &mut connect(&server, Counts::Changed).await;
-    client.query_drop("CREATE TABLE orders (id int PRIMARY KEY)").await.unwrap();
-    for (token, accepted) in [(6, false), (8, true), (7, false), (8, true)] {
-        let written: Result<(), Error> = async {
-            client.query_drop("BEGIN").await?;
-            let named = [("id", 1.into()), ("token", token.into()), ("fence", token.into())];
-            bound(client, &shown(FORM, "touch"), &named).await?;
-            client.query_drop("INSERT INTO orders SELECT count(*) FROM orders").await?;
-            client.query_drop("COMMIT").await
-        }
-        .await;
-        assert_eq!(written.is_ok(), accepted, "{token}: {written:?}");
-        if let Err(error) = written {
-            assert_eq!(state(&error), "RF412");
-            client.query_drop("ROLLBACK").await.unwrap();
-        }
+    for level in &LEVELS[..3] {
+        let mut late = holder(&server, 7).await;
+        run(&mut late, &format!("SET SESSION TRANSACTION ISOLATION LEVEL {level}")).await.unwrap();
+        run(&mut late, "BEGIN; SELECT * FROM ringfence_guard, accounts").await.unwrap();
+        holder(&server, 8).await;
+        assert_eq!(run(&mut late, WRITE).await, refused("RF412"), "{level}");
+        run(&mut late, "ROLLBACK; UPDATE ringfence_guard SET high = 7").await.unwrap();
     }
-    let orders: Option<u64> = client.query_first("SELECT count(*) FROM orders").await.unwrap();
-    assert_eq!(orders, Some(2));
+}
+
+/// Otherwise an older holder could write after what this one has read.
+#[tokio::test]
+async fn a_touch_that_is_rolled_back_claims_nothing() {
+    let server = accounts().await;
+    let [older, newer] = &mut [holder(&server, 7).await, connect(&server, Counts::Changed).await];
+    run(newer, "BEGIN").await.unwrap();
+    touch(newer, 8, 8).await.unwrap();
+    run(newer, "ROLLBACK").await.unwrap();
+    assert_eq!(run(newer, WRITE).await, refused("RF428"));
+    run(older, WRITE).await.unwrap();
+}
+
+/// MariaDB drops shared locks at XA PREPARE at the other levels.
+#[tokio::test]
+async fn a_prepared_transaction_keeps_a_touch_waiting_if_it_is_serializable() {
+    let server = accounts().await;
+    let mut late = holder(&server, 7).await;
+    let prepare = format!(
+        "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE; XA START 'x'; {WRITE}; XA END 'x'; XA PREPARE 'x'"
+    );
+    run(&mut late, &prepare).await.unwrap();
+    let touches = tokio::spawn({
+        let mut live = connect(&server, Counts::Changed).await;
+        async move { touch(&mut live, 8, 8).await }
+    });
+    waiting(&server).await;
+    run(&mut late, "XA COMMIT 'x'").await.unwrap();
+    ends(touches).await.unwrap();
+}
+
+/// With a lock for one, they do: a statement locks its rows one by one, and the number between them.
+#[tokio::test]
+async fn statements_of_one_lease_do_not_deadlock() {
+    let server = accounts().await;
+    let mut client = connect(&server, Counts::Changed).await;
+    let protect = "CREATE TABLE items (id int PRIMARY KEY, n int); CREATE TRIGGER items_update AFTER UPDATE ON items FOR EACH ROW
+                   CALL ringfence_demand('items')";
+    run(&mut client, protect).await.unwrap();
+    let rows: Vec<_> = (0..40).map(|id| format!("({id}, 0)")).collect();
+    run(&mut client, &format!("INSERT INTO items VALUES {}", rows.join(", "))).await.unwrap();
+    let writer = async |first: usize| {
+        let mut client = connect(&server, Counts::Changed).await;
+        run(&mut client, "SET @ringfence_may_claim = ringfence_touch('items', 7, NULL)").await.unwrap();
+        for turn in 0..100 {
+            let from = (first + turn * 7) % 30;
+            let write = format!("UPDATE items SET n = n + 1 WHERE id BETWEEN {from} AND {}", from + 9);
+            run(&mut client, &write).await.unwrap();
+        }
+    };
+    tokio::join!(writer(0), writer(3), writer(11), writer(20));
+    assert_eq!(client.query_first("SELECT sum(n) FROM items").await.unwrap(), Some(4_000));
 }
 
 #[tokio::test]
-async fn an_operator_resets_one_row() {
+async fn no_number_but_a_token_and_its_fence_passes() {
+    let server = accounts().await;
+    let client = &mut holder(&server, 7).await;
+    for mode in ["STRICT_ALL_TABLES", ""] {
+        run(client, &format!("SET sql_mode = '{mode}'")).await.unwrap();
+        for (token, fence) in BAD {
+            let value = |text: Option<&str>| text.map_or(Value::NULL, Value::from);
+            assert!(touch(client, value(token), value(fence)).await.is_err(), "{mode}: {token:?} {fence:?}");
+        }
+        for (token, fence) in [(0, 0), (-4, -4), (1 << 53, 4), (9, 0), (9, 10), (i64::MAX, i64::MAX)] {
+            assert_eq!(touch(client, token, fence).await, refused("22023"), "{token} {fence}");
+        }
+        let none = "SET @ringfence_may_claim = ringfence_touch(NULL, 7, NULL)";
+        assert_eq!(run(client, none).await, refused("23000"));
+        let long = "SET @ringfence_may_claim = ringfence_touch(repeat('a', 513), 7, NULL)";
+        assert_eq!(run(client, long).await, refused("22001"));
+        // The last touch that passed counts.
+        run(client, WRITE).await.unwrap();
+    }
+    // Strings are compared as numbers.
+    touch(client, "10", "10").await.unwrap();
+    assert_eq!(touch(client, "9", "9").await, refused("RF412"));
+    run(client, WRITE).await.unwrap();
+}
+
+/// What a program sets by hand is no more than it would touch.
+#[tokio::test]
+async fn a_variable_that_no_touch_made_claims_nothing() {
+    let server = accounts().await;
+    let client = &mut holder(&server, 7).await;
+    let key = "6163636F756E74732F3432"; // accounts/42
+    let huge = ",61=7:7".repeat(10_000);
+    for list in ["", "7", ",", "accounts/42=7:7", &format!("{key}=7:7"), &format!(",61{key}=7:7"), &huge] {
+        run(client, &format!("SET @ringfence_may_claim = '{list}'")).await.unwrap();
+        assert_eq!(run(client, WRITE).await, refused("RF428"), "{list}");
+    }
+    for list in ["NULL", "7", "1.5", "x'00'"] {
+        run(client, &format!("SET @ringfence_may_claim = {list}")).await.unwrap();
+        assert_eq!(run(client, WRITE).await, refused("RF428"), "{list}");
+    }
+    for (numbers, then) in
+        [("", "22007"), (":", "22007"), ("6:6", "RF412"), ("8:8", "RF428"), ("x:y", "22007")]
+    {
+        run(client, &format!("SET @ringfence_may_claim = ',{key}={numbers}'")).await.unwrap();
+        assert_eq!(run(client, WRITE).await, refused(then), "{numbers}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_its_bytes_in_each_character_set() {
     let server = accounts().await;
     let client = &mut connect(&server, Counts::Changed).await;
-    assert_eq!(run(client, "touch", 1_790_000_000_000_000_i64, Value::NULL).await, Ok(2));
-    assert_eq!(run(client, "write", 8, 8).await, refused("RF412"));
-    client.query_drop("SET @ringfence_reset = 8").await.unwrap();
-    client.query_drop("UPDATE accounts SET high = 8 WHERE id = 1").await.unwrap();
-    assert_eq!(run(client, "write", 7, 7).await, refused("RF412"));
-    assert_eq!(run(client, "write", 8, 8).await, Ok(1));
-    let again = client.query_drop("UPDATE accounts SET high = 6 WHERE id = 1").await;
-    assert_eq!(state(&again.unwrap_err()), "RF428", "once");
-    // A reset that met no row lets no other write through, not even one of a whole row as it was read.
-    client.query_drop("SET @ringfence_reset = 6").await.unwrap();
-    client.query_drop("UPDATE accounts SET high = 6 WHERE id = 77").await.unwrap();
-    for write in ["balance = 1", "balance = 1, high = 7, token = NULL, fence = NULL, deleted = false"] {
-        let unguarded = client.query_drop(format!("UPDATE accounts SET {write} WHERE id = 1")).await;
-        assert_eq!(state(&unguarded.expect_err(write)), "RF428", "{write}");
+    run(client, "CREATE TABLE users (name varchar(20) CHARACTER SET utf8mb4 PRIMARY KEY, n int)")
+        .await
+        .unwrap();
+    let protect = "CREATE TRIGGER users_insert AFTER INSERT ON users FOR EACH ROW CALL ringfence_demand(CONCAT('users/', NEW.name))";
+    run(client, protect).await.unwrap();
+    for set in ["utf8mb4", "latin1"] {
+        // The bytes of the literal are those of the character set.
+        let name = if set == "latin1" { "_latin1 x'E4'" } else { "'ä'" };
+        run(client, &format!("SET NAMES {set}; SET @ringfence_may_claim = ringfence_touch(CONCAT('users/', {name}), 7, NULL)"))
+            .await
+            .unwrap();
+        for (other, then) in [("'Ä'", "RF428"), ("'a'", "RF428"), ("'ä '", "RF428")] {
+            run(client, "SET NAMES utf8mb4").await.unwrap();
+            assert_eq!(
+                run(client, &format!("INSERT INTO users VALUES ({other}, 0)")).await,
+                refused(then),
+                "{other}"
+            );
+        }
+        run(client, &format!("INSERT INTO users VALUES ({name}, 0)")).await.unwrap();
+        run(client, "DELETE FROM users").await.unwrap();
     }
-    assert_eq!(run(client, "write", 7, 7).await, refused("RF412"));
-    assert_eq!(row(client).await, (Some(5), 8, false));
+}
+
+#[tokio::test]
+async fn an_operator_resets_one_number() {
+    let server = accounts().await;
+    let client = &mut holder(&server, 7).await;
+    touch(client, 1_790_000_000_000_000_i64, Value::NULL).await.unwrap();
+    assert_eq!(touch(client, 8, 8).await, refused("RF412"));
+    for (high, then) in [("1790000000000000000", refused("23000")), ("0", refused("23000")), ("8", Ok(()))] {
+        let reset = format!("UPDATE ringfence_guard SET high = {high} WHERE `key` = 'accounts/42'");
+        assert_eq!(run(client, &reset).await, then, "{high}");
+    }
+    assert_eq!(touch(client, 7, 7).await, refused("RF412"));
+    touch(client, 8, 8).await.unwrap();
+    run(client, WRITE).await.unwrap();
 }

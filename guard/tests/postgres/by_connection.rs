@@ -11,7 +11,7 @@ use tokio_postgres::{Client, Error};
 use crate::database::{code, connect, ends, guarded, refused, waiting};
 
 /// The last is claimed by nobody below.
-const TABLES: &str = "
+pub(crate) const TABLES: &str = "
     CREATE TABLE settings (name text, value int);
     INSERT INTO settings VALUES ('a', 0);
     CREATE TABLE orders (id int PRIMARY KEY, total int);
@@ -19,7 +19,7 @@ const TABLES: &str = "
     SELECT ringfence.protect('settings', 'the settings', by_connection => true),
            ringfence.protect('orders', 'orders/', 'id', by_connection => true);";
 /// All that a program may claim, in no order.
-const KEYS: [&str; 3] = ["the settings", "orders/42", "orders/41"];
+pub(crate) const KEYS: [&str; 3] = ["the settings", "orders/42", "orders/41"];
 
 /// A program that nobody changed: scripts of `psql`. After an error, each goes on.
 const PROGRAMS: [&str; 8] = [
@@ -34,14 +34,14 @@ const PROGRAMS: [&str; 8] = [
 ];
 
 /// The setting with these keys.
-fn setting(keys: &[&str], token: u64) -> String {
+pub(crate) fn setting(keys: &[&str], token: u64) -> String {
     let escaped = |key: &str| key.replace(' ', "%20").replace('/', "%2F");
     let claims: Vec<_> = keys.iter().map(|key| format!("{}={token}", escaped(key))).collect();
     format!("-c ringfence.may_claim={}", claims.join(","))
 }
 
 /// A connection that begins with these options.
-async fn connect_with(server: &PostgresServer, options: &str) -> Client {
+pub(crate) async fn connect_with(server: &PostgresServer, options: &str) -> Client {
     let options = options.replace('%', "%25").replace(' ', "%20").replace('=', "%3D");
     connect(&format!("{}?options={options}", server.url())).await
 }

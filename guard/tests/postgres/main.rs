@@ -8,6 +8,7 @@ mod column;
 mod costs;
 mod database;
 mod kills;
+mod mutants;
 mod pairs;
 mod protect;
 mod shown;

@@ -14,6 +14,8 @@ mod broken;
 mod client;
 mod file;
 mod http;
+#[path = "../mysql/installation.rs"]
+mod installation;
 mod leases;
 mod memory;
 mod mysql;

@@ -4,13 +4,13 @@ use ringfence_guard::{Admission, Claim};
 use ringfence_harness::MariaDbServer;
 use ringfence_wire::Token;
 
+use crate::installation::installation;
 use crate::pool::Pool;
 use crate::race::race;
 use crate::resource::Resource;
 use crate::shown::shown;
 use crate::statement::filled;
 
-const ADMIT: &str = include_str!("../../sql/mysql.sql");
 const BY_TRIGGERS: &str = "**MySQL and MariaDB, by triggers.**";
 const BY_A_COLUMN: &str = "**MySQL and MariaDB, by a column**";
 
@@ -43,13 +43,11 @@ impl Number {
             Form::Column | Form::Uncounted => shown(BY_A_COLUMN, "add"),
             Form::Unguarded => String::new(),
         };
-        let (_, procedure) = ADMIT.split_once("DELIMITER //").unwrap();
-        let procedure = procedure.split_once("//\n").unwrap().0;
         let table = "CREATE TABLE accounts (id int PRIMARY KEY, balance bigint)";
         let row = "INSERT INTO accounts VALUES (42, 0)";
         let prepare = prepare.split_inclusive(";\n").filter(|sql| !sql.trim().is_empty());
         number.with(async |client| {
-            for sql in [table, row, procedure].into_iter().chain(prepare) {
+            for sql in [table, row].into_iter().chain(installation()).chain(prepare) {
                 client.query_drop(sql).await.expect(sql);
             }
         });
@@ -68,6 +66,8 @@ impl Number {
     /// The statement that guard/README.md shows under `label`.
     fn run(&self, label: &str, claim: Claim, number: u64) -> Admission {
         let sql = match self.form {
+            // Others have used the connection.
+            Form::Trigger if label == "write" => shown(BY_TRIGGERS, "touch") + &shown(BY_TRIGGERS, "write"),
             Form::Trigger => shown(BY_TRIGGERS, label),
             Form::Column => shown(BY_A_COLUMN, label),
             Form::Uncounted => shown(BY_A_COLUMN, label).replace("writes = writes + 1, ", ""),
@@ -82,7 +82,8 @@ impl Number {
             if accepted {
                 return Admission::Accepted(());
             }
-            let high: Option<u64> = client.query_first("SELECT high FROM accounts").await.unwrap();
+            let numbers = if self.form == Form::Trigger { "ringfence_guard" } else { "accounts" };
+            let high: Option<u64> = client.query_first(format!("SELECT high FROM {numbers}")).await.unwrap();
             Admission::Stale { high: Token(high.unwrap()) }
         })
     }
