@@ -57,8 +57,6 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
         None => {}
     }
-    let guarded = watched_files::Guarded::of(&config);
-    guarded.warn(None);
     let listener = bind(config.http, "--http")?;
     let peer_listener = TcpListener::from_std(bind(config.peer, "--peer")?)?;
     let resp_port = config.resp.map(resp::reserve).transpose()?;
@@ -67,6 +65,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
     let loaded = tls::Loaded::new(&config)?;
     let (files, tls::Loaded { clients: client_tls, peer: peer_tls, access, mirror }) =
         (loaded.files(), loaded);
+    files.iter().for_each(|(_, files)| watched_files::warn_of_others(&**files));
     let mirror_timeout = config
         .mirror
         .as_ref()
@@ -86,7 +85,7 @@ pub(crate) async fn run(config: Config) -> anyhow::Result<()> {
         }
     };
     if !files.is_empty() {
-        let watched = Arc::new(watched_files::Watched::new(files.clone(), guarded, hangup));
+        let watched = Arc::new(watched_files::Watched::new(files.clone(), hangup));
         tokio::spawn(forever("files that may change", move || Arc::clone(&watched).watch()));
     }
     let settings = Settings {

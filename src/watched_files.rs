@@ -1,16 +1,14 @@
 //! Files that may change while a node runs.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ringfence_tls::Look;
+use ringfence_tls::{Look, Reload};
 use tokio::signal::unix::Signal;
 use tokio::sync::Mutex;
 use tokio::time::interval;
 
-use crate::config::Config;
-use crate::ends::{CLIENTS, Ends, Files, PEERS, REDIS};
+use crate::ends::{Ends, Files};
 use crate::measure::FILES_REFUSED;
 use crate::private;
 
@@ -20,47 +18,23 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 /// What the file of access rules is for, in logs and metrics.
 pub(crate) const ACCESS: &str = "access";
 
-/// The files that others must not write, each with its use, and whether others must not read it either.
-pub(crate) struct Guarded(Vec<(&'static str, PathBuf, bool)>);
-
-impl Guarded {
-    pub(crate) fn of(config: &Config) -> Self {
-        let mut files = Vec::new();
-        if let Some(tls) = &config.tls {
-            files.extend([(CLIENTS, &tls.certificate, false), (CLIENTS, &tls.key, true)]);
-            files.extend(tls.client_authority.iter().map(|file| (CLIENTS, file, false)));
-        }
-        if let Some(tls) = &config.peer_tls {
-            files.extend([(PEERS, &tls.certificate, false), (PEERS, &tls.key, true)]);
-            files.push((PEERS, &tls.authority, false));
-        }
-        let redis = config.mirror.as_ref().and_then(|mirror| mirror.tls_ca.as_ref());
-        files.extend(redis.map(|file| (REDIS, file, false)));
-        files.extend(config.access.iter().map(|file| (ACCESS, file, false)));
-        Self(files.into_iter().map(|(r#use, file, is_secret)| (r#use, file.clone(), is_secret)).collect())
-    }
-
-    /// Warns of files that others may access, all or those of one use.
-    pub(crate) fn warn(&self, of: Option<&str>) {
-        for (r#use, file, is_secret) in &self.0 {
-            if of.is_none_or(|of| of == *r#use) {
-                private::warn_of_others(file, *is_secret);
-            }
-        }
+/// Warns of files that others may access.
+pub(crate) fn warn_of_others(files: &dyn Reload) {
+    for (file, is_secret) in files.files() {
+        private::warn_of_others(&file, is_secret);
     }
 }
 
 /// Files that are looked at again and again, each for the use that is named.
 pub(crate) struct Watched {
     files: Files,
-    guarded: Guarded,
     /// Of the task that runs.
     hangup: Mutex<Signal>,
 }
 
 impl Watched {
-    pub(crate) fn new(files: Files, guarded: Guarded, hangup: Signal) -> Self {
-        Self { files, guarded, hangup: Mutex::new(hangup) }
+    pub(crate) fn new(files: Files, hangup: Signal) -> Self {
+        Self { files, hangup: Mutex::new(hangup) }
     }
 
     pub(crate) async fn watch(self: Arc<Self>) {
@@ -85,7 +59,7 @@ impl Watched {
                 Ok(Look::Same | Look::Changing) => {}
                 Ok(Look::Loaded) => {
                     tracing::info!(r#use, "files that changed are in use");
-                    self.guarded.warn(Some(r#use));
+                    warn_of_others(&**files);
                 }
                 Ok(Look::Aged) => {
                     tracing::warn!(

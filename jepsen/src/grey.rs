@@ -70,7 +70,7 @@ pub async fn measure(options: &Options, out: &mut impl Write) -> anyhow::Result<
     std::fs::create_dir_all(&options.folder)?;
     let folder = options.folder.canonicalize()?;
     let mut played = Vec::new();
-    for row in rows {
+    for mut row in rows {
         let of_row = folder.join(row.name);
         if of_row.exists() {
             std::fs::remove_dir_all(&of_row)?;

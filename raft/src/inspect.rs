@@ -26,7 +26,7 @@ mod events;
 mod survivor;
 mod views;
 
-pub use events::{ChangeName, ChangedKey, EventView, EventsView};
+pub use events::{EventView, EventsView};
 pub use views::{
     EntryView, LogView, OwnerView, Position, Says, SnapshotView, SnapshotsView, StateView, VoteView,
 };

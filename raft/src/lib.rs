@@ -85,8 +85,8 @@ pub use consensus::{Member, NodeId};
 pub use gate::Since;
 pub use handle::Handle;
 pub use inspect::{
-    ChangeName, ChangedKey, EntryView, EventView, EventsView, InspectError, LogView, OwnerView, Position,
-    Says, SnapshotView, SnapshotsView, StateView, StoppedNode, VoteView,
+    EntryView, EventView, EventsView, InspectError, LogView, OwnerView, Position, Says, SnapshotView,
+    SnapshotsView, StateView, StoppedNode, VoteView,
 };
 pub use lines::Lines;
 pub use measure::METRICS;

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use ringfence_raft::{
-    ChangeName, EntryView, EventView, EventsView, LogView, OwnerView, Position, Says, SnapshotView,
-    SnapshotsView, StateView, StoppedNode,
+    EntryView, EventView, EventsView, LogView, OwnerView, Position, Says, SnapshotView, SnapshotsView,
+    StateView, StoppedNode,
 };
-use ringfence_wire::{EndReason, Mode};
+use ringfence_wire::{ChangeName, EndReason, Mode};
 
 use crate::cli::output::Output;
 

@@ -8,6 +8,8 @@ use crate::Error;
 
 /// Bytes that a file may have: hundreds of certificates.
 const MAX_BYTES: u64 = 1 << 20;
+/// In the line before a key, whatever its kind.
+const KEY: &[u8] = b"PRIVATE KEY-----";
 
 /// PEM files.
 #[derive(Clone, Debug)]
@@ -39,6 +41,11 @@ impl Content {
             Ok(bytes)
         };
         Self { file: file.to_owned(), read: read() }
+    }
+
+    /// Whether there is a private key in it.
+    pub(crate) fn has_key(&self) -> bool {
+        self.read.as_ref().is_ok_and(|bytes| bytes.windows(KEY.len()).any(|part| part == KEY))
     }
 
     /// The content.

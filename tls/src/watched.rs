@@ -33,6 +33,9 @@ pub trait Reload: Send + Sync {
 
     /// The certificates in use.
     fn in_use(&self) -> Vec<InUse>;
+
+    /// The files in use, and whether each has a private key.
+    fn files(&self) -> Vec<(PathBuf, bool)>;
 }
 
 /// Makes a `T` of the content of its files, and lists the certificates in it. It gets those that are in use: what replaces them
@@ -157,6 +160,10 @@ impl<T: Send + Sync> Reload for Watched<T> {
 
     fn in_use(&self) -> Vec<InUse> {
         self.used().1.clone()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, bool)> {
+        self.seen().loaded.iter().map(|content| (content.file.clone(), content.has_key())).collect()
     }
 }
 

@@ -37,7 +37,7 @@ pub use answers::{
 pub use backup::Backup;
 pub use claim::{Claim, ClaimError};
 pub use cluster::{CertificateStatus, ClusterStatus, FilesRefused, MemberStatus, Role, RulesRange, Upgraded};
-pub use event::EndReason;
+pub use event::{ChangeName, ChangedKey, EndReason};
 pub use header::{CLUSTER_HEADER, FENCE_HEADER, KEY_HEADER, LEADER_HEADER, TOKEN_HEADER, WITHIN_HEADER};
 pub use json::{FieldError, from_json};
 pub use key::{Key, KeyError};

@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 
+pub use ringfence_wire::{ChangeName, ChangedKey};
 use ringfence_wire::{
-    EndReason, Grant, Key, KeyView, LeaseId, Mode, ProblemKind, Revision, Role, Token, Verdict, Waiting,
-    WantedKey,
+    EndReason, Grant, Key, KeyView, LeaseId, ProblemKind, Revision, Role, Token, Verdict, Waiting, WantedKey,
 };
 use serde::{Deserialize, Serialize};
 
@@ -466,31 +466,6 @@ pub struct Change {
     pub token: Option<Token>,
     /// Its keys, in the order they were asked for.
     pub keys: Vec<ChangedKey>,
-}
-
-/// What happened to a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeName {
-    /// It was granted, at once or from the queue.
-    Granted,
-    /// It took its place in the queue.
-    Queued,
-    /// It was live and ended.
-    Ended,
-    /// It waited and left the queue.
-    Left,
-}
-
-/// A key of a lease that changed.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ChangedKey {
-    /// The key.
-    pub key: Key,
-    /// How it is claimed.
-    pub mode: Mode,
-    /// Its fence after this change.
-    pub fence: Token,
 }
 
 impl Invocation {

@@ -30,7 +30,7 @@ pub(super) struct Scene<'a> {
 }
 
 /// One way in which a cluster can be half broken.
-pub(super) trait Fault: Clone + 'static {
+pub(super) trait Fault: 'static {
     /// What it needs before the nodes start.
     fn setup(&self) -> Setup {
         Setup::default()
@@ -41,8 +41,10 @@ pub(super) trait Fault: Clone + 'static {
         Ok(())
     }
 
-    /// Breaks. Returns the nodes that nobody can expect to be served by as long as that lasts.
-    async fn inflict(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>>;
+    /// Breaks what is not broken from the start. Returns the nodes that nobody can expect to be served by as long as that lasts.
+    async fn inflict(&mut self, _: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
+        Ok(Vec::new())
+    }
 
     /// What goes on meanwhile, without an end.
     async fn go_on(&mut self, _stage: &Stage) -> anyhow::Result<()> {

@@ -47,8 +47,11 @@ pub(super) struct Row {
     pub(super) promise: Promise,
     pub(super) is_quick: bool,
     course: Course,
-    play: Box<dyn Fn(Ground, Course, Promise) -> LocalBoxFuture<'static, Played>>,
+    /// Until it is played.
+    play: Option<Play>,
 }
+
+type Play = Box<dyn FnOnce(Ground, Course, Promise) -> LocalBoxFuture<'static, Played>>;
 
 impl Row {
     fn new<F: Fault>(name: &'static str, broken: &'static str, made: &'static str, fault: F) -> Self {
@@ -60,7 +63,7 @@ impl Row {
             idle: false,
         };
         let play = move |ground, course, promise| -> LocalBoxFuture<'static, Played> {
-            Box::pin(play(ground, course, promise, fault.clone()))
+            Box::pin(play(ground, course, promise, fault))
         };
         let promise = Promise::default()
             .and(Figure::NoGrant, ELECTED_S)
@@ -72,13 +75,14 @@ impl Row {
             .and(Figure::Overlap, SCHEDULED_S)
             .and(Figure::Healed, 15.0)
             .and(Figure::Panics, 0.0);
-        let row = Self { name, broken, made, promise, is_quick: false, course, play: Box::new(play) };
+        let row = Self { name, broken, made, promise, is_quick: false, course, play: Some(Box::new(play)) };
         row.ttl(6)
     }
 
     /// Plays it in this folder.
-    pub(super) async fn play(&self, program: PathBuf, folder: PathBuf) -> Played {
-        (self.play)(Ground { program, folder }, self.course, self.promise.clone()).await
+    pub(super) async fn play(&mut self, program: PathBuf, folder: PathBuf) -> Played {
+        let play = self.play.take().expect("a row is played once");
+        play(Ground { program, folder }, self.course, self.promise.clone()).await
     }
 
     /// The holder's time-to-live; the next holder is promised for the time after it.

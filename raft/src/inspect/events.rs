@@ -1,7 +1,7 @@
 //! All changes of the table in a log: replays it by the rules of every node.
 
 use ringfence_lease::{Change, Event};
-use ringfence_wire::{EndReason, Holder, Key, LeaseId, Mode, PrincipalName, Revision, Token};
+use ringfence_wire::{ChangeName, ChangedKey, EndReason, Holder, LeaseId, PrincipalName, Revision, Token};
 use serde::Serialize;
 
 use super::{InspectError, OwnerView, Position, StoppedNode};
@@ -46,31 +46,6 @@ pub struct EventView {
     /// The principal that acquired it; `None` if nobody owns it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub by: Option<PrincipalName>,
-}
-
-/// What happened to a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum ChangeName {
-    /// It was granted, at once or from the queue.
-    Granted,
-    /// It took its place in the queue.
-    Queued,
-    /// It was live and ended.
-    Ended,
-    /// It waited and left the queue.
-    Left,
-}
-
-/// A key of a lease that changed.
-#[derive(Clone, Debug, Serialize)]
-pub struct ChangedKey {
-    /// The key.
-    pub key: Key,
-    /// Its mode.
-    pub mode: Mode,
-    /// Its fence after this change.
-    pub fence: Token,
 }
 
 impl StoppedNode {

@@ -62,9 +62,15 @@ pub struct Front {
     tls: Option<TlsAcceptor>,
     inner: Inner,
     serving: Option<JoinSet<()>>,
-    vanished: watch::Sender<bool>,
-    hushed: watch::Sender<bool>,
-    blocked: watch::Sender<bool>,
+    ills: watch::Sender<Ills>,
+}
+
+/// What is wrong with a front.
+#[derive(Clone, Copy, Default)]
+struct Ills {
+    vanished: bool,
+    hushed: bool,
+    blocked: bool,
 }
 
 /// What connections know of their front.
@@ -73,9 +79,7 @@ struct Inner {
     number: usize,
     node: SocketAddr,
     shared: Arc<Shared>,
-    vanished: watch::Receiver<bool>,
-    hushed: watch::Receiver<bool>,
-    blocked: watch::Receiver<bool>,
+    ills: watch::Receiver<Ills>,
     is_encrypted: bool,
 }
 
@@ -89,18 +93,11 @@ impl Front {
     ) -> anyhow::Result<Self> {
         let place = socket(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))?;
         let address = place.local_addr()?;
-        let [vanished, hushed, blocked] = [(); 3].map(|()| watch::Sender::new(false));
-        let inner = Inner {
-            number,
-            node,
-            shared: Arc::clone(shared),
-            vanished: vanished.subscribe(),
-            hushed: hushed.subscribe(),
-            blocked: blocked.subscribe(),
-            is_encrypted: certificates.is_some(),
-        };
+        let (ills, seen) = watch::channel(Ills::default());
+        let (shared, is_encrypted) = (Arc::clone(shared), certificates.is_some());
+        let inner = Inner { number, node, shared, ills: seen, is_encrypted };
         let tls = certificates.map(acceptor).transpose()?;
-        let mut front = Self { address, _place: place, tls, inner, serving: None, vanished, hushed, blocked };
+        let mut front = Self { address, _place: place, tls, inner, serving: None, ills };
         front.accept()?;
         Ok(front)
     }
@@ -126,17 +123,17 @@ impl Front {
     /// Whether it is as a machine without power: what is sent there is neither read nor answered, not even a probe, and
     /// is gone when it is back.
     pub fn vanish(&self, is_gone: bool) {
-        self.vanished.send_replace(is_gone);
+        self.ills.send_modify(|ills| ills.vanished = is_gone);
     }
 
     /// Whether probes there get no answer. All else does.
     pub fn hush(&self, is_hushed: bool) {
-        self.hushed.send_replace(is_hushed);
+        self.ills.send_modify(|ills| ills.hushed = is_hushed);
     }
 
     /// Whether it is as a node of which one thread hangs: it says so to probes that ask. All else is answered.
     pub fn block(&self, is_blocked: bool) {
-        self.blocked.send_replace(is_blocked);
+        self.ills.send_modify(|ills| ills.blocked = is_blocked);
     }
 
     fn serve(&mut self, listener: TcpListener) {

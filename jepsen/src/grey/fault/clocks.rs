@@ -7,7 +7,7 @@ use crate::grey::bent::Word;
 use crate::grey::stage::Setup;
 
 /// The clocks of all nodes, or that of the holder, run this much faster. The holder reaches no node any more.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Slewed {
     pub(in crate::grey) nodes_ppm: i64,
     pub(in crate::grey) holder_ppm: i64,

@@ -78,13 +78,6 @@ impl Copied {
     }
 }
 
-impl Clone for Copied {
-    /// A fault that has not begun.
-    fn clone(&self) -> Self {
-        Self::and(self.used)
-    }
-}
-
 impl Fault for Copied {
     fn setup(&self) -> Setup {
         Setup { relayed: self.used == Use::PutBack, ..Setup::default() }

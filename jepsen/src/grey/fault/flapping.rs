@@ -10,17 +10,13 @@ use super::{Fault, Scene};
 use crate::grey::stage::Stage;
 
 /// The leadership is handed over again and again.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Flapping {
     pub(in crate::grey) each: Duration,
     pub(in crate::grey) transfers: usize,
 }
 
 impl Fault for Flapping {
-    async fn inflict(&mut self, _: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(Vec::new())
-    }
-
     async fn go_on(&mut self, stage: &Stage) -> anyhow::Result<()> {
         let mut ticks = interval(self.each);
         ticks.tick().await;

@@ -24,7 +24,7 @@ pub(in crate::grey) enum Disks {
 }
 
 /// Flushes of these disks take this much longer.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct SlowFlushes {
     pub(in crate::grey) of: Disks,
     pub(in crate::grey) ms: i64,

@@ -11,7 +11,7 @@ use crate::grey::relay::Shape;
 use crate::grey::stage::{Setup, Stage};
 
 /// Every message takes half of this from one node to another.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct FarApart {
     pub(in crate::grey) round_trip_ms: u64,
     /// The leader is killed while they are far apart.
@@ -48,7 +48,7 @@ impl Fault for FarApart {
 }
 
 /// What is sent to one node comes through at this rate, while clients write more than that.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct NarrowLink {
     pub(in crate::grey) bytes_per_s: u64,
     pub(in crate::grey) began: Option<(Instant, u64, Flood)>,

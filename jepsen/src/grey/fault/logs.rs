@@ -29,16 +29,9 @@ pub(in crate::grey) struct Unread {
 }
 
 /// All nodes log to a device that is full.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(in crate::grey) struct Full {
     calls: usize,
-}
-
-impl Clone for Unread {
-    /// A fault that has not begun.
-    fn clone(&self) -> Self {
-        Self::default()
-    }
 }
 
 impl Fault for Unread {
@@ -103,10 +96,6 @@ impl Unread {
 impl Fault for Full {
     fn setup(&self) -> Setup {
         Setup { shell: Some(|_, _| "exec \"$@\" >/dev/full 2>&1".to_owned()), ..Setup::default() }
-    }
-
-    async fn inflict(&mut self, _: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(Vec::new())
     }
 
     async fn go_on(&mut self, stage: &Stage) -> anyhow::Result<()> {

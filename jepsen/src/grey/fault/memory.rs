@@ -20,7 +20,7 @@ const FIRST_KIB: u64 = 256 << 10;
 const NEAR_KIB: u64 = 2 << 10;
 
 /// The node may have this much more data than it has, and no more, while clients write. It may end; the others go on.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct LittleMemory {
     more_kib: u64,
     limit_kib: u64,

@@ -41,13 +41,6 @@ impl Named {
     }
 }
 
-impl Clone for Named {
-    /// A fault that has not begun.
-    fn clone(&self) -> Self {
-        Self::with(self.names)
-    }
-}
-
 impl Fault for Named {
     fn setup(&self) -> Setup {
         let bent = || if self.names == Names::Late { vec![(Word::LookupMs, LATE_MS)] } else { Vec::new() };

@@ -3,14 +3,10 @@
 use super::{Fault, Scene};
 
 /// The control: where this row is broken, the machine is too busy for the others to tell anything.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Nothing;
 
 impl Fault for Nothing {
-    async fn inflict(&mut self, _: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
-        Ok(Vec::new())
-    }
-
     async fn observed(&mut self, _: &mut Scene<'_>) -> anyhow::Result<String> {
         Ok("nothing was wrong".to_owned())
     }

@@ -24,7 +24,7 @@ pub(in crate::grey) enum Lost {
 }
 
 /// The loss, and a request that is on its way meanwhile.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Losing {
     pub(in crate::grey) lost: Lost,
 }

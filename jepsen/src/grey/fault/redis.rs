@@ -6,7 +6,7 @@ use super::{Fault, Scene};
 use crate::grey::stage::Setup;
 
 /// Redis is stopped: its connections stay open. Nodes answer once a fence is mirrored, or Redis is known to hang.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct HungRedis;
 
 impl Fault for HungRedis {

@@ -17,7 +17,7 @@ use crate::grey::stage::Setup;
 const AFTERWARDS: Duration = Duration::from_secs(2);
 
 /// The target hangs: its connections stay open, and its kernel acknowledges what comes.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Hangs;
 
 impl Fault for Hangs {
@@ -58,13 +58,6 @@ impl OneHangs {
     }
 }
 
-impl Clone for OneHangs {
-    /// Nothing hangs yet.
-    fn clone(&self) -> Self {
-        Self { name: self.name, frozen: None }
-    }
-}
-
 impl Fault for OneHangs {
     async fn inflict(&mut self, scene: &mut Scene<'_>) -> anyhow::Result<Vec<u64>> {
         self.frozen = Some(Frozen::thread(scene.stage.node(scene.target), self.name)?);
@@ -83,7 +76,7 @@ impl Fault for OneHangs {
 }
 
 /// The machine of the target and of the holder sleeps: none of their processes runs, and only CLOCK_BOOTTIME does.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(in crate::grey) struct Sleeps;
 
 impl Fault for Sleeps {

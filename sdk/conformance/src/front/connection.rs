@@ -9,6 +9,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Inner;
 use super::act::{Act, Reply, Then};
+use super::log::Asked;
 use super::message::{Message, Wire};
 
 const PROBE: &str = "/livez";
@@ -32,9 +33,9 @@ pub(super) async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, number: u
 impl Inner {
     /// `None` if the machine is gone, once it is back: it knows no connection of before.
     async fn lives(&mut self) -> Option<()> {
-        let was_gone = *self.vanished.borrow();
+        let was_gone = self.ills.borrow().vanished;
         // Without the sender all is over.
-        self.vanished.wait_for(|is_gone| !is_gone).await.ok()?;
+        self.ills.wait_for(|ills| !ills.vanished).await.ok()?;
         (!was_gone).then_some(())
     }
 }
@@ -56,12 +57,14 @@ impl Connection {
         let (method, path) = (words.next()?, words.next()?);
         if path == PROBE {
             self.inner.shared.log.probed(self.inner.number);
-            if *self.inner.hushed.borrow() {
+            if self.inner.ills.borrow().hushed {
                 no_client(&mut self.client, &self.inner).await;
                 return None;
             }
             let mut reply = Reply::of(self.forward(&request).await?);
-            if *self.inner.blocked.borrow() && request.headers.iter().any(|(name, _)| name == WITHIN_HEADER) {
+            if self.inner.ills.borrow().blocked
+                && request.headers.iter().any(|(name, _)| name == WITHIN_HEADER)
+            {
                 reply.status = 503;
             }
             return self.client.write(&reply.encode()).await.ok();
@@ -69,17 +72,20 @@ impl Connection {
         let shared = self.inner.shared.clone();
         let (index, act) = {
             let mut script = shared.script();
-            let (number, is_encrypted) = (self.inner.number, self.inner.is_encrypted);
-            let body = serde_json::from_slice(&request.body).unwrap_or_default();
-            let asked = shared.log.asked(
-                number,
-                self.number,
-                is_encrypted,
+            let asked = shared.log.asked(Asked {
+                index: 0,
+                front: self.inner.number,
+                connection: self.number,
+                at: Instant::now(),
+                is_encrypted: self.inner.is_encrypted,
                 method,
                 path,
-                request.headers.clone(),
-                body,
-            );
+                headers: request.headers.clone(),
+                body: serde_json::from_slice(&request.body).unwrap_or_default(),
+                node_said: None,
+                told: None,
+                is_over: false,
+            });
             (asked.index, (*script)(&asked))
         };
         let told = self.perform(act, &request, index).await;

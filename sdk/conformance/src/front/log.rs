@@ -137,32 +137,10 @@ struct Seen {
 }
 
 impl Log {
-    #[expect(clippy::too_many_arguments, reason = "the parts of one request")]
-    pub(super) fn asked(
-        &self,
-        front: usize,
-        connection: usize,
-        is_encrypted: bool,
-        method: String,
-        path: String,
-        headers: Vec<(String, String)>,
-        body: Value,
-    ) -> Asked {
+    /// Returns it with its place.
+    pub(super) fn asked(&self, mut asked: Asked) -> Asked {
         let mut seen = self.seen();
-        let asked = Asked {
-            index: seen.asked.len(),
-            front,
-            connection,
-            at: Instant::now(),
-            is_encrypted,
-            method,
-            path,
-            headers,
-            body,
-            node_said: None,
-            told: None,
-            is_over: false,
-        };
+        asked.index = seen.asked.len();
         seen.asked.push(asked.clone());
         drop(seen);
         self.changed.send_replace(());
