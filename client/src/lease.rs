@@ -252,7 +252,7 @@ impl Lease {
     }
 
     /// Another handle, which releases nothing when it is dropped. After a [release](Self::release) by it, the first one releases nothing.
-    pub(crate) fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
         Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
     }

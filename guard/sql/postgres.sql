@@ -60,8 +60,9 @@
 --    - A stale token is RF412, no claim RF428, as by hand; who claims by hand needs no setting.
 --    - All that transactions claim stays theirs until they end: of connections with the same key in their setting, one at a time writes to
 --      the table. A statement that waits for that sees what was committed before it began to wait.
---    - A transaction that locks what others claim, before its first write, can deadlock with them: rows by SELECT … FOR UPDATE, another such
---      table, or a claim by hand. PostgreSQL ends one of the two, perhaps that of the live holder (40P01): try again.
+--    - A stale writer waits for nobody, and is refused at once. But two connections of one lease, or under REPEATABLE READ, can deadlock if
+--      one locks what the other claims before its own first write: rows by SELECT ... FOR UPDATE, another such table, or a claim by
+--      hand. PostgreSQL ends one of the two, perhaps that of the live holder (40P01): try again.
 --    - For exclusive leases: the fence of a shared one rises, and a setting does not.
 --    - One lease, one process, its own connections. RESET and DISCARD ALL restore the setting of the connection's start. A `SET
 --      ringfence.may_claim` is as good as a claim by hand: never send one through a pooler, where others inherit it.
@@ -193,6 +194,12 @@ BEGIN
   ELSIF admit.fence NOT BETWEEN 1 AND admit.token THEN
     RAISE 'fence: % is no fence of the live token %', admit.fence, admit.token USING ERRCODE = 'invalid_parameter_value';
   END IF;
+  -- A stale one waits for nobody: the live holder, who has the number, may wait for rows that its transaction has locked.
+  SELECT g.high INTO high FROM ringfence.guard AS g WHERE g.key = admit.key COLLATE "C" AND g.high > admit.token;
+  IF FOUND THEN
+    accepted := false;
+    RETURN;
+  END IF;
   INSERT INTO ringfence.guard AS g (key, high, claimed_by, claimed_at, alone_since)
     VALUES (admit.key, admit.fence, pg_current_xact_id(), now(),
             -- The pattern is slow, and fails beyond 256 MB: it must not see long texts, such as a claim and its writes in one
@@ -314,31 +321,40 @@ BEGIN
   RETURN CASE TG_OP WHEN 'DELETE' THEN OLD ELSE NEW END;
 END $$;
 
--- What the setting of this connection lets it claim.
+-- What the setting of this connection lets it claim. A key is in UTF-8: of keys that are not its own, a database may lack the characters.
 --
 -- The longest first message of a connection, which carries settings, has 10,000 bytes.
-CREATE OR REPLACE FUNCTION ringfence.may_claim(OUT key text, OUT token bigint) RETURNS SETOF record
+DROP FUNCTION IF EXISTS ringfence.may_claim();
+CREATE FUNCTION ringfence.may_claim(OUT key bytea, OUT token bigint) RETURNS SETOF record
 LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
   list text := coalesce(current_setting('ringfence.may_claim', true), '');
-  item text;
+  wrong text;
 BEGIN
   IF octet_length(list) > 10000 THEN
     RAISE 'ringfence.may_claim: % bytes are more than 10,000', octet_length(list) USING ERRCODE = 'invalid_parameter_value';
   END IF;
-  FOREACH item IN ARRAY string_to_array(list, ',') LOOP
-    IF item COLLATE "C" !~ '^([^%=[:space:]]|%(?!00)[0-9A-Fa-f]{2})+=[0-9]{1,16}$' THEN
-      RAISE 'ringfence.may_claim: % is no KEY=TOKEN, with the key percent-encoded', quote_literal(left(item, 100))
-        USING ERRCODE = 'invalid_parameter_value';
-    END IF;
-    key := split_part(item, '=', 1);
-    IF strpos(key, '%') > 0 THEN
-      SELECT convert_from(string_agg(coalesce(decode(part[1], 'hex'), convert_to(part[2], 'UTF8')), '' ORDER BY place), 'UTF8') INTO key
-        FROM regexp_matches(key, '%(..)|([^%]+)', 'g') WITH ORDINALITY AS parts(part, place);
-    END IF;
-    token := split_part(item, '=', 2);
-    RETURN NEXT;
-  END LOOP;
+  SELECT item INTO wrong FROM unnest(string_to_array(list, ',')) AS item
+    WHERE item COLLATE "C" !~ '^([^%=[:space:]]|%(?!00)[0-9A-Fa-f]{2})+=[0-9]{1,16}$' LIMIT 1;
+  IF FOUND THEN
+    RAISE 'ringfence.may_claim: % is no KEY=TOKEN, with the key percent-encoded', quote_literal(left(wrong, 100))
+      USING ERRCODE = 'invalid_parameter_value';
+  END IF;
+  RETURN QUERY
+    SELECT (SELECT string_agg(CASE place WHEN 1 THEN convert_to(part, 'UTF8')
+                                         ELSE decode(left(part, 2), 'hex') || convert_to(substr(part, 3), 'UTF8') END, '' ORDER BY place)
+              FROM unnest(string_to_array(split_part(item, '=', 1), '%')) WITH ORDINALITY AS parts(part, place)),
+           split_part(item, '=', 2)::bigint
+      FROM unnest(string_to_array(list, ',')) AS item;
+END $$;
+
+-- The text of a key; NULL if it has characters that this database lacks, so that nothing in it has this key.
+CREATE OR REPLACE FUNCTION ringfence.text_of(key bytea) RETURNS text
+LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+  RETURN convert_from(text_of.key, 'UTF8');
+EXCEPTION WHEN untranslatable_character THEN
+  RETURN NULL;
 END $$;
 
 -- Touches each key of the setting, in a transaction of its own: while it waits for one, it keeps none from others.
@@ -347,7 +363,8 @@ LANGUAGE plpgsql AS $$
 DECLARE
   mine record;
 BEGIN
-  FOR mine IN SELECT * FROM ringfence.may_claim() LOOP
+  FOR mine IN SELECT ringfence.text_of(m.key) AS key, m.token FROM ringfence.may_claim() AS m LOOP
+    CONTINUE WHEN mine.key IS NULL;
     PERFORM ringfence.touch(mine.key, mine.token);
     COMMIT;
   END LOOP;
@@ -363,13 +380,14 @@ END $$;
 CREATE OR REPLACE FUNCTION ringfence.claim_of_connection() RETURNS trigger
 LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
+  own bytea := convert_to(TG_ARGV[0], 'UTF8');
   mine record;
 BEGIN
   FOR mine IN
-    SELECT m.key, m.token FROM ringfence.may_claim() AS m
-      WHERE CASE TG_NARGS WHEN 1 THEN m.key = TG_ARGV[0] COLLATE "C" ELSE starts_with(m.key, TG_ARGV[0]) END
-        AND ringfence.claimed(m.key) IS NOT TRUE
-      ORDER BY m.key COLLATE "C", m.token
+    SELECT convert_from(m.key, 'UTF8') AS key, m.token FROM ringfence.may_claim() AS m
+      WHERE CASE WHEN CASE TG_NARGS WHEN 1 THEN m.key ELSE substring(m.key FOR octet_length(own)) END = own
+                 THEN ringfence.claimed(convert_from(m.key, 'UTF8')) IS NOT TRUE END
+      ORDER BY m.key, m.token
   LOOP
     PERFORM ringfence.touch(mine.key, mine.token);
   END LOOP;

@@ -12,7 +12,8 @@ use rustix::process::Signal;
 use crate::cli::client::{Connection, LOST};
 use crate::cli::leases::LeaseIdSource;
 use crate::cli::under_lease::{
-    self, Ending, FAILED, MIN_TTL, Postgres, Released, Task, died_of, exit, unless_signalled,
+    self, Ending, FAILED, Leadership, Listen, MIN_TTL, Postgres, Released, Task, died_of, exit,
+    unless_signalled,
 };
 use crate::job;
 use crate::signals::Signals;
@@ -26,9 +27,9 @@ const RELEASE: &str = "release the lease";
     override_usage = "ringfence hold [OPTIONS] <LEASE_ID> [-- <COMMAND> [ARGUMENT]...]",
     after_help = "\
 Renews the lease at once, and from then on as `ringfence lock` does. With COMMAND, all is as in `ringfence lock`: its environment, its \
-descendants, --postgres, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT, SIGHUP, \
-SIGUSR1 or SIGUSR2, also if the program that started it ends: in a script, `trap 'kill $!' EXIT` ends it, too. Then it releases the keys. A \
-signal before the first renewal is answered leaves the lease as it is, and the exit status is 128+N.
+descendants, --postgres, --listen, signals, and a lease that may be lost. Without, ringfence holds the lease until SIGINT, SIGTERM, SIGQUIT, SIGHUP, \
+SIGUSR1 or SIGUSR2, also if the program that started it ends: in a script, `trap 'kill $!' EXIT` ends it, too. Then it releases the keys. With --listen, \
+/leader is 200 until then while the lease certainly lives. A signal before the first renewal is answered leaves the lease as it is, and the exit status is 128+N.
 
 Anyone who has the lease_id may renew and release the lease; if the nodes have access rules, only its owner may. So hold it in one process: \
 the cluster takes two for one holder, and keeps neither out. When one of them ends, it releases the keys; the other learns that when it next \
@@ -49,6 +50,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     postgres: Postgres,
     #[command(flatten)]
+    listen: Listen,
+    #[command(flatten)]
     connection: Connection,
     /// Command to run, without a shell
     #[arg(last = true, value_name = "COMMAND")]
@@ -66,12 +69,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         }
     };
     under_lease::run(async |signals, stderr| {
-        let Arguments { ending, postgres, connection, command, .. } = arguments;
+        let Arguments { ending, postgres, listen, connection, command, .. } = arguments;
         let has_command = !command.is_empty();
         if has_command {
             job::check_proc()?;
         }
         let client = connection.client()?;
+        let leadership = listen.start(connection, &[])?;
         let adopted = match unless_signalled(signals, adopt(&client, lease_id)).await {
             Ok(adopted) => adopted.map_err(|error| connection.explain(error))?,
             Err(signal) => return Ok(died_of(signal)),
@@ -84,13 +88,13 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             }
         };
         if has_command {
-            let task = Task { command, ending, postgres, release: RELEASE };
+            let task = Task { command, ending, postgres, leadership: &leadership, release: RELEASE };
             return task.run(lease, signals, stderr).await;
         }
         // A script starts its background processes with these ignored, and ends by them.
         signals.add(Signal::INT)?;
         signals.add(Signal::QUIT)?;
-        hold(lease, signals, stderr).await
+        hold(lease, &leadership, signals, stderr).await
     })
 }
 
@@ -115,9 +119,16 @@ async fn adopt(client: &Client, lease_id: LeaseId) -> anyhow::Result<Result<Leas
 }
 
 /// Keeps the lease until a signal, or its loss.
-async fn hold(lease: Lease, signals: &mut Signals, stderr: &Stderr) -> anyhow::Result<ExitStatus> {
+async fn hold(
+    lease: Lease,
+    leadership: &Leadership,
+    signals: &mut Signals,
+    stderr: &Stderr,
+) -> anyhow::Result<ExitStatus> {
+    let term = leadership.of(&lease);
     // A signal is how this ends.
     let ended = unless_signalled(signals, lease.lost()).await;
+    drop(term);
     let released = Released::of(lease).await;
     released.report(RELEASE, stderr);
     let Some(loss) = ended.ok().or(released.loss()) else { return Ok(exit(0)) };

@@ -16,7 +16,9 @@ use crate::cli::acquire_options::AcquireOptions;
 use crate::cli::client::{Connection, NOT_ACQUIRED, RELEASE_TIMEOUT};
 use crate::cli::leases::hand_out;
 use crate::cli::output::Output;
-use crate::cli::under_lease::{self, Ending, MIN_TTL, Postgres, Task, died_of, exit, unless_signalled};
+use crate::cli::under_lease::{
+    self, Ending, Listen, MIN_TTL, Postgres, Task, died_of, exit, unless_signalled,
+};
 use crate::job;
 use crate::signals::Signals;
 use crate::stderr::Stderr;
@@ -42,6 +44,10 @@ the keys before COMMAND starts. It finds the database by the variables of libpq,
 PGPASSWORD or a password file. It waits for what older holders have open, and ringfence says which backend that is. Then the connections of COMMAND \
 claim by PGOPTIONS, which libpq and node-postgres read, unless it passes options of its own; RINGFENCE_PGOPTIONS is the same, percent-encoded, \
 for `?options=` in a connection string. `ringfence guard postgres` says how a table is protected by_connection.
+
+With --listen, GET /leader at ADDR answers 200 with token, keys, fences and expires_in_ms while the lease certainly lives and COMMAND runs; an \
+operator's revocation is known with the next renewal. Otherwise it answers 503, with the same of a holder where a node knows one. GET /livez \
+answers 200 while ringfence works. Everybody who reaches ADDR may ask. An answer tells of its moment: only a token stops a late writer.
 
 With --at-least, ringfence exits when COMMAND has ended, whatever its status, and the keys stay taken until that time has passed. So a \
 job that cron starts on ten machines, whose clocks differ, runs once a minute: --try --at-least 50s. The lease expires when the time has \
@@ -71,11 +77,13 @@ pub(crate) struct Arguments {
     ending: Ending,
     #[command(flatten)]
     postgres: Postgres,
+    #[command(flatten)]
+    listen: Listen,
     /// Keep the keys for at least this time from the grant, also when COMMAND has ended; at most 24 h
     #[arg(long, value_name = "TIME")]
     at_least: Option<humantime::Duration>,
     /// Run no COMMAND: print the lease, as `ringfence acquire` does, and exit. It lasts for --ttl, unless `ringfence hold` takes it over
-    #[arg(long, conflicts_with_all = ["command", "at_least", "max", "kill_after", "signal"])]
+    #[arg(long, conflicts_with_all = ["command", "at_least", "listen", "max", "kill_after", "signal"])]
     detach: bool,
     /// Output format of --detach
     #[arg(short, long, value_name = "FORMAT", default_value = "text", conflicts_with = "command")]
@@ -109,6 +117,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
         let longest = Duration::from_millis(MAX_TTL_MS.into());
         ensure!(arguments.at_least.is_none_or(|least| *least <= longest), "--at-least must be at most 24 h");
         let client = arguments.connection.client()?;
+        let leadership = arguments.listen.start(&arguments.connection, &arguments.keys)?;
         let lease = match acquire(arguments, &client, signals, stderr).await? {
             Ok(lease) => lease,
             Err(status) => return Ok(status),
@@ -121,7 +130,7 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
             None => "release the lease",
         };
         let Arguments { command, ending, postgres, .. } = arguments;
-        let task = Task { command, ending, postgres, release };
+        let task = Task { command, ending, postgres, leadership: &leadership, release };
         task.run(lease, signals, stderr).await
     })
 }

@@ -1,5 +1,6 @@
 //! A command under a lease, as `lock` and `hold` run it: options, variables, and exit statuses.
 
+mod listen;
 mod postgres;
 mod running;
 
@@ -26,6 +27,7 @@ use crate::logging::{self, LogFormat};
 use crate::runtime;
 use crate::signals::{self, Signals};
 use crate::stderr::Stderr;
+pub(crate) use listen::{Leadership, Listen};
 pub(crate) use postgres::Postgres;
 use running::{Outcome, Running};
 
@@ -68,6 +70,7 @@ pub(crate) struct Task<'a> {
     pub(crate) command: &'a [OsString],
     pub(crate) ending: &'a Ending,
     pub(crate) postgres: &'a Postgres,
+    pub(crate) leadership: &'a Leadership,
     /// What the release does, as an error says it.
     pub(crate) release: &'static str,
 }
@@ -152,6 +155,7 @@ impl Task<'_> {
             ControlFlow::Break(outcome) => return Ok(outcome),
         }
         let job = Job::start(self.command, &all, Deadline::of(lease)).await?;
+        let _term = self.leadership.of(lease);
         Ok(Running::new(job, self.ending, lease, stderr).ends(signals).await)
     }
 

@@ -1,5 +1,7 @@
 //! Guards with a real cluster: the examples of the READMEs, and a guard in memory that restarts.
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -44,6 +46,35 @@ async fn the_first_section_of_the_readme_works_as_shown() {
     ];
     Shown::new(readme, "## Ten minutes", "### The same in")
         .play(Path::new(env!("CARGO_MANIFEST_DIR")), &variables, TEN_MINUTES)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_nightly_job_in_any_language_is_fenced_as_the_readme_shows() {
+    let cluster = Cluster::builder(PROGRAM).start().await.unwrap();
+    let server = PostgresServer::start().await.unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let job = folder.path().join("make-reports.sh");
+    std::fs::write(&job, "#!/bin/sh\npsql -qX -c 'INSERT INTO reports VALUES (now())'\n").unwrap();
+    std::fs::set_permissions(&job, Permissions::from_mode(0o755)).unwrap();
+    let (host, port) = (server.address().ip().to_string(), server.address().port().to_string());
+    let (path, urls) = (path(), cluster.leader().await.unwrap().url());
+    let variables = [
+        ("PATH", &*path),
+        ("RINGFENCE_URLS", &*urls),
+        ("PGHOST", &host),
+        ("PGPORT", &port),
+        ("PGUSER", "postgres"),
+        ("PGDATABASE", "postgres"),
+    ];
+    let table = "```sh\npsql -qX -c 'CREATE TABLE reports (at timestamptz)'\n```";
+    let count = "```sh\npsql -qXAt -c 'SELECT count(*) FROM reports'\n#> 3\n```";
+    let readme = include_str!("../../README.md");
+    let (_, part) = readme.split_once("**In a script**").unwrap();
+    let (part, _) = part.split_once("**In Rust**").unwrap();
+    Shown::new(&format!("{table}{part}{count}<end>"), "", "<end>")
+        .play(folder.path(), &variables, TEN_MINUTES)
         .await
         .unwrap();
 }

@@ -4,6 +4,7 @@ mod at_least;
 mod descendants;
 mod detached;
 mod hold;
+mod listen;
 mod lost_leases;
 mod postgres;
 mod running;

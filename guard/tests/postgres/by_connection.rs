@@ -1,5 +1,7 @@
 //! Writers that know nothing of the guard: a setting of their connection claims for them.
 
+mod deadlocks;
+
 use std::process::Stdio;
 
 use ringfence_guard::postgres::SQL;
@@ -233,7 +235,8 @@ async fn a_malformed_setting_is_an_error_that_names_it() {
         let message = error.as_db_error().unwrap().message().to_owned();
         assert!(message.starts_with("ringfence.may_claim: ") && message.len() < 400, "{message}");
     }
-    assert_eq!(code(&write("orders/42=7,%FF=7").await.unwrap_err()), "22021", "no UTF-8");
+    assert_eq!(code(&write("orders/42=7,orders/%FF=7").await.unwrap_err()), "22021", "no UTF-8");
+    write("orders/42=7,%FF=7").await.expect("of another table");
     for list in ["orders/42=0", "orders/42=9007199254740992"] {
         assert_eq!(code(&write(list).await.unwrap_err()), "22023", "{list}: no token");
     }
@@ -249,36 +252,26 @@ async fn a_malformed_setting_is_an_error_that_names_it() {
     assert!(write("").await.is_err());
 }
 
-/// Claims in the order of the rows deadlock as the rows do.
+/// The keys that its tables have are all of its own.
 #[tokio::test]
-async fn writers_in_opposite_orders_do_not_deadlock() {
-    never_deadlocks(125).await;
-}
-
-#[tokio::test]
-#[ignore = "slow"]
-async fn writers_in_opposite_orders_do_not_deadlock_in_10_000_transactions() {
-    never_deadlocks(2_500).await;
-}
-
-/// Every pair of an order of the keys and an order of the rows.
-async fn never_deadlocks(transactions: u32) {
+async fn a_database_that_lacks_the_characters_of_another_key_writes_its_own() {
     let server = guarded().await;
     let client = connect(&server.url()).await;
-    client.batch_execute(TABLES).await.unwrap();
-    let write = |id: u8| format!("UPDATE orders SET total = total + 1 WHERE id = {id}");
-    let writes = async |keys: [&str; 2], [first, second]: [u8; 2]| {
-        let writer = connect_with(&server, &setting(&keys, 7)).await;
-        let program = format!("BEGIN; {}; {}; COMMIT", write(first), write(second));
-        for _ in 0..transactions {
-            writer.batch_execute(&program).await.unwrap();
-        }
-    };
-    let [sorted, reversed] = [["orders/41", "orders/42"], ["orders/42", "orders/41"]];
-    let (up, down) = ([41, 42], [42, 41]);
-    tokio::join!(writes(sorted, up), writes(sorted, down), writes(reversed, up), writes(reversed, down));
-    let sum: i64 = client.query_one("SELECT sum(total) FROM orders", &[]).await.unwrap().get(0);
-    assert_eq!(sum, 8 * i64::from(transactions));
+    let make = "CREATE DATABASE latin ENCODING 'LATIN1' LOCALE 'C' TEMPLATE template0";
+    client.batch_execute(make).await.unwrap();
+    let latin = connect(&format!("postgresql://postgres@{}/latin", server.address())).await;
+    latin.batch_execute(ringfence_guard::postgres::SQL).await.unwrap();
+    let tables = "CREATE TABLE orders (id text, total int);
+                  SELECT ringfence.protect('orders', 'bücher/', 'id', by_connection => true)";
+    latin.batch_execute(tables).await.unwrap();
+    for sql in [
+        "SET ringfence.may_claim = 'b%C3%BCcher%2F1=7,%E3%82%AB=7'",
+        "CALL ringfence.touch_all()",
+        "INSERT INTO orders VALUES ('1', 1)",
+    ] {
+        latin.batch_execute(sql).await.expect(sql);
+    }
+    assert_eq!(refused(&latin, "INSERT INTO orders VALUES ('2', 1)").await, "RF428");
 }
 
 #[tokio::test]
