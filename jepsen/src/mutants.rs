@@ -185,7 +185,7 @@ impl Hunt {
         let (mut runs, mut broken, mut what) = (0, Vec::new(), String::new());
         let mut by_expected = false;
         while !by_expected && began.elapsed() < CAUGHT_WITHIN {
-            let run_options = self.run(program, options, seed);
+            let run_options = self.options_of_run(program, options, seed);
             runs += 1;
             seed += 1;
             let ran = match self.play {
