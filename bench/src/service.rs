@@ -1,8 +1,10 @@
 //! The measured services. Each is started for its turn and ended after it.
 
+mod apart;
 mod echo;
 mod etcd;
 mod mirror;
+mod nats;
 pub(crate) mod redis;
 mod resp;
 mod ringfence;
@@ -10,6 +12,7 @@ mod zookeeper;
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
@@ -19,6 +22,7 @@ use futures_util::future::BoxFuture;
 use crate::args::Program;
 use crate::job::{Assignment, Job};
 use crate::load::Worker;
+use crate::peers::Peer;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
@@ -27,6 +31,11 @@ pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as 
 pub(crate) trait Service {
     /// Its processes.
     fn pids(&self) -> Vec<u32>;
+
+    /// The processes of its clients, beside this one.
+    fn load_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
 
     /// How often all its processes have flushed their logs so far; `None` where they do not count that.
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
@@ -48,6 +57,12 @@ pub(crate) enum Contender {
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },
     /// Three servers, by Curator's recipe.
     ZooKeeper { class_path: String },
+    /// Three servers, each with a copy of a bucket of keys.
+    Nats { program: PathBuf },
+    /// Three members.
+    Hiqlite { program: PathBuf },
+    /// Three members, which keep all in memory.
+    Hazelcast { class_path: String },
     /// One server.
     Redis { always: bool },
     /// Five Redis servers.
@@ -62,7 +77,7 @@ pub(crate) enum Contender {
 pub(crate) struct Services {
     #[command(flatten)]
     ringfence: Program,
-    /// Path of etcd; repeatable, to compare versions [default: `etcd`]
+    /// Path of etcd; repeatable, to compare versions [default: the one that `fetch` got, or `etcd`]
     #[arg(long)]
     etcd: Vec<PathBuf>,
     /// Also Ringfence with TLS between nodes, with TLS with clients, and with access rules as well
@@ -76,7 +91,8 @@ pub(crate) struct Services {
 impl Services {
     /// The services that are installed and wanted. Prints which are not installed.
     pub(crate) fn found(&self) -> Result<Vec<Contender>> {
-        let etcds = if self.etcd.is_empty() { vec!["etcd".into()] } else { self.etcd.clone() };
+        let newest = || Peer::Etcd.found().unwrap_or_else(|_| "etcd".into());
+        let etcds = if self.etcd.is_empty() { vec![newest()] } else { self.etcd.clone() };
         let program = self.ringfence.path()?;
         let mut found = installed(&program, &etcds);
         if self.tls {
@@ -114,6 +130,17 @@ fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
         Ok(class_path) => found.push(Contender::ZooKeeper { class_path }),
         Err(error) => left_out("ZooKeeper", error),
     }
+    let fetched = [
+        ("NATS", Peer::Nats.found().map(|program| Contender::Nats { program })),
+        ("hiqlite", Peer::Hiqlite.found().map(|program| Contender::Hiqlite { program })),
+        ("Hazelcast", Peer::class_path().map(|class_path| Contender::Hazelcast { class_path })),
+    ];
+    for (service, contender) in fetched {
+        match contender {
+            Ok(contender) => found.push(contender),
+            Err(error) => left_out(service, error),
+        }
+    }
     match printed("redis-server", "--version") {
         Ok(_) => found.extend([
             Contender::Redis { always: false },
@@ -135,6 +162,9 @@ impl Contender {
             Self::Resp(_) => "ringfence, RESP".to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
+            Self::Nats { .. } => "nats kv".to_owned(),
+            Self::Hiqlite { .. } => "hiqlite dlock".to_owned(),
+            Self::Hazelcast { .. } => "hazelcast, in memory".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
             Self::Redis { always: true } => "redis fsync".to_owned(),
             Self::Redlock => "redlock of 5".to_owned(),
@@ -169,6 +199,9 @@ impl Contender {
             Self::Resp(program) => Box::new(resp::start(program).await?),
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
+            Self::Nats { program } => Box::new(nats::start(program).await?),
+            Self::Hiqlite { program } => Box::new(apart::start_hiqlite(program).await?),
+            Self::Hazelcast { class_path } => Box::new(apart::start_hazelcast(class_path).await?),
             Self::Redis { always } => Box::new(redis::start(1, *always).await?),
             // Each flushes once a second: nobody who uses Redlock flushes more often.
             Self::Redlock => Box::new(redis::start(5, false).await?),
@@ -176,6 +209,11 @@ impl Contender {
             Self::Echo => Box::new(echo::start().await?),
         })
     }
+}
+
+/// A few ms, after which a client tries again that is told nothing when a lock is free.
+fn backoff() -> Duration {
+    Duration::from_micros(fastrand::u64(1_000..5_000))
 }
 
 /// What a program prints when run with one argument.

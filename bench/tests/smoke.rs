@@ -77,6 +77,23 @@ fn one_key_is_contended_for() {
 
 #[test]
 #[ignore = "slow"]
+fn services_that_were_fetched_are_compared() {
+    let peers = Path::new(env!("CARGO_BIN_EXE_ringfence-bench")).ancestors().nth(2).unwrap().join("peers");
+    for (peer, row) in
+        [("nats", "nats kv"), ("hiqlite", "hiqlite dlock"), ("hazelcast", "hazelcast, in memory")]
+    {
+        if !peers.join(peer).exists() {
+            eprintln!("skipped: `ringfence-bench fetch {peer}` was not run");
+            continue;
+        }
+        bench(&format!("compare --clients=1,4 --rounds=1 --only={peer}"), &["4 clients", row]);
+        bench(&format!("compare --tasks --clients=4 --rounds=1 --only={peer}"), &["4 clients", row]);
+        bench(&format!("contended --clients=4 --rounds=1 --only={peer}"), &["4 clients", row]);
+    }
+}
+
+#[test]
+#[ignore = "slow"]
 fn batches_and_reads_are_measured() {
     bench(
         "batch --clients=4 --rounds=1 --only=ringfence",
