@@ -1,4 +1,4 @@
-//! Prints how long grants pause when the leader is lost, and how late leases end.
+//! Prints how long grants pause when the leader is lost.
 //!
 //! ```text
 //! cargo build --release && cargo run --release --example failover
@@ -10,10 +10,8 @@
 
 use std::time::{Duration, Instant};
 
-use ringfence_harness::{
-    Acquired, Answered, Builder, Client, Cluster, Network, Node, granted, try_once, wait_for,
-};
-use ringfence_wire::{AcquireRequest, LeaseId, Ttl};
+use ringfence_harness::{Builder, Client, Cluster, Network, Node, granted, try_once};
+use ringfence_wire::LeaseId;
 
 const ROUNDS: usize = 20;
 
@@ -33,7 +31,7 @@ async fn measure(builder: Builder) {
     };
     let cluster = cluster.start().await.unwrap();
 
-    row("leader killed: s until the next grant", async |_| {
+    row("leader killed: s until the next grant", async || {
         let (leader, other) = roles(&cluster).await;
         leader.kill().unwrap();
         let pause = next_grant(&other.client()).await;
@@ -41,7 +39,7 @@ async fn measure(builder: Builder) {
         pause
     })
     .await;
-    row("leader stopped (SIGSTOP): s until the next grant", async |_| {
+    row("leader stopped (SIGSTOP): s until the next grant", async || {
         let (leader, other) = roles(&cluster).await;
         leader.stop().unwrap();
         let pause = next_grant(&other.client()).await;
@@ -50,7 +48,7 @@ async fn measure(builder: Builder) {
     })
     .await;
     if let Some(network) = &network {
-        row("leader cut off: s until the next grant", async |_| {
+        row("leader cut off: s until the next grant", async || {
             let (leader, other) = roles(&cluster).await;
             network.isolate(leader.id()).unwrap();
             let pause = next_grant(&other.client()).await;
@@ -59,7 +57,7 @@ async fn measure(builder: Builder) {
         })
         .await;
     }
-    row("leader asked to stop (SIGTERM): s until the next grant", async |_| {
+    row("leader asked to stop (SIGTERM): s until the next grant", async || {
         let (leader, other) = roles(&cluster).await;
         let begun = Instant::now();
         let client = other.client();
@@ -80,25 +78,12 @@ async fn measure(builder: Builder) {
         longest.as_secs_f64()
     })
     .await;
-    row("a lease of 1 s that is not renewed: ends so late, ms", async |round| {
-        let (_, other) = roles(&cluster).await;
-        let client = other.client();
-        let name = format!("late/{round}");
-        let second = Ttl::from_ms(1_000).unwrap();
-        let sent = Instant::now();
-        let request = AcquireRequest { ttl_ms: second, ..try_once(&name) };
-        assert!(matches!(client.acquire(LeaseId::random(), &request).await.done(), Acquired::Granted(_)));
-        let next = client.acquire(LeaseId::random(), &wait_for(&name, 10_000)).await.done();
-        assert!(matches!(next, Acquired::Granted(_)), "{next:?}");
-        (sent.elapsed() - Duration::from_secs(1)).as_secs_f64() * 1e3
-    })
-    .await;
 }
 
-async fn row(name: &str, mut once: impl AsyncFnMut(usize) -> f64) {
+async fn row(name: &str, mut once: impl AsyncFnMut() -> f64) {
     let mut values = Vec::new();
-    for round in 0..ROUNDS {
-        values.push(once(round).await);
+    for _ in 0..ROUNDS {
+        values.push(once().await);
     }
     values.sort_by(f64::total_cmp);
     println!("{name:<56} {:>8.2} {:>8.2} {:>8.2}", values[ROUNDS / 2], values[0], values[ROUNDS - 1]);

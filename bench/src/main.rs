@@ -8,6 +8,7 @@ mod calls;
 mod figures;
 mod floor;
 mod greedy;
+mod handover;
 mod hostile;
 mod job;
 mod load;
@@ -62,6 +63,8 @@ enum Command {
     Scale(scale::Plan),
     /// What a principal that uses all its limits costs the others
     Greedy(greedy::Plan),
+    /// The time until the next client holds, when the holder is gone, and the leader as well
+    Handover(handover::Plan),
     /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
@@ -127,6 +130,7 @@ async fn run(command: Command) -> Result<()> {
             figures.check()
         }
         Command::Greedy(plan) => show(&greedy::greed(&plan).await?, &plan.output),
+        Command::Handover(plan) => show(&handover::handover(&plan).await?, &plan.output),
         Command::Hostile(plan) => {
             let figures = hostile::hostile(&plan).await?;
             show(&figures, &plan.output)?;

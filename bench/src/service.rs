@@ -10,14 +10,16 @@ mod resp;
 mod ringfence;
 mod zookeeper;
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ringfence_harness::Trio;
 
 use crate::args::Program;
 use crate::job::{Assignment, Job};
@@ -44,6 +46,25 @@ pub(crate) trait Service {
 
     /// A client for a job that it [can](Contender::can) do.
     fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>>;
+}
+
+/// What a client holds, as long as this is kept.
+pub(crate) type Held = Box<dyn Any + Send>;
+
+/// How a leader is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    Killed,
+    /// By SIGSTOP.
+    Stopped,
+}
+
+/// A service that hands a lock on when its holder is gone.
+pub(crate) trait Handing: Service {
+    /// Waits for the lock, with a client that outlives the leader, and of which the service knows for `ttl` that it lives.
+    fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>>;
+
+    fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>>;
 }
 
 /// A service that can be started.
@@ -192,6 +213,26 @@ impl Contender {
         !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
+    /// Whether [`Contender::start_handing`] can start it.
+    pub(crate) fn hands_on(&self) -> bool {
+        matches!(
+            self,
+            Self::Ringfence(_, Security::None)
+                | Self::Etcd { calls: etcd::Calls::Lock, .. }
+                | Self::ZooKeeper { .. }
+        )
+    }
+
+    /// Starts it without any data, to lose its leader.
+    pub(crate) async fn start_handing(&self) -> Result<Box<dyn Handing>> {
+        Ok(match self {
+            Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
+            Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
+            Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
+            _ => bail!("{} hands no lock on", self.name()),
+        })
+    }
+
     /// Starts it without any data.
     pub(crate) async fn start(&self) -> Result<Box<dyn Service>> {
         Ok(match self {
@@ -214,6 +255,14 @@ impl Contender {
 /// A few ms, after which a client tries again that is told nothing when a lock is free.
 fn backoff() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..5_000))
+}
+
+async fn lose(servers: &Trio, leader: usize, loss: Loss) -> Result<()> {
+    match loss {
+        Loss::Killed => servers.kill(leader)?,
+        Loss::Stopped => servers.stop(leader).await?,
+    }
+    Ok(())
 }
 
 /// What a program prints when run with one argument.

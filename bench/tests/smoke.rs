@@ -94,6 +94,22 @@ fn services_that_were_fetched_are_compared() {
 
 #[test]
 #[ignore = "slow"]
+fn locks_are_handed_over() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let rows = [
+        "holder gone: ringfence",
+        "holder gone, leader killed: ringfence",
+        "holder gone, leader stopped: etcd",
+    ];
+    let arguments = "handover --rounds=1 --locks=2 --ttl=2 --only=ringfence,etcd";
+    prints(&format!("{arguments} --json={}", json.path().display()), &rows);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    let rows = figures["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["beyond_s"].as_array().unwrap().len() == 2), "{figures}");
+}
+
+#[test]
+#[ignore = "slow"]
 fn batches_and_reads_are_measured() {
     bench(
         "batch --clients=4 --rounds=1 --only=ringfence",

@@ -14,7 +14,6 @@ const LONG_FILES: &[Exception] = &[
 /// Functions that are longer than others may be.
 const LONG_FUNCTIONS: &[Exception] = &[
     ("api/tests/door/service.rs start_member", STARTS),
-    ("examples/failover.rs measure", STORY),
     ("guard/examples/stores.rs redis_writes_and_checks", STORY),
     ("jepsen/laws/src/report/tests/invented.rs hold", STORY),
     ("jepsen/src/field.rs set_up", STARTS),
