@@ -44,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Each client acquires and releases its own key: Ringfence, etcd, ZooKeeper, NATS, hiqlite, Hazelcast, Redis, Redlock, plain HTTP
+    /// Each client acquires and releases its own key: Ringfence, etcd, ZooKeeper, NATS, Hazelcast, Redis, Redlock, plain HTTP
     Compare(Locks),
     /// All clients acquire and release the same key
     Contended(Locks),

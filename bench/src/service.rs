@@ -1,8 +1,8 @@
 //! The measured services. Each is started for its turn and ended after it.
 
-mod apart;
 mod echo;
 mod etcd;
+mod hazelcast;
 mod mirror;
 mod nats;
 pub(crate) mod redis;
@@ -80,8 +80,6 @@ pub(crate) enum Contender {
     ZooKeeper { class_path: String },
     /// Three servers, each with a copy of a bucket of keys.
     Nats { program: PathBuf },
-    /// Three members.
-    Hiqlite { program: PathBuf },
     /// Three members, which keep all in memory.
     Hazelcast { class_path: String },
     /// One server.
@@ -153,7 +151,6 @@ fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
     }
     let fetched = [
         ("NATS", Peer::Nats.found().map(|program| Contender::Nats { program })),
-        ("hiqlite", Peer::Hiqlite.found().map(|program| Contender::Hiqlite { program })),
         ("Hazelcast", Peer::class_path().map(|class_path| Contender::Hazelcast { class_path })),
     ];
     for (service, contender) in fetched {
@@ -184,7 +181,6 @@ impl Contender {
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
             Self::Nats { .. } => "nats kv".to_owned(),
-            Self::Hiqlite { .. } => "hiqlite dlock".to_owned(),
             Self::Hazelcast { .. } => "hazelcast, in memory".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
             Self::Redis { always: true } => "redis fsync".to_owned(),
@@ -241,8 +237,7 @@ impl Contender {
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
             Self::Nats { program } => Box::new(nats::start(program).await?),
-            Self::Hiqlite { program } => Box::new(apart::start_hiqlite(program).await?),
-            Self::Hazelcast { class_path } => Box::new(apart::start_hazelcast(class_path).await?),
+            Self::Hazelcast { class_path } => Box::new(hazelcast::start(class_path).await?),
             Self::Redis { always } => Box::new(redis::start(1, *always).await?),
             // Each flushes once a second: nobody who uses Redlock flushes more often.
             Self::Redlock => Box::new(redis::start(5, false).await?),

@@ -79,9 +79,7 @@ fn one_key_is_contended_for() {
 #[ignore = "slow"]
 fn services_that_were_fetched_are_compared() {
     let peers = Path::new(env!("CARGO_BIN_EXE_ringfence-bench")).ancestors().nth(2).unwrap().join("peers");
-    for (peer, row) in
-        [("nats", "nats kv"), ("hiqlite", "hiqlite dlock"), ("hazelcast", "hazelcast, in memory")]
-    {
+    for (peer, row) in [("nats", "nats kv"), ("hazelcast", "hazelcast, in memory")] {
         if !peers.join(peer).exists() {
             eprintln!("skipped: `ringfence-bench fetch {peer}` was not run");
             continue;

@@ -10,7 +10,7 @@ import java.util.HashMap;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** `Peer member ID IP`: a member of three. `Peer clients IP`: clients of theirs, as in `bench/src/service/apart.rs`. */
+/** `Peer member ID IP`: a member of three. `Peer clients IP`: clients of theirs, as in `bench/src/service/hazelcast.rs`. */
 public class Peer {
     private static final int PORT = 5701;
 

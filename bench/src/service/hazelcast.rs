@@ -1,13 +1,10 @@
-//! Services whose client libraries this program does not contain: Hazelcast's is for Java, and hiqlite's is more than the rest of
-//! this program to build.
+//! Hazelcast, whose client library is for Java, so that this program cannot contain it.
 //!
 //! One process has all clients. A line that it reads is a request of a client, `ID open`, `ID share`, `ID acquire KEY`,
 //! `ID release` or `ID close`: `share` uses a connection that others use, too. A line that it prints is the answer, `ID` or
 //! `ID ERROR`. Lines that are due at once go in one write, so a request costs some µs of CPU. Its CPU time is that of clients.
 
 use std::collections::HashMap;
-use std::ffi::OsStr;
-use std::path::Path;
 use std::process::Stdio;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,7 +24,7 @@ use crate::service::Service;
 /// Bounds the start.
 const READY: Duration = Duration::from_secs(120);
 
-pub(crate) struct Apart {
+pub(crate) struct Hazelcast {
     servers: Trio,
     clients: Child,
     requests: mpsc::UnboundedSender<Request>,
@@ -43,17 +40,9 @@ struct Request {
     answer: Option<oneshot::Sender<Answer>>,
 }
 
-/// Three members of hiqlite, which sync what they append.
-pub(super) async fn start_hiqlite(program: &Path) -> Result<Apart> {
-    start(program.as_os_str(), &[]).await
-}
-
 /// Three members of Hazelcast, which keep all in memory.
-pub(super) async fn start_hazelcast(class_path: &str) -> Result<Apart> {
-    start("java".as_ref(), &["-Xmx1g", "-cp", class_path, "Peer"]).await
-}
-
-async fn start(program: &OsStr, first: &[&str]) -> Result<Apart> {
+pub(super) async fn start(class_path: &str) -> Result<Hazelcast> {
+    let (program, first) = ("java", ["-Xmx1g", "-cp", class_path, "Peer"]);
     let servers = Trio::start(program, |command, id, ip, _| {
         command.args(first).args(["member", &id.to_string(), &ip.to_string()]);
         Ok(())
@@ -62,18 +51,18 @@ async fn start(program: &OsStr, first: &[&str]) -> Result<Apart> {
     let mut command = Command::new(program);
     command.args(first).args(["clients", &address.ip().to_string()]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null()).kill_on_drop(true);
-    let mut clients = command.spawn().with_context(|| format!("{program:?}"))?;
+    let mut clients = command.spawn().context(program)?;
     let pipes = clients.stdin.take().zip(clients.stdout.take()).context("both are piped")?;
     let (requests, requested) = mpsc::unbounded_channel();
     tokio::spawn(carry(pipes, requested));
-    let apart = Apart { servers, clients, requests, next: AtomicU64::new(0) };
+    let hazelcast = Hazelcast { servers, clients, requests, next: AtomicU64::new(0) };
     let is_ready = async || {
-        let mut client = apart.client(true).await.ok()?;
+        let mut client = hazelcast.client(true).await.ok()?;
         client.acquire("ready").await.ok()?;
         client.release(()).await.ok()
     };
-    until(READY, format!("a client of {program:?} has a lock"), is_ready).await?;
-    Ok(apart)
+    until(READY, "a client of Hazelcast has a lock", is_ready).await?;
+    Ok(hazelcast)
 }
 
 /// Ends with the clients' process, or if nobody has requests any more.
@@ -113,7 +102,7 @@ async fn carry(
     }
 }
 
-impl Apart {
+impl Hazelcast {
     async fn client(&self, is_shared: bool) -> Result<Client> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let client = Client { id, requests: self.requests.clone() };
@@ -122,7 +111,7 @@ impl Apart {
     }
 }
 
-impl Service for Apart {
+impl Service for Hazelcast {
     fn pids(&self) -> Vec<u32> {
         self.servers.pids()
     }
