@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"runtime"
@@ -79,6 +80,10 @@ var (
 )
 
 func main() {
+	// From now on the runtime has the descriptors by which it waits for connections: they are no client's.
+	if listener, err := net.Listen("tcp", "127.0.0.1:0"); err == nil {
+		_ = listener.Close()
+	}
 	lines := bufio.NewReaderSize(os.Stdin, 1<<20)
 	for {
 		line, err := lines.ReadBytes('\n')
