@@ -123,7 +123,7 @@ func (l *Lease) Context() context.Context {
 // A leaseContext keeps the handle from being collected.
 type leaseContext struct {
 	context.Context
-	_ *Lease
+	handle *Lease
 }
 
 // Renew renews it now, for its own time-to-live if ttl is 0. There is no need to if the lease renews itself.
