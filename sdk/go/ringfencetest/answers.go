@@ -1,6 +1,10 @@
 package ringfencetest
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 type object = map[string]any
 
@@ -54,9 +58,13 @@ func (t *table) held(one *lease) reply {
 
 func (t *table) holder(one *lease, key string) object {
 	c := one.claim(key)
+	metadata := one.metadata
+	if metadata == nil {
+		metadata = map[string]string{}
+	}
 	return object{
 		"key": key, "token": one.token, "holder": one.holder, "mode": c.Mode, "limit": c.Limit,
-		"ttl_ms": one.ttl.Milliseconds(), "expires_in_ms": t.left(one), "metadata": one.metadata,
+		"ttl_ms": one.ttl.Milliseconds(), "expires_in_ms": t.left(one), "metadata": metadata,
 	}
 }
 
@@ -72,4 +80,35 @@ func (t *table) key(key string) object {
 		}
 	}
 	return object{"key": key, "fence": t.fence(key), "revision": t.number, "holders": holders, "waiters": waiters}
+}
+
+// keys are the views of all keys that begin so.
+func (t *table) keys(prefix string) []object {
+	var names []string
+	for key := range t.locks {
+		if strings.HasPrefix(key, prefix) {
+			names = append(names, key)
+		}
+	}
+	slices.Sort(names)
+	views := []object{}
+	for _, key := range names {
+		views = append(views, t.key(key))
+	}
+	return views
+}
+
+// status is what a node says of itself.
+func (t *table) status(id string) object {
+	live := 0
+	for _, one := range t.leases {
+		if one.token != 0 {
+			live++
+		}
+	}
+	return object{
+		"cluster_id": id, "node_id": 1, "role": "leader", "term": 1, "leader": 1, "members": object{}, "version": "fake",
+		"last_log_index": nil, "committed_index": nil, "applied_index": nil, "mirror": nil,
+		"live_leases": live, "waiters": len(t.leases) - live, "revision": t.number, "at_ms": 0,
+	}
 }

@@ -15,6 +15,8 @@ package ringfencetest
 import (
 	"context"
 	"encoding/json"
+	"fmt"
+	"math/rand/v2"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -29,6 +31,7 @@ import (
 // A Cluster is one of one node, in memory.
 type Cluster struct {
 	server *httptest.Server
+	id     string
 	// ends is cancelled with the cluster, so that what is silent ends.
 	ends context.Context
 	end  context.CancelFunc
@@ -58,10 +61,10 @@ func Start(tb testing.TB) *Cluster {
 
 // New starts a cluster, until Close.
 func New() *Cluster {
-	c := &Cluster{table: newTable()}
+	c := &Cluster{table: newTable(), id: fmt.Sprintf("%08x-0000-4000-8000-%012x", rand.Uint32(), rand.Uint64()>>16)}
 	c.ends, c.end = context.WithCancel(context.Background())
 	c.timer = time.AfterFunc(never, c.run)
-	c.server = httptest.NewServer(http.HandlerFunc(c.serve))
+	c.server = httptest.NewServer(c)
 	return c
 }
 
@@ -196,7 +199,8 @@ func (c *Cluster) isAway() away {
 	return c.away
 }
 
-func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) {
+// ServeHTTP answers as a node does.
+func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	answer := c.answer(r)
 	if c.isAway() == isSilent {
 		select {
@@ -205,7 +209,7 @@ func (c *Cluster) serve(w http.ResponseWriter, r *http.Request) {
 		}
 		return
 	}
-	w.Header().Set("Ringfence-Cluster", "fake")
+	w.Header().Set("Ringfence-Cluster", c.id)
 	w.Header().Set("Content-Type", "application/json")
 	if answer.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
@@ -220,13 +224,14 @@ func (c *Cluster) answer(r *http.Request) reply {
 	switch {
 	case c.isAway() == isSilent:
 		return reply{}
-	case r.URL.Path == "/livez":
+	case r.URL.Path == "/livez" || r.URL.Path == "/readyz":
 		return reply{200, object{"status": "live"}}
 	case c.isAway() == refuses:
 		return problem("unavailable", 503, "no leader accepted the request in time: it was not done", nil)
 	}
 	var body struct {
 		wanted
+		revoked
 		LeaseIDs   []string    `json:"lease_ids"`
 		Operations []operation `json:"operations"`
 	}
@@ -249,12 +254,18 @@ func (c *Cluster) answer(r *http.Request) reply {
 	switch {
 	case r.Method == http.MethodDelete:
 		return c.table.release(id)
-	case isRenewal:
-		return c.table.renew(id, body.TTL)
 	case r.URL.Path == "/v1/renew":
 		return all(body.LeaseIDs, func(id string) reply { return c.table.renew(id, 0) })
+	case isRenewal:
+		return c.table.renew(id, body.TTL)
 	case r.URL.Path == "/v1/batch":
 		return all(body.Operations, c.operate)
+	case r.URL.Path == "/v1/revoke":
+		return c.table.revoke(body.revoked)
+	case r.URL.Path == "/v1/keys":
+		return reply{200, object{"keys": c.table.keys(r.URL.Query().Get("prefix")), "next": nil, "revision": c.table.number}}
+	case r.URL.Path == "/v1/cluster":
+		return reply{200, c.table.status(c.id)}
 	case isKey && r.Method == http.MethodGet:
 		name, err := url.PathUnescape(key)
 		if err != nil {

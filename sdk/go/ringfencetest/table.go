@@ -33,6 +33,12 @@ type wanted struct {
 	Metadata  map[string]string `json:"metadata"`
 }
 
+// revoked names the lease that an operator ends.
+type revoked struct {
+	Key   string `json:"key"`
+	Token uint64 `json:"token"`
+}
+
 // A reply is what a node answers.
 type reply struct {
 	status int
@@ -251,6 +257,17 @@ func (t *table) release(id string) reply {
 		t.ended[id] = ending{how, t.at}
 	}
 	return reply{status: 204}
+}
+
+// revoke ends the lease that holds the key with this token.
+func (t *table) revoke(which revoked) reply {
+	for _, one := range t.holders(which.Key) {
+		if one.token == which.Token {
+			t.end(one, "revoked")
+			return reply{status: 204}
+		}
+	}
+	return problem("not-live", 409, "no live lease holds this key with this token", nil)
 }
 
 // hungUp: the connection of a request has closed before it was answered.

@@ -1,4 +1,4 @@
-package pgxguard
+package tests
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 
 	"ringfence"
+	"ringfence/pgxguard"
 	"ringfence/ringfencetest"
 	"ringfence/sqlguard"
 )
@@ -39,9 +40,11 @@ func TestAStaleWriterIsRejected(t *testing.T) {
 	for _, one := range []writer{
 		{
 			"pgx",
-			func(ctx context.Context, lease *ringfence.Lease) error { return Touch(ctx, pgxPool, lease, key) },
 			func(ctx context.Context, lease *ringfence.Lease) error {
-				return Guarded(ctx, pgxPool, lease, key, func(tx pgx.Tx) error {
+				return pgxguard.Touch(ctx, pgxPool, lease, key)
+			},
+			func(ctx context.Context, lease *ringfence.Lease) error {
+				return pgxguard.Guarded(ctx, pgxPool, lease, key, func(tx pgx.Tx) error {
 					_, err := tx.Exec(ctx, add)
 					return err
 				})

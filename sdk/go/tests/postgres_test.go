@@ -1,4 +1,4 @@
-package pgxguard
+package tests
 
 import (
 	"bytes"
@@ -15,9 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
-
-// soon bounds what has to happen, on a busy machine too.
-const soon = time.Minute
 
 // postgres starts a real PostgreSQL of the system's packages with the guard and a table that is protected, and returns its URL. It refuses to run as
 // root, so as root it runs as nobody.
