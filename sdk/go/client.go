@@ -100,7 +100,7 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 	}
 	report := func(what string, err error) {
 		if told := wanted.onError; told != nil {
-			c.core.tell.tell(func() { told(err) })
+			told(err)
 		} else {
 			c.core.tell.warn(WarnLead, fmt.Sprintf("%s: %v", what, err))
 		}

@@ -202,6 +202,13 @@ func (x *exchange) sentAt() (Moment, bool) {
 	return x.sent, x.isSent
 }
 
+// isFirst says whether its connection had no requests before.
+func (x *exchange) isFirst() bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return !x.isReused
+}
+
 func (x *exchange) late() {
 	if _, isSent := x.sentAt(); isSent {
 		x.node.target.distrust()
@@ -224,7 +231,7 @@ func (x *exchange) failed(ctx context.Context, err error) error {
 	if refused := (*failure)(nil); errors.As(err, &refused) {
 		return &failure{why: why(refused.why), isDistrust: refused.isDistrust}
 	}
-	if isRefusal(err) && !x.isReused {
+	if isRefusal(err) && x.isFirst() {
 		return &failure{why: why("the node refused this client's certificate: " + err.Error()), isDistrust: true}
 	}
 	return &failure{why: why(err.Error()), wasSent: isSent}

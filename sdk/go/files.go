@@ -21,20 +21,27 @@ type files struct {
 	config *tls.Config
 }
 
-// config returns what the files say now.
+// current returns what the files say now.
 func (f *files) current() *tls.Config {
+	stamp := f.look()
+	f.mu.Lock()
+	isNew := stamp != f.stamp
+	f.stamp = stamp
+	config := f.config
+	f.mu.Unlock()
+	if !isNew {
+		return config
+	}
+	next, err := f.load()
+	if err != nil {
+		// They may be written just now.
+		f.warn(WarnFiles, "the old files of TLS stay in use: "+err.Error())
+		return config
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if stamp := f.look(); stamp != f.stamp {
-		f.stamp = stamp
-		if config, err := f.load(); err == nil {
-			f.config = config
-		} else {
-			// They may be written just now.
-			f.warn(WarnFiles, "the old files of TLS stay in use: "+err.Error())
-		}
-	}
-	return f.config
+	f.config = next
+	return next
 }
 
 func (f *files) look() string {

@@ -342,7 +342,7 @@ func (n *nodes) add(parsed *url.URL, isConfigured bool) *node {
 		isConfigured: isConfigured, isMet: isConfigured, nodes: n,
 	}
 	one.transport = newTransport(one)
-	one.pulse = newPulse(func() error {
+	one.pulse = newPulse(n.ends, func() error {
 		_, err := one.probe(n.ends)
 		return err
 	})

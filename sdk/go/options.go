@@ -63,8 +63,8 @@ func HoldAtLeast(d time.Duration) Option { return func(w *wanted) { w.holdAtLeas
 // NoRenew leaves it to the holder to renew the lease.
 func NoRenew() Option { return func(w *wanted) { w.renews = false } }
 
-// OnError is told why a campaign of [Client.Lead] failed for now, as in an outage, and what the work returned after its lease was lost. By default,
-// these are warnings.
+// OnError is told why a campaign of [Client.Lead] failed for now, as in an outage, and what the work returned after its lease was lost, on the goroutine
+// that called Lead. By default, these are warnings.
 func OnError(told func(error)) Option { return func(w *wanted) { w.onError = told } }
 
 // wanted is what an acquire wants, checked.

@@ -34,6 +34,8 @@ const (
 type pulse struct {
 	// probe fails within a bound if the node does not answer that it works.
 	probe func() error
+	// ends is the client's end.
+	ends context.Context
 	// onSilent is told since when the node is silent, if this is found when no request that could be told waits any more.
 	onSilent func(since time.Time)
 
@@ -63,8 +65,8 @@ type look struct {
 	answers bool
 }
 
-func newPulse(probe func() error) *pulse {
-	return &pulse{probe: probe, waits: make(map[*waiting]struct{}), onSilent: func(time.Time) {}}
+func newPulse(ends context.Context, probe func() error) *pulse {
+	return &pulse{ends: ends, probe: probe, waits: make(map[*waiting]struct{}), onSilent: func(time.Time) {}}
 }
 
 // watch calls silent each time the node is found silent. To end this, call the returned function, and say whether the request was given up.
@@ -212,7 +214,7 @@ func (p *pulse) judge(asked time.Time) {
 		defer p.mu.Unlock()
 		return !p.isOver && !p.givenUp.IsZero() && !p.givenUp.After(asked)
 	}
-	if isUnanswered() && p.staysSilent(context.Background()) && isUnanswered() {
+	if isUnanswered() && p.staysSilent(p.ends) && isUnanswered() {
 		p.mu.Lock()
 		p.givenUp = time.Time{}
 		p.mu.Unlock()
