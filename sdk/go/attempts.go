@@ -264,7 +264,7 @@ func (a *attempts) call(ctx context.Context, asked *request, leaseID string, ret
 	begun := time.Now()
 	past := func() time.Duration { return time.Since(begun) - a.idle }
 	for {
-		limit := max(retry-past(), 100*time.Millisecond)
+		limit := min(max(retry-past(), 100*time.Millisecond), retryLimit)
 		if a.nodes.hasAnother() {
 			limit = min(limit, attemptLimit)
 		}
