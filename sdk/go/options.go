@@ -126,7 +126,7 @@ func parse(claims []Claim, field func(int) string, options []Option) (*wanted, e
 		if claim.Shared || claim.Limit != 0 {
 			own.Mode = "shared"
 		}
-		if claim.Limit < 0 || claim.Limit > math.MaxUint32 || (w.hasLimit && w.limit == 0) {
+		if claim.Limit < 0 || int64(claim.Limit) > math.MaxUint32 || (w.hasLimit && w.limit == 0) {
 			return nil, &InvalidError{"limit", "a limit is from 1 to 2^32 - 1"}
 		}
 		w.claims = append(w.claims, own)
