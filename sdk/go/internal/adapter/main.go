@@ -195,15 +195,7 @@ func open(one call) error {
 			Released: func(lease ringfence.LeaseView) { lost(lease.Token, ringfence.Released) },
 		}),
 		ringfence.WithLogger(slog.New(logged{slog.NewTextHandler(os.Stderr, nil)})),
-	}
-	if one.Credential != "" {
-		options = append(options, ringfence.WithCredential(one.Credential))
-	}
-	if one.CA != "" {
-		options = append(options, ringfence.WithCA(one.CA))
-	}
-	if one.Cert != "" {
-		options = append(options, ringfence.WithCertificate(one.Cert, one.Key))
+		ringfence.WithCredential(one.Credential), ringfence.WithCA(one.CA), ringfence.WithCertificate(one.Cert, one.Key),
 	}
 	if one.Clock == "played" {
 		options = append(options, ringfence.WithClock(played))
