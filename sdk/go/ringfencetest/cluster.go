@@ -214,10 +214,17 @@ func (c *Cluster) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if answer.status == http.StatusServiceUnavailable {
 		w.Header().Set("Retry-After", "1")
 	}
-	w.WriteHeader(answer.status)
+	var body []byte
 	if answer.body != nil {
-		_ = json.NewEncoder(w).Encode(answer.body)
+		var err error
+		if body, err = json.Marshal(answer.body); err != nil {
+			panic("strings, numbers and maps of them are JSON: " + err.Error())
+		}
+		// As nodes do: the server would send a long body in chunks.
+		w.Header().Set("Content-Length", fmt.Sprint(len(body)))
 	}
+	w.WriteHeader(answer.status)
+	_, _ = w.Write(body)
 }
 
 func (c *Cluster) answer(r *http.Request) reply {
