@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Mutant, python, python_threads, typescript};
+use super::{Mutant, go, python, python_threads, typescript};
 use crate::adapter::Recipe;
 use crate::scenario::{SCENARIOS, Scenario};
 
@@ -27,6 +27,8 @@ pub enum Sdk {
     /// `sdk/typescript`, which is compiled for each mutant. Its tools have to be installed: its `test` does that.
     #[value(name = "typescript")]
     TypeScript,
+    /// `sdk/go`, which is compiled for each mutant.
+    Go,
 }
 
 impl fmt::Display for Sdk {
@@ -35,13 +37,14 @@ impl fmt::Display for Sdk {
             Self::Python => "python",
             Self::PythonThreads => "python-threads",
             Self::TypeScript => "typescript",
+            Self::Go => "go",
         })
     }
 }
 
 impl Sdk {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Python, Self::PythonThreads, Self::TypeScript];
+    pub const ALL: [Self; 4] = [Self::Python, Self::PythonThreads, Self::TypeScript, Self::Go];
 
     /// Its mutants.
     pub fn mutants(self) -> &'static [Mutant] {
@@ -49,6 +52,7 @@ impl Sdk {
             Self::Python => python::MUTANTS,
             Self::PythonThreads => python_threads::MUTANTS,
             Self::TypeScript => typescript::MUTANTS,
+            Self::Go => go::MUTANTS,
         }
     }
 
@@ -57,6 +61,7 @@ impl Sdk {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(match self {
             Self::Python | Self::PythonThreads => "python",
             Self::TypeScript => "typescript",
+            Self::Go => "go",
         })
     }
 
@@ -65,17 +70,20 @@ impl Sdk {
         self.folder().join(match self {
             Self::Python | Self::PythonThreads => "src/ringfence",
             Self::TypeScript => "src",
+            Self::Go => "",
         })
     }
 
     /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for
     /// callbacks and renewals; nothing interrupts its code. In asyncio, Ctrl-C cancels a task and ends the loop: `cancel` and `exit` play
-    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked.
+    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. So does a goroutine, which
+    /// nothing interrupts; a program of Go ends with its main function, whatever is pending.
     fn lacks(self) -> &'static [&'static str] {
         match self {
             Self::Python => ASYNCIO_LACKS,
             Self::PythonThreads => &["cancel", "block"],
             Self::TypeScript => &["fork", "exit", "on_lost_block", "interrupt"],
+            Self::Go => &["block", "fork", "exit", "interrupt"],
         }
     }
 
@@ -109,6 +117,8 @@ impl Sdk {
                 self.copy_source(mutant, &copy.path().join("src"))?;
                 self.compile(copy.path()).await?;
             }
+            // Its `adapters` compiles it.
+            Self::Go => self.copy_source(mutant, &copy.path().join("src"))?,
         }
         let output = Command::new(self.folder().join("adapters")).arg(copy.path()).output().await?;
         let said = String::from_utf8_lossy(&output.stdout);

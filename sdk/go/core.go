@@ -1,0 +1,326 @@
+package ringfence
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// warnInterval is how often to warn of acquires that wait, and mostViews of how many keys a warning says who holds them.
+	warnInterval = 10 * time.Second
+	mostViews    = 3
+)
+
+// A core is what a client and its leases share. It does not refer to handles.
+type core struct {
+	nodes  *nodes
+	clock  Clock
+	tell   *teller
+	keeper *keeper
+	// ends is cancelled at the end of the client.
+	ends context.Context
+	end  context.CancelCauseFunc
+	// goroutines are those that the end of the client waits for. Each ends soon after ends does.
+	goroutines sync.WaitGroup
+
+	mu     sync.Mutex
+	calls  map[*call]struct{}
+	leases map[*release]struct{}
+	works  map[*work]struct{}
+	// failed are the leases of which the last release failed while the client was being closed, with their keys.
+	failed    map[string][]string
+	isClosing bool
+	isOver    bool
+	closed    chan struct{}
+	closedErr error
+	// warnedAt is when it warned of an acquire that waits.
+	warnedAt time.Time
+}
+
+// A call is one that is under way.
+type call struct {
+	cancel context.CancelCauseFunc
+	done   chan struct{}
+}
+
+// A work gives back a lease in the background.
+type work struct {
+	leaseID string
+	keys    []string
+	done    chan struct{}
+}
+
+// call begins a call of the user. It ends with its context, or when the client is closed. The returned function says that it is over.
+func (c *core) call(ctx context.Context) (context.Context, func(), error) {
+	if ctx.Err() != nil {
+		return nil, nil, ended(ctx)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isClosing {
+		return nil, nil, ErrClosed
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	own := &call{cancel, make(chan struct{})}
+	c.calls[own] = struct{}{}
+	return ctx, func() {
+		cancel(nil)
+		close(own.done)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.calls, own)
+	}, nil
+}
+
+// spawn starts a goroutine that ends soon after the client does, unless that has ended.
+func (c *core) spawn(run func()) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.isOver {
+		return false
+	}
+	c.goroutines.Add(1)
+	go func() {
+		defer c.goroutines.Done()
+		run()
+	}()
+	return true
+}
+
+// background does work that gives back a lease, and that the client waits for when it is closed. It says whether the work has begun.
+func (c *core) background(leaseID string, keys []string, do func() error) bool {
+	own := &work{leaseID, keys, make(chan struct{})}
+	c.mu.Lock()
+	c.works[own] = struct{}{}
+	c.mu.Unlock()
+	isBegun := c.spawn(func() {
+		err := do()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.works, own)
+		if err != nil && lossIn(err) == "" {
+			c.failed[leaseID] = keys
+		} else {
+			delete(c.failed, leaseID)
+		}
+		close(own.done)
+	})
+	if !isBegun {
+		c.mu.Lock()
+		delete(c.works, own)
+		c.mu.Unlock()
+	}
+	return isBegun
+}
+
+// after does something later, unless the client ends before.
+func (c *core) after(d time.Duration, do func()) {
+	c.spawn(func() {
+		if sleep(c.ends, d) == nil {
+			do()
+		}
+	})
+}
+
+// hold keeps a lease that was granted. It is released at once if the client is being closed.
+func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
+	held := newHeld(ctx, newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
+	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
+	c.keeper.add(held)
+	c.mu.Lock()
+	isClosing := c.isClosing
+	if !isClosing {
+		c.leases[own] = struct{}{}
+	}
+	c.mu.Unlock()
+	if isClosing {
+		own.take()
+		return nil, ErrClosed
+	}
+	return newLease(own), nil
+}
+
+func (c *core) forget(own *release) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.leases, own)
+}
+
+// renew renews a lease by its id; for its own time-to-live if ttl is 0.
+func (c *core) renew(ctx context.Context, leaseID string, ttl time.Duration, isHeld bool) (confirmation, error) {
+	type body struct {
+		LeaseID string `json:"lease_id,omitempty"`
+		TTL     int64  `json:"ttl_ms,omitempty"`
+	}
+	ms := ttl.Milliseconds()
+	asked := &request{
+		method: http.MethodPost, path: "/v1/leases/" + leaseID + "/renew",
+		body: encode(body{TTL: ms}), operation: encode(map[string]any{"renew": body{leaseID, ms}}),
+	}
+	var renewed grant
+	answered, err := newAttempts(c.nodes).call(ctx, asked, leaseID, retryLimit, isHeld, func(answered *response) (err error) {
+		renewed, err = readGrant(answered.body, leaseID)
+		return err
+	})
+	if err != nil {
+		return confirmation{}, err
+	}
+	return confirmation{renewed, answered.sent}, nil
+}
+
+// release releases a lease, or leaves the queue. It also succeeds if there is no such lease.
+func (c *core) release(ctx context.Context, leaseID string, retry time.Duration) error {
+	asked := &request{
+		method: http.MethodDelete, path: "/v1/leases/" + leaseID,
+		operation: encode(map[string]any{"release": map[string]string{"lease_id": leaseID}}),
+	}
+	_, err := newAttempts(c.nodes).call(ctx, asked, leaseID, retry, true, func(answered *response) error {
+		if answered.status != http.StatusNoContent {
+			return errors.New("it is no response to a release")
+		}
+		return nil
+	})
+	return err
+}
+
+// releaseInBackground releases a lease, best effort, with nobody to tell.
+func (c *core) releaseInBackground(leaseID string, keys []string) {
+	c.background(leaseID, keys, func() error { return c.release(c.ends, leaseID, backgroundLimit) })
+}
+
+// view is who has a key.
+func (c *core) view(ctx context.Context, key string) (holders []holding, err error) {
+	tries := newAttempts(c.nodes)
+	tries.onlyReads = true
+	path := "/v1/keys/" + strings.ReplaceAll(url.PathEscape(key), "%2F", "/")
+	_, err = tries.call(ctx, &request{method: http.MethodGet, path: path}, "", retryLimit, false, func(answered *response) (err error) {
+		holders, err = readKey(answered.body, key)
+		return err
+	})
+	return holders, err
+}
+
+// waitsLong warns of an acquire that has waited for long, and says for whom: perhaps for this very client.
+func (c *core) waitsLong(keys []string) {
+	own := make(map[uint64]bool)
+	isForItself := false
+	c.mu.Lock()
+	for one := range c.leases {
+		own[one.held.grant().token] = true
+		for _, key := range one.held.keys() {
+			isForItself = isForItself || slices.Contains(keys, key)
+		}
+	}
+	// One of many that wait is enough, unless it waits for ever.
+	isTold := !isForItself && !c.warnedAt.IsZero() && time.Since(c.warnedAt) < warnInterval
+	if !isTold {
+		c.warnedAt = time.Now()
+	}
+	c.mu.Unlock()
+	if isTold {
+		return
+	}
+	c.spawn(func() {
+		text := fmt.Sprintf("an acquire has waited for %v for %s", long, quoted(keys))
+		for _, key := range keys[:min(len(keys), mostViews)] {
+			// If it may not read the key, that is of no consequence.
+			holders, err := c.view(c.ends, key)
+			if err != nil || len(holders) == 0 {
+				continue
+			}
+			text += fmt.Sprintf("; %q is held", key)
+			if holders[0].label != "" {
+				text += fmt.Sprintf(" by %q", holders[0].label)
+			}
+			text += fmt.Sprintf(" with token %d", holders[0].token)
+			if own[holders[0].token] {
+				text += ", which this client itself holds"
+			}
+		}
+		c.tell.warn(WarnQueue, text)
+	})
+}
+
+// close ends the client, once: a repeat waits for the same result.
+func (c *core) close(ctx context.Context) error {
+	c.mu.Lock()
+	if c.isClosing {
+		c.mu.Unlock()
+		select {
+		case <-c.closed:
+			return c.closedErr
+		case <-ctx.Done():
+			return ended(ctx)
+		}
+	}
+	c.isClosing = true
+	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Keys(c.leases))
+	clear(c.failed)
+	c.mu.Unlock()
+	for _, one := range calls {
+		one.cancel(ErrClosed)
+	}
+	for _, one := range leases {
+		one.take()
+	}
+	c.settle(ctx)
+	left := c.left()
+	c.mu.Lock()
+	c.isOver = true
+	c.mu.Unlock()
+	c.end(ErrClosed)
+	c.keeper.clear()
+	c.goroutines.Wait()
+	c.nodes.end()
+	if len(left) > 0 {
+		c.closedErr = &LeftError{left}
+		c.tell.warn(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
+	}
+	c.tell.settle(hookLimit)
+	close(c.closed)
+	return c.closedErr
+}
+
+// settle waits until all calls, and all work in the background, are over.
+func (c *core) settle(ctx context.Context) {
+	for {
+		var over []chan struct{}
+		c.mu.Lock()
+		for one := range c.calls {
+			over = append(over, one.done)
+		}
+		for one := range c.works {
+			over = append(over, one.done)
+		}
+		c.mu.Unlock()
+		if len(over) == 0 {
+			return
+		}
+		for _, done := range over {
+			select {
+			case <-done:
+			case <-ctx.Done():
+				return
+			}
+		}
+	}
+}
+
+// left are the keys of the leases that were not given back, as far as is known.
+func (c *core) left() [][]string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	all := maps.Clone(c.failed)
+	for one := range c.works {
+		all[one.leaseID] = one.keys
+	}
+	return slices.Collect(maps.Values(all))
+}

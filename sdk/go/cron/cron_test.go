@@ -1,0 +1,116 @@
+package cron
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/go-co-op/gocron/v2"
+	"github.com/google/uuid"
+	"github.com/jonboulle/clockwork"
+	"go.uber.org/goleak"
+
+	"ringfence"
+	"ringfence/ringfencetest"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m)
+}
+
+func TestOfThreeSchedulersWithClocksApartOneRunsEachTime(t *testing.T) {
+	const every, apart = time.Minute, 300 * time.Millisecond
+	cluster := ringfencetest.Start(t)
+	// true for a run, and false for one that is skipped.
+	told := make(chan bool, 100)
+	skipped := gocron.AfterLockError(func(uuid.UUID, string, error) { told <- false })
+	var clocks []*clockwork.FakeClock
+	for range 3 {
+		clock := clockwork.NewFakeClock()
+		scheduler, err := gocron.NewScheduler(gocron.WithClock(clock), gocron.WithDistributedLocker(Locker(cluster.Client())))
+		if err != nil {
+			t.Fatal(err)
+		}
+		task := gocron.NewTask(func() { told <- true })
+		if _, err := scheduler.NewJob(gocron.DurationJob(every), task, gocron.WithName("report"), gocron.WithEventListeners(skipped)); err != nil {
+			t.Fatal(err)
+		}
+		scheduler.Start()
+		t.Cleanup(func() { _ = scheduler.Shutdown() })
+		clocks = append(clocks, clock)
+	}
+	for range 3 {
+		runs := 0
+		for _, clock := range clocks {
+			if err := clock.BlockUntilContext(t.Context(), 1); err != nil {
+				t.Fatal(err)
+			}
+			clock.Advance(every)
+			if <-told {
+				runs++
+			}
+			cluster.Advance(apart)
+		}
+		if runs != 1 {
+			t.Errorf("%d of three have run", runs)
+		}
+		cluster.Advance(every - 3*apart)
+	}
+}
+
+func TestALockerFailsAtOnce(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	locker := Locker(cluster.Client(), ringfence.HoldAtLeast(0))
+	held, err := locker.Lock(t.Context(), "report")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = locker.Lock(t.Context(), "report")
+	if busy := (*ringfence.HeldError)(nil); !errors.As(err, &busy) {
+		t.Error(err)
+	}
+	if err := held.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if next, err := locker.Lock(t.Context(), "report"); err != nil || next.Unlock(t.Context()) != nil {
+		t.Error(err)
+	}
+}
+
+func TestOneElectorLeadsAndAnotherAfterIt(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	ctx, resign := context.WithCancel(t.Context())
+	first := NewElector(ctx, cluster.Client(), "leader")
+	leads(t, first)
+	later, stop := context.WithCancel(t.Context())
+	second := NewElector(later, cluster.Client(), "leader")
+	for cluster.Waiters("leader") == 0 {
+		time.Sleep(time.Millisecond)
+	}
+	if second.IsLeader(t.Context()) == nil {
+		t.Error("two lead")
+	}
+	resign()
+	if err := first.Wait(); !errors.Is(err, context.Canceled) || first.IsLeader(t.Context()) == nil {
+		t.Error(err)
+	}
+	leads(t, second)
+	// It is told of no loss, and knows by its clock.
+	cluster.Advance(time.Minute)
+	if second.IsLeader(t.Context()) == nil {
+		t.Error("it leads without a lease")
+	}
+	leads(t, second)
+	stop()
+	_ = second.Wait()
+}
+
+func leads(t *testing.T, elector *Elector) {
+	t.Helper()
+	for begun := time.Now(); elector.IsLeader(t.Context()) != nil; time.Sleep(5 * time.Millisecond) {
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("it does not lead")
+		}
+	}
+}

@@ -1,0 +1,3 @@
+module ringfence
+
+go 1.24

@@ -1,0 +1,45 @@
+package ringfence
+
+import "testing"
+
+func TestWhatAResponseMeans(t *testing.T) {
+	const urn = `{"type":"urn:ringfence:problem:`
+	grant := `{"lease_id":"id","state":"granted","token":9007199254740991,"ttl_ms":1000,"expires_in_ms":1000,"keys":[{"key":"a","fence":9007199254740992}]}`
+	for _, one := range []struct {
+		status int
+		body   string
+		is     verdict
+	}{
+		{200, grant, done},
+		{200, `{"lease_id":"other","state":"granted","token":1,"ttl_ms":1,"expires_in_ms":1,"keys":[{"key":"a","fence":1}]}`, ambiguous},
+		{200, `{"lease_id":"id","state":"granted","token":9007199254740993,"ttl_ms":1,"expires_in_ms":1,"keys":[{"key":"a","fence":1}]}`, ambiguous},
+		{200, `{"lease_id":"id","state":"granted","token":1,"ttl_ms":1,"keys":[{"key":"a","fence":1}]}`, ambiguous},
+		{200, "<html>", ambiguous},
+		{307, "", ambiguous},
+		{404, "<html>", ambiguous},
+		{404, urn + `unknown-lease","status":404}`, refused},
+		{409, urn + `held","status":409}`, refused},
+		{409, urn + `held","status":410}`, ambiguous},
+		{429, urn + `overloaded","status":429}`, limited},
+		{503, urn + `unavailable","status":503}`, notDone},
+		{503, "busy", ambiguous},
+		{504, urn + `indeterminate","status":504}`, ambiguous},
+	} {
+		answered := &response{status: one.status, body: []byte(one.body), retryAfter: -1}
+		got := outcomeOf(answered, func(answered *response) error {
+			_, err := readGrant(answered.body, "id")
+			return err
+		})
+		if got.is != one.is {
+			t.Errorf("%d %s is %d, not %d", one.status, one.body, got.is, one.is)
+		}
+	}
+}
+
+func TestTokensOf53BitsAreExact(t *testing.T) {
+	body := `{"lease_id":"id","state":"granted","token":9007199254740991,"ttl_ms":1,"expires_in_ms":1,"keys":[{"key":"a","fence":9007199254740992}]}`
+	granted, err := readGrant([]byte(body), "id")
+	if err != nil || granted.token != 1<<53-1 || granted.keys[0].fence != 1<<53 {
+		t.Error(granted, err)
+	}
+}
