@@ -267,8 +267,9 @@ final class Acquire {
       if (turn == null) {
         turn = cluster.waits.ask();
       }
-      double poll = Math.min(POLL_MS, options.ttlMs / 4.0) * ThreadLocalRandom.current().nextDouble(0.75, 1.0);
-      return patience.await(turn.ready, (long) (Math.min(poll, leftMs()) * Checks.MS));
+      long most = Math.min(POLL_MS, options.ttlMs / 4);
+      long poll = ThreadLocalRandom.current().nextLong(most * 3 / 4, most);
+      return patience.await(turn.ready, Math.min(poll, leftMs()) * Checks.MS);
     }
 
     /** Gives its connection to the next that wants it, and asks for another. */

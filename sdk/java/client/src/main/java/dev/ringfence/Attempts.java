@@ -3,6 +3,7 @@ package dev.ringfence;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
+import java.util.Optional;
 import java.util.Set;
 import java.util.function.BooleanSupplier;
 
@@ -119,7 +120,7 @@ final class Attempts<T> {
       if (outcome instanceof Outcome.Refused<T> refused) {
         throw refused(refused);
       }
-      if (Clock.nanos() - begun - idle >= retryFor || !isOfALease && isDistrusted()) {
+      if (Clock.nanos() - begun - idle >= retryFor || (!isOfALease && isDistrusted())) {
         throw error();
       }
     }
@@ -184,16 +185,16 @@ final class Attempts<T> {
     BooleanSupplier hasAnother = () -> nodes.hasUsableBesides(node, Clock.nanos());
     Server server = cluster.server(node);
     if (request.operation() != null && odd < nodes.configured) {
-      Response response = null;
+      Optional<Response> response;
       try {
         response = server.batcher.send(request, nanos, hasAnother, patience);
       } catch (NoAnswer.Broken error) {
         odd++;
         throw error;
       }
-      if (response != null) {
-        odd += response.status() >= 300 && response.problem() == null ? 1 : 0;
-        return response;
+      if (response.isPresent()) {
+        odd += response.get().status() >= 300 && response.get().problem() == null ? 1 : 0;
+        return response.get();
       }
     }
     if (request.way() != Request.Way.SHARED) {

@@ -4,6 +4,7 @@ import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.Deque;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CompletionException;
 import java.util.concurrent.atomic.AtomicInteger;
@@ -26,8 +27,6 @@ final class Batcher {
   private static final int MAX_BATCH = 1_000;
 
   private static final int MAX_CHARACTERS = 160 << 10;
-  /** The answer of a call that has to be sent alone. */
-  private static final Response ALONE = new Response(null, 0, null, null, null);
 
   private final Server server;
   private final Workers workers;
@@ -44,7 +43,8 @@ final class Batcher {
     final Request request;
     final long nanos;
     final BooleanSupplier hasAnother;
-    final CompletableFuture<Response> told = new CompletableFuture<>();
+    /** Ends with its response; with none, if it has to be sent alone. */
+    final CompletableFuture<Optional<Response>> told = new CompletableFuture<>();
     /** The request that this call shares with others, once it is in one. */
     volatile Shared shared;
 
@@ -92,22 +92,22 @@ final class Batcher {
       boolean isAlone = calls.size() == 1 && (waits || calls.get(0).request.waitMs() == 0);
       if (isAlone) {
         Call call = calls.get(0);
-        call.told.complete(server.send(call.request, call.nanos, call.hasAnother, patience));
+        call.told.complete(Optional.of(server.send(call.request, call.nanos, call.hasAnother, patience)));
         return;
       }
       String operations = calls.stream().map(call -> call.request.operation()).collect(Collectors.joining(","));
       long nanos = calls.stream().mapToLong(call -> call.nanos - call.request.waitMs() * Checks.MS).max().orElse(0);
       Request request = Request.of("POST", "/v1/batch", "{\"operations\":[" + operations + "]}");
       Response response = server.send(request, nanos, calls.get(0).hasAnother, patience);
-      List<Response> parts = split(response, calls.size());
+      List<Optional<Response>> parts = split(response, calls.size());
       for (int i = 0; i < parts.size(); i++) {
         calls.get(i).told.complete(parts.get(i));
       }
     }
   }
 
-  /** Sends it, perhaps with others. Returns {@code null} if nothing was done, and it has to be sent alone. */
-  Response send(Request request, long nanos, BooleanSupplier hasAnother, Patience patience)
+  /** Sends it, perhaps with others. Returns nothing if nothing was done, and it has to be sent alone. */
+  Optional<Response> send(Request request, long nanos, BooleanSupplier hasAnother, Patience patience)
       throws NoAnswer, InterruptedException {
     Call call = new Call(request, nanos, hasAnother);
     boolean isTold = false;
@@ -126,8 +126,7 @@ final class Batcher {
       }
     }
     try {
-      Response response = call.told.join();
-      return response == ALONE ? null : response;
+      return call.told.join();
     } catch (CompletionException error) {
       throw error.getCause() instanceof NoAnswer known ? known.copy() : new NoAnswer.Broken(error.toString());
     }
@@ -202,20 +201,20 @@ final class Batcher {
   }
 
   /** The response to each of so many operations. */
-  private static List<Response> split(Response response, int count) throws NoAnswer.Broken {
+  private static List<Optional<Response>> split(Response response, int count) throws NoAnswer.Broken {
     int status = response.status();
-    List<Response> parts = new ArrayList<>();
+    List<Optional<Response>> parts = new ArrayList<>();
     if (status != 200) {
       boolean isRefused = status >= 400 && status < 500 && status != 429 && response.problem() != null;
       for (int i = 0; i < count; i++) {
-        parts.add(isRefused ? ALONE : response);
+        parts.add(isRefused ? Optional.empty() : Optional.of(response));
       }
       return parts;
     }
     try {
       for (Response part : response.results(count)) {
         // The others' results left no room for those, which were not done.
-        parts.add(part.status() == 413 ? ALONE : part);
+        parts.add(part.status() == 413 ? Optional.empty() : Optional.of(part));
       }
       return parts;
     } catch (Json.Malformed error) {

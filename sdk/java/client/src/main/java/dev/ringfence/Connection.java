@@ -104,7 +104,7 @@ final class Connection {
       int status = Integer.parseInt(first.substring(9, 12));
       if (status >= 200) {
         onHead.run();
-        byte[] body = body(status, headers);
+        String body = new String(body(status, headers), StandardCharsets.UTF_8);
         if (in.available() > 0) {
           throw new IOException("bytes after the response");
         }

@@ -1,8 +1,5 @@
 package dev.ringfence;
 
-import java.nio.ByteBuffer;
-import java.nio.charset.CharacterCodingException;
-import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -31,13 +28,7 @@ final class Json {
     this.text = text;
   }
 
-  static Object read(byte[] bytes) throws Malformed {
-    String text;
-    try {
-      text = StandardCharsets.UTF_8.newDecoder().decode(ByteBuffer.wrap(bytes)).toString();
-    } catch (CharacterCodingException error) {
-      throw new Malformed("it is not UTF-8");
-    }
+  static Object read(String text) throws Malformed {
     Json json = new Json(text);
     Object value = json.value(0);
     if (json.peek() != 0) {

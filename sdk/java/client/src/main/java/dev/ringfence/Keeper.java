@@ -162,7 +162,7 @@ final class Keeper {
   private long dueIn(Held held, Moment now, boolean isEarly) {
     Lifetime lifetime = held.lifetime();
     long due = lifetime.dueIn(now);
-    long earlier = (long) (lifetime.ttl() / 12 * jitter);
+    long earlier = (long) (lifetime.ttl() / 12.0 * jitter);
     return due < 0 ? due : Math.max(0, due - (isEarly ? lifetime.ttl() / 6 + earlier / 2 : earlier));
   }
 

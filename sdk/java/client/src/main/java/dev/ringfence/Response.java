@@ -13,7 +13,7 @@ import java.util.Map;
  * @param body the body
  * @param parsed the body, if it was read already: that of one operation of a batch
  */
-record Response(Moment sent, int status, Map<String, String> headers, byte[] body, Object parsed) {
+record Response(Moment sent, int status, Map<String, String> headers, String body, Object parsed) {
   private static final String PROBLEM = "urn:ringfence:problem:";
 
   /** Reads the body. */
@@ -32,7 +32,7 @@ record Response(Moment sent, int status, Map<String, String> headers, byte[] bod
       if (!(one instanceof Map<?, ?> result) || !(result.get("status") instanceof Long number)) {
         throw new Json.Malformed("a result without a status");
       }
-      results.add(new Response(sent, number.intValue(), headers, new byte[0], result.get("body")));
+      results.add(new Response(sent, number.intValue(), headers, "", result.get("body")));
     }
     return results;
   }

@@ -5,6 +5,7 @@ import java.io.File;
 import java.io.IOException;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.nio.channels.SocketChannel;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Path;
 import java.text.MessageFormat;
@@ -82,8 +83,9 @@ final class ConformanceAdapter {
 
   public static void main(String[] arguments) throws Exception {
     log();
-    // What a process has once: a source of randomness, and a thread that looks after handles.
+    // What a process has once: a source of randomness, what closes sockets, and a thread that looks after handles.
     UUID.randomUUID();
+    SocketChannel.open().close();
     Class.forName(Lease.class.getName());
     new ConformanceAdapter().serve();
   }
@@ -93,7 +95,7 @@ final class ConformanceAdapter {
     for (String line = lines.readLine(); line != null; line = lines.readLine()) {
       Map<?, ?> fields;
       try {
-        fields = (Map<?, ?>) Json.read(line.getBytes(StandardCharsets.UTF_8));
+        fields = (Map<?, ?>) Json.read(line);
       } catch (Json.Malformed error) {
         throw new IOException(error);
       }
