@@ -36,6 +36,14 @@ final class Checks {
     return ms;
   }
 
+  static long holdAtLeastMs(Duration time) {
+    long ms = ms("holdAtLeast", time);
+    if (ms > DAY_MS) {
+      throw new InvalidException("holdAtLeast", "is at most 24 h");
+    }
+    return ms;
+  }
+
   /** A lease id in lower case with hyphens. */
   static String leaseId(String text) {
     try {

@@ -43,7 +43,7 @@ final class Held {
   final String leaseId;
   final long token;
   /** Until when its keys stay held, whenever its holder releases it; {@code null} for no such time. */
-  final Moment leastUntil;
+  volatile Moment leastUntil;
 
   final LeaseView view;
   private final Clock clock;

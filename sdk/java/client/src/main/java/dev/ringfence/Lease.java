@@ -250,6 +250,16 @@ public final class Lease implements AutoCloseable {
   }
 
   /**
+   * The keys stay held, whoever leaves the lease, until this time has passed from now: a later wish takes the place of an earlier one.
+   *
+   * @param time 24 h at most
+   */
+  public void holdAtLeast(Duration time) {
+    long ms = Checks.holdAtLeastMs(time);
+    held.leastUntil = ms == 0 ? null : engine.cluster.clock.now().plus(ms * Checks.MS);
+  }
+
+  /**
    * Releases the keys. A repeat does nothing. After {@link UnknownException}, {@link UnavailableException} and {@link
    * TimedOutException} the release is repeated in the background. With {@link LockRequest#holdAtLeast} the keys stay held until that
    * time has passed. If the thread is interrupted, it stops waiting, the release goes on, and the flag is kept.

@@ -92,10 +92,7 @@ public final class LockRequest {
    * @return the changed request
    */
   public LockRequest holdAtLeast(Duration time) {
-    long ms = Checks.ms("holdAtLeast", time);
-    if (ms > Checks.DAY_MS) {
-      throw new InvalidException("holdAtLeast", "is at most 24 h");
-    }
+    long ms = Checks.holdAtLeastMs(time);
     return with(changed -> changed.holdAtLeastMs = ms);
   }
 

@@ -12,7 +12,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
 
 /** A program that a test starts, with a folder of its own, at an address of its own. */
-final class Program implements AutoCloseable {
+public final class Program implements AutoCloseable {
   final String host;
   final Path folder;
   private final Process process;
@@ -26,7 +26,7 @@ final class Program implements AutoCloseable {
   }
 
   /** A node that is a cluster of its own, once it grants. */
-  static Program node() throws Exception {
+  public static Program node() throws Exception {
     String program = System.getenv("RINGFENCE_UNDER_TEST");
     String host = address();
     Path folder = Files.createTempDirectory("ringfence-java-");
@@ -52,7 +52,7 @@ final class Program implements AutoCloseable {
   }
 
   /** A PostgreSQL, from the system's packages. It refuses to run as root, so as root it runs as the user {@code nobody}. */
-  static Program postgres() throws Exception {
+  public static Program postgres() throws Exception {
     Path folder = Files.createTempDirectory("ringfence-java-");
     String host = address();
     boolean isRoot = System.getProperty("user.name").equals("root");
@@ -68,12 +68,12 @@ final class Program implements AutoCloseable {
     return new Program(host, folder, isRoot ? other : own);
   }
 
-  String url() {
+  public String url() {
     return "http://" + host + ":7401";
   }
 
   /** Waits for a condition. */
-  static void until(String what, Callable<Boolean> condition) throws Exception {
+  public static void until(String what, Callable<Boolean> condition) throws Exception {
     long begun = System.nanoTime();
     while (!condition.call()) {
       if (System.nanoTime() - begun > TimeUnit.SECONDS.toNanos(60)) {
