@@ -4,6 +4,7 @@
 //! and each scenario that the library offers must fail one: otherwise it tests nothing. The same client without a fault must pass all
 //! of them.
 
+mod java;
 mod python;
 mod python_threads;
 mod sdk;

@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Mutant, python, python_threads, typescript};
+use super::{Mutant, java, python, python_threads, typescript};
 use crate::adapter::Recipe;
 use crate::scenario::{SCENARIOS, Scenario};
 
@@ -27,6 +27,8 @@ pub enum Sdk {
     /// `sdk/typescript`, which is compiled for each mutant. Its tools have to be installed: its `test` does that.
     #[value(name = "typescript")]
     TypeScript,
+    /// `sdk/java`, which is compiled for each mutant by a JDK alone.
+    Java,
 }
 
 impl fmt::Display for Sdk {
@@ -35,13 +37,14 @@ impl fmt::Display for Sdk {
             Self::Python => "python",
             Self::PythonThreads => "python-threads",
             Self::TypeScript => "typescript",
+            Self::Java => "java",
         })
     }
 }
 
 impl Sdk {
     /// All of them.
-    pub const ALL: [Self; 3] = [Self::Python, Self::PythonThreads, Self::TypeScript];
+    pub const ALL: [Self; 4] = [Self::Python, Self::PythonThreads, Self::TypeScript, Self::Java];
 
     /// Its mutants.
     pub fn mutants(self) -> &'static [Mutant] {
@@ -49,6 +52,7 @@ impl Sdk {
             Self::Python => python::MUTANTS,
             Self::PythonThreads => python_threads::MUTANTS,
             Self::TypeScript => typescript::MUTANTS,
+            Self::Java => java::MUTANTS,
         }
     }
 
@@ -57,6 +61,7 @@ impl Sdk {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(match self {
             Self::Python | Self::PythonThreads => "python",
             Self::TypeScript => "typescript",
+            Self::Java => "java",
         })
     }
 
@@ -65,16 +70,18 @@ impl Sdk {
         self.folder().join(match self {
             Self::Python | Self::PythonThreads => "src/ringfence",
             Self::TypeScript => "src",
+            Self::Java => "client/src/main/java/dev/ringfence",
         })
     }
 
     /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for
     /// callbacks and renewals; nothing interrupts its code. In asyncio, Ctrl-C cancels a task and ends the loop: `cancel` and `exit` play
-    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked.
+    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. Java cannot fork.
     fn lacks(self) -> &'static [&'static str] {
         match self {
             Self::Python => ASYNCIO_LACKS,
             Self::PythonThreads => &["cancel", "block"],
+            Self::Java => &["cancel", "block", "fork"],
             Self::TypeScript => &["fork", "exit", "on_lost_block", "interrupt"],
         }
     }
@@ -109,6 +116,8 @@ impl Sdk {
                 self.copy_source(mutant, &copy.path().join("src"))?;
                 self.compile(copy.path()).await?;
             }
+            // Its `adapters` compiles.
+            Self::Java => self.copy_source(mutant, &copy.path().join("src"))?,
         }
         let output = Command::new(self.folder().join("adapters")).arg(copy.path()).output().await?;
         let said = String::from_utf8_lossy(&output.stdout);
