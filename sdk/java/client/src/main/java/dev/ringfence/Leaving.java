@@ -82,7 +82,8 @@ final class Leaving {
 
     /** Makes the one renewal. */
     void begin() {
-      if (!cluster.workers.begin(this::renew)) {
+      // Not beside the requests: there may be many, and each would hold up a thread that renews.
+      if (!cluster.workers.release(this::renew)) {
         goOn();
       }
     }
