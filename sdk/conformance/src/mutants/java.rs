@@ -203,7 +203,7 @@ mutants! {
         "    CLEANER.register(this, drop);\n"
         => ""
         fails ["dropped-handle-is-released" "end-after-a-drop-has-released"];
-    "dropped-in-silence" "Lease.java"
+    "dropped-in-silence" "Drop.java"
         "boolean isLeak = held.loss() == null;"
         => "boolean isLeak = false;"
         fails ["dropped-handle-is-reported"];

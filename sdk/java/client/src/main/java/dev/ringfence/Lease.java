@@ -10,7 +10,6 @@ import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
-import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 
 /**
@@ -26,6 +25,7 @@ public final class Lease implements AutoCloseable {
             thread.setDaemon(true);
             return thread;
           });
+  private static final int MAX_CLAIMS = 8_192;
   /** A release is told of after 5 s. It may have to wait for others, and begins late. */
   private static final long TOLD_WITHIN = Cluster.RETRY_FOR + 3_000 * Checks.MS;
 
@@ -47,34 +47,6 @@ public final class Lease implements AutoCloseable {
 
   static Lease of(Ringfence client, Held held) {
     return new Lease(client, held);
-  }
-
-  /** What is done once nobody has the handle any more. It does not refer to it. */
-  private static final class Drop implements Runnable {
-    private final Engine engine;
-    private final Held held;
-    /** Whether it was left in another way. */
-    private final AtomicBoolean isLeft = new AtomicBoolean();
-
-    Drop(Engine engine, Held held) {
-      this.engine = engine;
-      this.held = held;
-    }
-
-    @Override
-    public void run() {
-      if (isLeft.compareAndSet(false, true) && !held.isReleased()) {
-        boolean isLeak = held.loss() == null;
-        engine.release(held, Held.By.HOLDER);
-        held.leaveWorker();
-        if (isLeak) {
-          String keys = held.view.keys().stream().map(Text::quoted).collect(Collectors.joining(", "));
-          LOG.log(
-              System.Logger.Level.WARNING,
-              "a lease on " + keys + " was dropped without a release: it is released in the background");
-        }
-      }
-    }
   }
 
   /**
@@ -180,6 +152,31 @@ public final class Lease implements AutoCloseable {
     headers.put("Ringfence-Token", String.valueOf(token()));
     headers.put("Ringfence-Fence", String.valueOf(fence(key)));
     return headers;
+  }
+
+  /**
+   * The {@code options} of a connection to PostgreSQL, or the variable PGOPTIONS of a program, whose writes then claim by themselves. The
+   * table is to be protected {@code by_connection}. Connect anew for each lease, and {@code CALL ringfence.touch_all()} before the first
+   * read.
+   *
+   * @return the options
+   * @throws LostException if it is lost
+   * @throws InvalidException if an older holder shares a key, as its fence rises and options do not, or if the keys take more than 8 KiB
+   */
+  public String postgresOptions() {
+    check();
+    Map<String, Long> fences = held.fences();
+    if (fences.values().stream().anyMatch(fence -> fence != token())) {
+      throw new InvalidException(
+          "fence", "rises, and the options of a connection do not: an older holder shares a key");
+    }
+    String claims =
+        fences.keySet().stream().sorted().map(key -> Text.segment(key) + "=" + token()).collect(Collectors.joining(","));
+    if (claims.length() > MAX_CLAIMS) {
+      throw new InvalidException(
+          "keys", "take " + claims.length() + " of " + MAX_CLAIMS + " bytes as options of a connection");
+    }
+    return "-c ringfence.may_claim=" + claims;
   }
 
   /**

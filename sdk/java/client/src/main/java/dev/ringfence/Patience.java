@@ -5,12 +5,16 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 
-/** How long a call may wait: until its bound, an interrupt of its thread, or the end of its client. */
+/** How long a call may wait: until its bound, an interrupt of its thread, or the end of its client. One thread waits with it. */
 final class Patience {
   private final CompletableFuture<Void> stopped = new CompletableFuture<>();
   private final long bound;
   private final long until;
   private volatile RingfenceException why;
+  /** What was waited for last: each wait leaves something behind in what it waits for, until that ends. */
+  private CompletableFuture<?> last;
+
+  private CompletableFuture<?> lastOrStopped;
 
   private Patience(long bound, long until) {
     this.bound = bound;
@@ -38,7 +42,11 @@ final class Patience {
     long most = Math.min(nanos, until - Clock.nanos());
     try {
       if (most > 0 && !stopped.isDone()) {
-        CompletableFuture.anyOf(something, stopped).get(most, TimeUnit.NANOSECONDS);
+        if (something != last) {
+          last = something;
+          lastOrStopped = CompletableFuture.anyOf(something, stopped);
+        }
+        lastOrStopped.get(most, TimeUnit.NANOSECONDS);
       }
     } catch (ExecutionException | TimeoutException ended) {
       // Below.
@@ -52,7 +60,13 @@ final class Patience {
 
   /** Waits for so long. */
   void sleep(long nanos) throws InterruptedException {
-    await(new CompletableFuture<>(), nanos);
+    long most = Math.min(nanos, until - Clock.nanos());
+    try {
+      stopped.get(Math.max(0, most), TimeUnit.NANOSECONDS);
+    } catch (ExecutionException | TimeoutException ended) {
+      // Below.
+    }
+    check();
   }
 
   /** Fails if it is over, or the thread was interrupted. */

@@ -35,6 +35,19 @@ final class FakeClusterTest {
   }
 
   @Test
+  void aConnectionHasTheTokenOfEachKey() throws Exception {
+    try (Lease lease = client.lock("b c", "a").acquire()) {
+      long token = lease.token();
+      assertEquals("-c ringfence.may_claim=a=" + token + ",b%20c=" + token, lease.postgresOptions());
+    }
+    try (Lease older = client.lock(Claim.shared("a")).acquire();
+        Lease younger = client.lock(Claim.shared("a")).acquire()) {
+      older.check();
+      assertThrows(InvalidException.class, younger::postgresOptions);
+    }
+  }
+
+  @Test
   void timeEndsWhatIsNotRenewed() throws Exception {
     Lease lease = client.lock("a").withoutRenewal().acquire();
     cluster.advance(Duration.ofSeconds(14));
