@@ -5,11 +5,14 @@ import java.io.IOException;
 import java.io.UncheckedIOException;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.sql.SQLException;
+import java.util.Comparator;
 import java.util.List;
 import java.util.concurrent.Callable;
 import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.stream.Stream;
+import org.postgresql.ds.PGSimpleDataSource;
 
 /** A program that a test starts, with a folder of its own, at an address of its own. */
 public final class Program implements AutoCloseable {
@@ -51,6 +54,13 @@ public final class Program implements AutoCloseable {
     return node;
   }
 
+  /** That of a PostgreSQL. */
+  public PGSimpleDataSource database() {
+    PGSimpleDataSource database = new PGSimpleDataSource();
+    database.setUrl("jdbc:postgresql://" + host + ":5432/postgres?user=postgres");
+    return database;
+  }
+
   /** A PostgreSQL, from the system's packages. It refuses to run as root, so as root it runs as the user {@code nobody}. */
   public static Program postgres() throws Exception {
     Path folder = Files.createTempDirectory("ringfence-java-");
@@ -65,7 +75,18 @@ public final class Program implements AutoCloseable {
             + ("exec $p/postgres -D data -h " + host + " -p 5432 -c unix_socket_directories= -c fsync=off");
     List<String> own = List.of("bash", "-c", script);
     List<String> other = List.of("setpriv", "--reuid=nobody", "--clear-groups", "bash", "-c", script);
-    return new Program(host, folder, isRoot ? other : own);
+    Program postgres = new Program(host, folder, isRoot ? other : own);
+    until(
+        "PostgreSQL is ready; see " + folder,
+        () -> {
+          try {
+            postgres.database().getConnection().close();
+            return true;
+          } catch (SQLException error) {
+            return false;
+          }
+        });
+    return postgres;
   }
 
   public String url() {
@@ -96,7 +117,7 @@ public final class Program implements AutoCloseable {
       process.destroyForcibly().waitFor();
     }
     try (Stream<Path> files = Files.walk(folder)) {
-      files.sorted(java.util.Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
+      files.sorted(Comparator.reverseOrder()).map(Path::toFile).forEach(File::delete);
     } catch (IOException error) {
       throw new UncheckedIOException(error);
     }

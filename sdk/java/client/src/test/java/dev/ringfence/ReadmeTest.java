@@ -10,7 +10,6 @@ import java.net.URLClassLoader;
 import java.nio.charset.StandardCharsets;
 import java.nio.file.Files;
 import java.nio.file.Path;
-import java.sql.DriverManager;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.regex.Matcher;
@@ -34,16 +33,6 @@ final class ReadmeTest {
   static void start() throws Exception {
     node = Program.node();
     postgres = Program.postgres();
-    Program.until(
-        "PostgreSQL is ready; see " + postgres.folder,
-        () -> {
-          try {
-            DriverManager.getConnection("jdbc:postgresql://" + postgres.host + ":5432/postgres?user=postgres").close();
-            return true;
-          } catch (java.sql.SQLException error) {
-            return false;
-          }
-        });
   }
 
   @AfterAll
