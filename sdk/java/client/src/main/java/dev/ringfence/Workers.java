@@ -1,6 +1,7 @@
 package dev.ringfence;
 
-import java.util.concurrent.LinkedBlockingQueue;
+import java.util.ArrayDeque;
+import java.util.Deque;
 import java.util.concurrent.RejectedExecutionException;
 import java.util.concurrent.ScheduledFuture;
 import java.util.concurrent.ScheduledThreadPoolExecutor;
@@ -23,11 +24,10 @@ final class Workers {
   private static final int MOST_CALLBACKS = 64;
 
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, named("timer"));
-  private final ThreadPoolExecutor io =
-      new ThreadPoolExecutor(0, MOST_IO, LINGER_S, TimeUnit.SECONDS, new SynchronousQueue<>(), named("io"));
-  private final ThreadPoolExecutor releases = queued("release", MOST_RELEASES);
-  private final ThreadPoolExecutor callbacks = queued("on-lost", MOST_CALLBACKS);
-  private final ThreadPoolExecutor hooks = queued("hooks", 1);
+  private final ThreadPoolExecutor io = pool("io", MOST_IO);
+  private final Lane releases = new Lane("release", MOST_RELEASES);
+  private final Lane callbacks = new Lane("on-lost", MOST_CALLBACKS);
+  private final Lane hooks = new Lane("hooks", 1);
 
   Workers() {
     timer.setRemoveOnCancelPolicy(true);
@@ -51,31 +51,31 @@ final class Workers {
 
   /** Begins a release, or has it wait for others. */
   boolean release(Runnable work) {
-    return begin(releases, guarded(work));
+    return releases.begin(guarded(work));
   }
 
   /** Calls what the user has written, after a loss. */
   boolean callback(Runnable work) {
-    return begin(callbacks, guarded(work));
+    return callbacks.begin(guarded(work));
   }
 
   /** Calls a hook, after those before. */
   boolean hook(Runnable work) {
-    return begin(hooks, guarded(work));
+    return hooks.begin(guarded(work));
   }
 
   /** How many hooks wait for their turn. */
   int waitingHooks() {
-    return hooks.getQueue().size();
+    return hooks.waiting();
   }
 
   /** Takes no more work. What runs goes on, and what the user has written is not interrupted. */
   void end() {
     timer.shutdownNow();
     io.shutdown();
-    releases.shutdown();
-    callbacks.shutdown();
-    hooks.shutdown();
+    releases.pool.shutdown();
+    callbacks.pool.shutdown();
+    hooks.pool.shutdown();
   }
 
   private static boolean begin(ThreadPoolExecutor executor, Runnable work) {
@@ -98,11 +98,55 @@ final class Workers {
     };
   }
 
-  private static ThreadPoolExecutor queued(String name, int most) {
-    ThreadPoolExecutor executor =
-        new ThreadPoolExecutor(most, most, LINGER_S, TimeUnit.SECONDS, new LinkedBlockingQueue<>(), named(name));
-    executor.allowCoreThreadTimeOut(true);
-    return executor;
+  private static ThreadPoolExecutor pool(String name, int most) {
+    return new ThreadPoolExecutor(0, most, LINGER_S, TimeUnit.SECONDS, new SynchronousQueue<>(), named(name));
+  }
+
+  /** Work of which so much is done at once, and the rest in its order. It makes no more threads than it needs. */
+  private static final class Lane {
+    final ThreadPoolExecutor pool;
+    private final Deque<Runnable> queue = new ArrayDeque<>();
+    private final int most;
+    private int running;
+
+    Lane(String name, int most) {
+      this.most = most;
+      // A thread that has just ended its work may be counted yet.
+      this.pool = pool(name, 2 * most);
+    }
+
+    synchronized int waiting() {
+      return queue.size();
+    }
+
+    boolean begin(Runnable work) {
+      synchronized (this) {
+        if (running == most) {
+          queue.add(work);
+          return true;
+        }
+        running++;
+      }
+      boolean isBegun = Workers.begin(pool, () -> run(work));
+      if (!isBegun) {
+        synchronized (this) {
+          running--;
+        }
+      }
+      return isBegun;
+    }
+
+    private void run(Runnable first) {
+      for (Runnable work = first; work != null; work = next()) {
+        work.run();
+      }
+    }
+
+    private synchronized Runnable next() {
+      Runnable next = queue.poll();
+      running -= next == null ? 1 : 0;
+      return next;
+    }
   }
 
   private static ThreadFactory named(String name) {
