@@ -104,6 +104,7 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
 
   private static final class Lock extends AbstractSimpleLock {
     private final Lease lease;
+    private final long takenAt = System.nanoTime();
     private volatile boolean isTaken = true;
 
     Lock(Lease lease, LockConfiguration configuration) {
@@ -130,6 +131,10 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
 
     @Override
     protected Optional<SimpleLock> doExtend(LockConfiguration configuration) {
+      if (System.nanoTime() - takenAt >= lockConfiguration.getLockAtMostFor().toNanos()) {
+        // The lease may live on for a moment: none is shorter than a tenth of a second.
+        return Optional.empty();
+      }
       try {
         lease.renewFor(ttl(configuration), RENEWS_WITHIN);
         lease.holdAtLeast(configuration.getLockAtLeastFor());
