@@ -1,5 +1,6 @@
 package dev.ringfence.shedlock;
 
+import static org.junit.jupiter.api.Assertions.assertDoesNotThrow;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -49,7 +50,8 @@ final class RingfenceLockProviderTest extends AbstractExtensibleLockProviderInte
 
   @Override
   protected void assertUnlocked(String name) {
-    assertEquals(0, holders(name));
+    // The cluster may end a lease some time after it was over for its holder.
+    assertDoesNotThrow(() -> Program.until(name + " is unlocked", () -> holders(name) == 0));
   }
 
   @Override
