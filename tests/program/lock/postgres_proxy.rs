@@ -141,6 +141,7 @@ async fn what_is_no_first_message_is_refused_and_strangers_do_not_hinder_a_progr
         (start(b"user\0"), "no value"),
         (start(b"user\0me"), "no end"),
         (start(b"options\0\xff\0\0"), "options"),
+        (start(b"Ringfence.may_claim\0a=1\0\0"), "belong into its options"),
         (start(&[b"user\0".as_slice(), &[b'x'; 9_960], b"\0\0"].concat()), "more than 10000 bytes"),
     ] {
         let mut stranger = connect().await.unwrap();
@@ -170,6 +171,38 @@ async fn other_users_are_refused() {
     );
     let out = run(proxied(&cluster, &server, port, &as_nobody)).await.with(0).out;
     assert!(out.contains("serves processes of the user alone"), "{out}");
+    assert_eq!(psql(&server, "SELECT balance FROM accounts WHERE id = 42").await, "1\n");
+}
+
+/// The kernel takes a socket for root's that its owner has closed.
+#[tokio::test]
+async fn other_users_write_nothing_however_soon_they_hang_up() {
+    if !is_root() {
+        return;
+    }
+    let (cluster, server) = guarded().await;
+    let port = free();
+    let hang_up = format!(
+        "import socket, struct\n\
+         start = b'user\\0postgres\\0database\\0postgres\\0\\0'\n\
+         start = struct.pack('>II', len(start) + 8, 196608) + start\n\
+         query = b'{ADD}\\0'\n\
+         query = b'Q' + struct.pack('>I', len(query) + 4) + query\n\
+         for _ in range(200):\n    \
+             s = socket.create_connection(('127.0.0.1', {port}))\n    \
+             s.sendall(start + query)\n    \
+             s.shutdown(socket.SHUT_WR)\n    \
+             s.close()\n"
+    );
+    let (_dir, file) = file_of("hang-up.py");
+    std::fs::write(&file, hang_up).unwrap();
+    std::fs::set_permissions(file.parent().unwrap(), Permissions::from_mode(0o755)).unwrap();
+    let script = format!(
+        "setpriv --reuid 65534 --clear-groups python3 {}; {}",
+        file.display(),
+        through(port, "", ADD)
+    );
+    run(proxied(&cluster, &server, port, &script)).await.with(0);
     assert_eq!(psql(&server, "SELECT balance FROM accounts WHERE id = 42").await, "1\n");
 }
 
@@ -246,6 +279,10 @@ async fn the_proxy_speaks_tls_to_the_server_where_that_is_verified_and_passwords
         let err = run(locked_by(&url(mode), "echo started")).await.says(125, "");
         assert!(err.contains("verify-full alone"), "{mode}: {err}");
     }
+    let err = run(locked_by(&format!("{verified}&hostaddr={}", server.address().ip()), "echo started"))
+        .await
+        .says(125, "");
+    assert!(err.contains("hostaddr"), "{err}");
     let err = run(locked_by(&format!("{verified}.gone"), "echo started")).await.says(125, "");
     assert!(err.contains(".gone"), "{err}");
 }

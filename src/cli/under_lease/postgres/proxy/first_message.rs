@@ -71,6 +71,10 @@ impl Start {
                 break;
             }
             let value = texts.next().context("a parameter of the first message has no value")?;
+            ensure!(
+                !name.eq_ignore_ascii_case(b"ringfence.may_claim\0"),
+                "ringfence.may_claim is a parameter of the program: claims belong into its options"
+            );
             if name == b"options\0" {
                 options = String::from_utf8(value.strip_suffix(&[0]).unwrap_or(value).to_vec())
                     .context("options")?;
