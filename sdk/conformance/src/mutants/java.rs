@@ -183,9 +183,9 @@ mutants! {
         "Lifetime.of(first, null, true)"
         => "Lifetime.of(first, null, false)"
         fails ["adopted-lease-renews-and-is-released-once"];
-    "one-result-for-all" "Batcher.java"
-        "calls.get(i).told.complete(parts.get(i));"
-        => "calls.get(i).told.complete(parts.get(0));"
+    "one-result-for-all" "Response.java"
+        "      results.add(new Response(sent, number.intValue(), headers, \"\", result.get(\"body\")));\n"
+        => "      Object body = result.get(\"body\");\n      if (((Map<?, ?>) list.get(0)).get(\"body\") instanceof Map<?, ?> first && body instanceof Map<?, ?> own) {\n        Map<Object, Object> mixed = new java.util.HashMap<>(first);\n        mixed.put(\"lease_id\", own.get(\"lease_id\"));\n        body = mixed;\n      }\n      results.add(new Response(sent, number.intValue(), headers, \"\", body));\n"
         fails ["many-calls-each-their-own-answer"];
     "one-refusal-is-that-of-all" "Batcher.java"
         "        calls.get(i).told.complete(parts.get(i));\n"
@@ -196,8 +196,8 @@ mutants! {
         => "        if (true) {\n          // The caller"
         fails ["many-calls-half-wait"];
     "loss-under-work-is-success" "Lease.java"
-        "      if (lost != null) {\n        throw new LostException(lost);\n      }\n      await"
-        => "      if (lost != null) {\n        return;\n      }\n      await"
+        "RejectedException error) {"
+        => "RejectedException | LostException error) {\n      lost = null;"
         fails ["loss-swallowed-is-still-lost" "block-left-elsewhere-is-released"];
     "dropped-is-kept" "Lease.java"
         "    CLEANER.register(this, drop);\n"
@@ -262,7 +262,11 @@ mutants! {
     "interrupted-is-not-released" "Acquire.java"
         "        if (isArmed) {\n          leaveBriefly();\n        }\n        throw error;"
         => "        isArmed = false;\n        throw error;"
-        fails ["interrupted-wait-leaves-the-queue" "interrupted-acquire-gives-back-its-grant"];
+        fails ["interrupted-acquire-gives-back-its-grant"];
+    "queue-swallows-interrupts" "Patience.java"
+        "        lastOrStopped.get(most, TimeUnit.NANOSECONDS);\n"
+        => "        try {\n          lastOrStopped.get(most, TimeUnit.NANOSECONDS);\n        } catch (InterruptedException swallowed) {\n          return something.isDone();\n        }\n"
+        fails ["interrupted-wait-leaves-the-queue"];
     "wait-swallows-interrupts" "Held.java"
         "      if (told.await(nap, TimeUnit.NANOSECONDS)) {\n"
         => "      boolean isTold = false;\n      try {\n        isTold = told.await(nap, TimeUnit.NANOSECONDS);\n      } catch (InterruptedException swallowed) {\n        isTold = false;\n      }\n      if (isTold) {\n"
