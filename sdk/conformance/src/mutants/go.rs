@@ -124,8 +124,8 @@ mutants! {
         => "	if l.release.held.lifetime.Load().loss != \"\" {\n		return Lost\n	}\n	return Held\n"
         fails ["suspend-lost-before-timers"];
     "clock-of-the-processor" "system_linux.go"
-        "	return Moment{boot, raw + boot - monotonic}\n"
-        => "	cpu, _ := read(2)\n	return Moment{cpu, cpu + 0*(raw+boot+monotonic)}\n"
+        "	return Moment{boot, raw + boot - monotonic}, true\n"
+        => "	cpu, _ := read(2)\n	return Moment{cpu, cpu + 0*(raw+boot+monotonic)}, true\n"
         fails ["stopped-process-lost-at-first-look"];
     "max-hold-is-ignored" "core.go"
         "newLifetime(granted, wanted.renews, wanted.maxHold)"
