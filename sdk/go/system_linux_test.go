@@ -23,10 +23,10 @@ func TestAClockThatIsForbiddenLaterGoesOn(t *testing.T) {
 }
 
 func TestAClockThatIsForbiddenAtFirstIsNeverRead(t *testing.T) {
-	isAllowed := false
-	clock := newSystemClock(func() (Moment, bool) { return Moment{}.after(time.Hour), isAllowed })
+	reading, isAllowed := Moment{}, false
+	clock := newSystemClock(func() (Moment, bool) { return reading, isAllowed })
 	before := clock.now()
-	isAllowed = true
+	reading, isAllowed = before.after(time.Hour), true
 	if late := clock.now().since(before); late > time.Minute {
 		t.Error("it jumps by ", late)
 	}
