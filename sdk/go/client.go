@@ -124,7 +124,7 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 		own := lease.release
 		// It is over, and says how.
 		loss := lossIn(own.end(ctx))
-		if own.wasTaken() && lossIn(err) != "" {
+		if lost := (*LostError)(nil); own.wasTaken() && errors.As(err, &lost) {
 			return ErrClosed
 		}
 		stale := (*StaleError)(nil)
