@@ -184,8 +184,8 @@ mutants! {
         => "	config.InsecureSkipVerify = true\n"
         fails ["wrong-authority-is-unavailable-and-says-why"];
     "adopted-is-not-kept" "client.go"
-        "	c.core.keeper.leave(leaseID)\n"
-        => "	c.core.keeper.leave(leaseID)\n	wanted.renews = false\n"
+        "	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
+        => "	wanted.renews = false\n	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
         fails ["adopted-lease-renews-and-is-released-once"];
     "one-result-for-all" "batch.go"
         "part.status, part.body = results[i].Status, results[i].Body\n"
