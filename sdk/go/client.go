@@ -124,7 +124,7 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 		own := lease.release
 		// It is over, and says how.
 		loss := lossIn(own.end(ctx))
-		if own.wasTaken() && lossIn(err) != "" {
+		if lost := (*LostError)(nil); own.wasTaken() && errors.As(err, &lost) {
 			return ErrClosed
 		}
 		stale := (*StaleError)(nil)
@@ -143,7 +143,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold and NoRenew of the options. Nobody else may renew or release it. A [LostError] says that it has ended.
+// with MaxHold and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes of the call. A
+// [LostError] says that it has ended.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}
@@ -157,11 +158,13 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 		return nil, err
 	}
 	defer done()
+	if err := c.core.leave(leaseID); err != nil {
+		return nil, err
+	}
 	adopted, err := c.core.renew(ctx, leaseID, 0, false)
 	if err != nil {
 		return nil, err
 	}
-	c.core.keeper.leave(leaseID)
 	return c.core.hold(ctx, adopted, wanted)
 }
 

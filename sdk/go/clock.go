@@ -31,11 +31,3 @@ func (m Moment) after(d time.Duration) Moment {
 func latest(a, b Moment) Moment {
 	return Moment{max(a.Boot, b.Boot), max(a.Raw, b.Raw)}
 }
-
-var started = time.Now()
-
-// runtimeClock is the clock of the Go runtime. It cannot jump, but may be slewed; on some systems it stands still while the machine sleeps.
-func runtimeClock() Moment {
-	d := time.Since(started)
-	return Moment{d, d}
-}

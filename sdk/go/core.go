@@ -148,6 +148,29 @@ func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (
 	return newLease(own), nil
 }
 
+// leave leaves a lease to another handle of it, unless it is being released.
+func (c *core) leave(leaseID string) error {
+	var all []*release
+	c.mu.Lock()
+	for own := range c.leases {
+		if own.held.leaseID == leaseID {
+			all = append(all, own)
+		}
+	}
+	c.mu.Unlock()
+	for _, own := range all {
+		own.detach()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for one := range c.works {
+		if one.leaseID == leaseID {
+			return &LostError{Released}
+		}
+	}
+	return nil
+}
+
 func (c *core) forget(own *release) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -182,9 +182,10 @@ func quoted(keys []string) string {
 	return text
 }
 
-// lossIn is the reason of the LostError in err, if there is one.
+// lossIn is the reason, if err is a LostError. What it wraps is nothing that the cluster said of this lease: the cause of the caller's context may be the
+// loss of another one.
 func lossIn(err error) LossReason {
-	if lost := (*LostError)(nil); errors.As(err, &lost) {
+	if lost, isLost := err.(*LostError); isLost {
 		return lost.Reason
 	}
 	return ""
@@ -199,7 +200,7 @@ func ended(ctx context.Context) error {
 		return ErrClosed
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return &TimedOutError{Reason: "timeout"}
-	case cause == ctx.Err():
+	case cause == context.Canceled:
 		return cause
 	default:
 		return fmt.Errorf("%w: %w", ctx.Err(), cause)

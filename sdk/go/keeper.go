@@ -82,16 +82,6 @@ func (k *keeper) has(h *held) bool {
 	return k.kept[h] != nil
 }
 
-// leave leaves this lease to another handle of it.
-func (k *keeper) leave(leaseID string) {
-	at := k.core.clock()
-	for _, own := range k.list() {
-		if own.held.leaseID == leaseID {
-			own.held.stopRenewing(at)
-		}
-	}
-}
-
 // clear looks after nothing any more.
 func (k *keeper) clear() {
 	k.mu.Lock()

@@ -50,7 +50,6 @@ func (r *release) begin(isTaking bool) <-chan struct{} {
 	if r.done == nil {
 		r.done = make(chan struct{})
 		r.isTaken = isTaking
-		r.core.forget(r)
 		isBegun := r.core.background(r.held.leaseID, r.held.keys(), func() error {
 			r.err = r.perform()
 			close(r.done)
@@ -60,6 +59,8 @@ func (r *release) begin(isTaking bool) <-chan struct{} {
 			r.err = ErrClosed
 			close(r.done)
 		}
+		// It is among the works by now, so that it is always found.
+		r.core.forget(r)
 	}
 	return r.done
 }

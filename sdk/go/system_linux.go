@@ -1,6 +1,7 @@
 package ringfence
 
 import (
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -14,16 +15,52 @@ const (
 	tcpUserTimeout    = 18
 )
 
-// SystemClock reads CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW. Where a sandbox forbids that, it is the clock of the Go runtime.
-func SystemClock() Moment {
+var system = newSystemClock(readAll)
+
+// SystemClock reads CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW. Where a sandbox forbids that, it is the clock of the Go runtime, and goes on from the last
+// reading if it is forbidden later: a moment can be compared with any other.
+func SystemClock() Moment { return system.now() }
+
+// A systemClock has one origin for good.
+type systemClock struct {
+	read func() (Moment, bool)
+
+	mu   sync.Mutex
+	last Moment
+	// at is when last was read, by the clock of the runtime, which no sandbox forbids.
+	at time.Time
+}
+
+func newSystemClock(read func() (Moment, bool)) *systemClock {
+	c := &systemClock{read: read, at: time.Now()}
+	var isAllowed bool
+	if c.last, isAllowed = read(); !isAllowed {
+		c.read = func() (Moment, bool) { return Moment{}, false }
+	}
+	return c
+}
+
+func (c *systemClock) now() Moment {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	// Before the reading: a pause between the two lets what goes on from it be too late, and leases end early.
+	at := time.Now()
+	if now, isAllowed := c.read(); isAllowed {
+		c.last, c.at = now, at
+		return now
+	}
+	return c.last.after(at.Sub(c.at))
+}
+
+func readAll() (Moment, bool) {
 	// In this order a pause between two of them makes the reading older, never newer.
 	raw, okRaw := read(clockMonotonicRaw)
 	boot, okBoot := read(clockBoottime)
 	monotonic, ok := read(clockMonotonic)
 	if !okRaw || !okBoot || !ok {
-		return runtimeClock()
+		return Moment{}, false
 	}
-	return Moment{boot, raw + boot - monotonic}
+	return Moment{boot, raw + boot - monotonic}, true
 }
 
 func read(clock uintptr) (time.Duration, bool) {

@@ -178,3 +178,43 @@ func TestManyGoroutinesShareAClient(t *testing.T) {
 		t.Error("two worked at once: ", count)
 	}
 }
+
+func TestAnAdoptedLeaseHasOneHandle(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	old, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	adopted, err := client.Adopt(t.Context(), old.ID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := old.Release(t.Context()); err != nil || adopted.Err() != nil || isFree(cluster, "a")() {
+		t.Error("the old handle has released it: ", err, adopted.State())
+	}
+	if err := adopted.Release(t.Context()); err != nil || !isFree(cluster, "a")() {
+		t.Error(err)
+	}
+}
+
+func TestALeaseThatIsBeingReleasedIsNotAdopted(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Away()
+	released := make(chan error, 1)
+	go func() { released <- lease.Release(t.Context()) }()
+	until(t, "it is being released", func() bool { return lease.State() == ringfence.Ended })
+	_, err = client.Adopt(t.Context(), lease.ID())
+	if lost := (*ringfence.LostError)(nil); !errors.As(err, &lost) || lost.Reason != ringfence.Released {
+		t.Error(err)
+	}
+	cluster.Back()
+	if err := <-released; err != nil {
+		t.Error(err)
+	}
+}

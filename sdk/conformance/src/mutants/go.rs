@@ -124,8 +124,8 @@ mutants! {
         => "	if l.release.held.lifetime.Load().loss != \"\" {\n		return Lost\n	}\n	return Held\n"
         fails ["suspend-lost-before-timers"];
     "clock-of-the-processor" "system_linux.go"
-        "	return Moment{boot, raw + boot - monotonic}\n"
-        => "	cpu, _ := read(2)\n	return Moment{cpu, cpu + 0*(raw+boot+monotonic)}\n"
+        "	return Moment{boot, raw + boot - monotonic}, true\n"
+        => "	cpu, _ := read(2)\n	return Moment{cpu, cpu + 0*(raw+boot+monotonic)}, true\n"
         fails ["stopped-process-lost-at-first-look"];
     "max-hold-is-ignored" "core.go"
         "newLifetime(granted, wanted.renews, wanted.maxHold)"
@@ -184,8 +184,8 @@ mutants! {
         => "	config.InsecureSkipVerify = true\n"
         fails ["wrong-authority-is-unavailable-and-says-why"];
     "adopted-is-not-kept" "client.go"
-        "	c.core.keeper.leave(leaseID)\n"
-        => "	c.core.keeper.leave(leaseID)\n	wanted.renews = false\n"
+        "	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
+        => "	wanted.renews = false\n	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
         fails ["adopted-lease-renews-and-is-released-once"];
     "one-result-for-all" "batch.go"
         "part.status, part.body = results[i].Status, results[i].Body\n"
