@@ -33,7 +33,7 @@ mutants! {
         fails ["html-200-is-unknown"];
     "follows-redirects" "exchange.go"
         "n.transport.RoundTrip(outgoing)"
-        => "(&http.Client{Transport: n.transport}).Do(outgoing)"
+        => "http.DefaultClient.Do(outgoing)"
         fails ["redirect-not-followed"];
     "held-names-nobody" "acquire.go"
         "return &HeldError{problem.holders, problem.waiters}"
