@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"runtime"
 	"time"
 )
 
@@ -255,11 +256,17 @@ func isPassing(err error) bool {
 // under works under a lease, and releases it once the work has ended.
 func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	own := lease.release
-	working, cancel := working(ctx, lease)
+	// It is the caller's, whatever that is, and told of the loss.
+	working, cancel := context.WithCancelCause(ctx)
+	lost := own.held.ended
+	stop := context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })
 	hasEnded := false
 	defer func() {
-		cancel()
+		stop()
+		cancel(nil)
 		released := own.end(ctx)
+		// Until here nobody has dropped it.
+		runtime.KeepAlive(lease)
 		switch {
 		case !hasEnded || err != nil:
 			// Nothing hides an error, or a panic, of the work.
@@ -274,24 +281,4 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	err = work(working, lease)
 	hasEnded = true
 	return err
-}
-
-// working is the context of the work: that of the lease, which also ends with that of the caller.
-func working(ctx context.Context, lease *Lease) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(lease.Context())
-	stop := context.AfterFunc(ctx, func() {
-		// A deadline ends it by itself.
-		if ctx.Err() == context.Canceled {
-			cancel(context.Cause(ctx))
-		}
-	})
-	end := func() { cancel(nil) }
-	if deadline, has := ctx.Deadline(); has {
-		working, end = context.WithDeadline(working, deadline)
-	}
-	return working, func() {
-		stop()
-		end()
-		cancel(nil)
-	}
 }
