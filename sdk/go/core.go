@@ -134,7 +134,7 @@ func (c *core) after(d time.Duration, do func()) {
 
 // hold keeps a lease that was granted. It is released at once if the client is being closed.
 func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
-	held := newHeld(ctx, newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
+	held := newHeld(newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
 	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
 	c.keeper.add(held)
 	c.mu.Lock()
@@ -147,7 +147,7 @@ func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (
 		own.take()
 		return nil, ErrClosed
 	}
-	return newLease(own), nil
+	return newLease(own, ctx), nil
 }
 
 // leave leaves a lease to another handle of it, unless it is being released.
