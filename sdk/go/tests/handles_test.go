@@ -221,9 +221,11 @@ func TestALeaseThatIsBeingReleasedIsNotAdopted(t *testing.T) {
 
 func TestCloseSaysWhatCallsThatAreUnderWayLeave(t *testing.T) {
 	cluster := ringfencetest.Start(t)
-	if _, err := cluster.Client().Acquire(t.Context(), "a"); err != nil {
+	holder, err := cluster.Client().Acquire(t.Context(), "a")
+	if err != nil {
 		t.Fatal(err)
 	}
+	defer runtime.KeepAlive(holder)
 	client := cluster.Client()
 	waiting := make(chan error, 1)
 	go func() {
