@@ -15,6 +15,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
 	"runtime"
 	"time"
 )
@@ -245,9 +246,11 @@ func (c *Client) pause(ctx context.Context) error {
 
 // isPassing says whether another campaign may succeed. The lease may have been revoked, or have ended, before the client knew of it.
 func isPassing(err error) bool {
-	switch err.(type) {
+	switch err := err.(type) {
 	case *UnavailableError, *UnknownError, *LostError:
 		return true
+	case *RejectedError:
+		return err.Problem.Status == http.StatusTooManyRequests
 	default:
 		return false
 	}
