@@ -312,7 +312,7 @@ func (c *core) close(ctx context.Context) error {
 		c.closedErr = &LeftError{left}
 		c.tell.warn(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
 	}
-	c.tell.settle(hookLimit)
+	c.tell.settle(ctx)
 	close(c.closed)
 	return c.closedErr
 }

@@ -1,6 +1,7 @@
 package ringfence
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -185,13 +186,14 @@ func (t *teller) guard(what told) {
 	}
 }
 
-// settle waits until everything is told, within a bound.
-func (t *teller) settle(within time.Duration) {
+// settle waits until everything is told, within a bound, and until the context ends.
+func (t *teller) settle(ctx context.Context) {
 	t.mu.Lock()
 	idle := t.idle
 	t.mu.Unlock()
 	select {
 	case <-idle:
-	case <-time.After(within):
+	case <-time.After(hookLimit):
+	case <-ctx.Done():
 	}
 }
