@@ -40,6 +40,9 @@ type Client struct {
 func New(urls []string, options ...ClientOption) (*Client, error) {
 	given := &settings{logger: slog.Default(), clock: SystemClock}
 	for _, option := range options {
+		if option == nil {
+			return nil, &InvalidError{"options", "one is nil"}
+		}
 		option(given)
 	}
 	if given.logger == nil || given.clock == nil {
@@ -145,8 +148,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes of the call. A
-// [LostError] says that it has ended.
+// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes
+// of the call. A [LostError] says that it has ended.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}
@@ -154,6 +157,9 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 	wanted, err := parse([]Claim{{Key: "adopted"}}, fieldOfOne, options)
 	if err != nil {
 		return nil, err
+	}
+	if wanted.ttl != usualTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
+		return nil, &InvalidError{"options", "a lease that is adopted has its own: MaxHold, HoldAtLeast and NoRenew are of its handle"}
 	}
 	ctx, done, err := c.core.call(ctx)
 	if err != nil {

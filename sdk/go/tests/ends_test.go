@@ -2,6 +2,7 @@ package tests
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -84,4 +85,26 @@ func TestCloseWaitsForNoHookBeyondItsContext(t *testing.T) {
 		t.Error("it has waited for the hook: ", err)
 	}
 	close(blocked)
+}
+
+func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaseID, err := lease.Detach()
+	if err != nil {
+		t.Fatal(err)
+	}
+	invalid := (*ringfence.InvalidError)(nil)
+	for _, option := range []ringfence.Option{ringfence.TTL(time.Minute), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
+		if _, err := client.Adopt(t.Context(), leaseID, option); !errors.As(err, &invalid) || invalid.Field != "options" {
+			t.Error(err)
+		}
+	}
+	if _, err := client.Adopt(t.Context(), leaseID, ringfence.MaxHold(time.Hour)); err != nil {
+		t.Error(err)
+	}
 }
