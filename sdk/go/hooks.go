@@ -27,7 +27,8 @@ const (
 )
 
 // Hooks are told what becomes of leases, for logs, metrics and traces. Each may be nil. They are called in order, on a goroutine of their own, so none
-// holds up a lease: one that panics is a warning, and one that has not returned after a second is left behind, and the next is called.
+// holds up a lease: one that panics is a warning, and one that has not returned after a second is left behind, and the next is called beside it: what they
+// share needs a lock.
 type Hooks struct {
 	// Waited: an acquire has stood in the queue for this long, whatever came of it.
 	Waited func(keys []string, d time.Duration)

@@ -181,7 +181,7 @@ func (l *Lease) Release(ctx context.Context) error {
 }
 
 // Detach leaves the lease to its id, for [Client.Adopt] in another process: nothing renews it here any more, and it ends with its time-to-live unless
-// somebody renews or releases it by this id.
+// somebody renews or releases it by this id. [Client.Close] ends its context.
 func (l *Lease) Detach() (string, error) {
 	if err := l.Err(); err != nil {
 		return "", err

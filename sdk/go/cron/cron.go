@@ -28,9 +28,9 @@ const (
 
 // Locker has one program run a job each time. Where another has the job's key, it fails at once, and gocron skips that run.
 //
-// gocron does not tell when a run was due. So the key, "cron/" and the name of the job as one segment of a path, stays taken for a second, or as HoldAtLeast of the options says,
-// however short the run is: choose more than the clocks of the programs differ, and less than the time between two runs. Nor does it tell a job that
-// the lease of its run is lost: a job that must know of that acquires a lease of its own.
+// gocron does not tell when a run was due. So the key, "cron/" and the name of the job as one segment of a path, stays taken for a second, or as
+// HoldAtLeast of the options says, however short the run is: choose more than the clocks of the programs differ, and less than the time between two
+// runs. Nor does it tell a job that the lease of its run is lost: a job that must know of that acquires a lease of its own.
 func Locker(client *ringfence.Client, options ...ringfence.Option) gocron.Locker {
 	return locker{client, append([]ringfence.Option{ringfence.HoldAtLeast(apart)}, options...)}
 }
