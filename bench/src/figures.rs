@@ -30,7 +30,7 @@ impl Figure {
     }
 
     /// Between two values, in proportion.
-    fn quantile(&self, part: usize, of: usize) -> Option<f64> {
+    pub(crate) fn quantile(&self, part: usize, of: usize) -> Option<f64> {
         let place = self.0.len().checked_sub(1)? * part;
         let [below, above] = [place / of, place.div_ceil(of)].map(|place| self.0.get(place));
         let (below, above) = below.zip(above)?;

@@ -8,12 +8,14 @@ mod calls;
 mod figures;
 mod floor;
 mod greedy;
+mod handover;
 mod hostile;
 mod job;
 mod load;
 mod measure;
 mod members;
 mod pairs;
+mod peers;
 mod scale;
 mod service;
 mod shell;
@@ -24,12 +26,13 @@ mod watches;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::runtime;
 
 use figures::show;
 use job::Job;
 use measure::Options;
+use peers::Peer;
 
 /// Compares Ringfence with other lock services, on one machine, in one run
 #[derive(Parser)]
@@ -41,7 +44,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Each client acquires and releases its own key: Ringfence, etcd, ZooKeeper, Redis, Redlock, and plain HTTP
+    /// Each client acquires and releases its own key: Ringfence, etcd, ZooKeeper, NATS, Hazelcast, Redis, Redlock, plain HTTP
     Compare(Locks),
     /// All clients acquire and release the same key
     Contended(Locks),
@@ -60,10 +63,18 @@ enum Command {
     Scale(scale::Plan),
     /// What a principal that uses all its limits costs the others
     Greedy(greedy::Plan),
+    /// The time until the next client holds, when the holder is gone, and the leader as well
+    Handover(handover::Plan),
     /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
     Members(members::Plan),
+    /// Gets services that the system has no package of, from the registries of their languages, into `target/peers`
+    Fetch {
+        /// Which [default: all]
+        #[arg(value_enum)]
+        peers: Vec<Peer>,
+    },
     /// Two programs in alternation, so that the drift of the machine meets both: the ratios of neighbouring turns
     Pairs(pairs::Plan),
     /// `ringfence lock` and `etcdctl lock`; size, memory and start time of the program
@@ -119,6 +130,7 @@ async fn run(command: Command) -> Result<()> {
             figures.check()
         }
         Command::Greedy(plan) => show(&greedy::greed(&plan).await?, &plan.output),
+        Command::Handover(plan) => show(&handover::handover(&plan).await?, &plan.output),
         Command::Hostile(plan) => {
             let figures = hostile::hostile(&plan).await?;
             show(&figures, &plan.output)?;
@@ -129,6 +141,10 @@ async fn run(command: Command) -> Result<()> {
             show(&figures, &plan.output)?;
             figures.check()
         }
+        Command::Fetch { peers } if peers.is_empty() => {
+            Peer::value_variants().iter().try_for_each(|peer| peer.fetch())
+        }
+        Command::Fetch { peers } => peers.iter().try_for_each(|peer| peer.fetch()),
         Command::Pairs(plan) => show(&pairs::pairs(&plan).await?, &plan.output),
         Command::Shell(plan) => {
             println!("{}", shell::shell(&plan).await?);

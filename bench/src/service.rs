@@ -2,23 +2,29 @@
 
 mod echo;
 mod etcd;
+mod hazelcast;
 mod mirror;
+mod nats;
 pub(crate) mod redis;
 mod resp;
 mod ringfence;
 mod zookeeper;
 
+use std::any::Any;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
+use ringfence_harness::Trio;
 
 use crate::args::Program;
 use crate::job::{Assignment, Job};
 use crate::load::Worker;
+use crate::peers::Peer;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
@@ -28,6 +34,11 @@ pub(crate) trait Service {
     /// Its processes.
     fn pids(&self) -> Vec<u32>;
 
+    /// The processes of its clients, beside this one.
+    fn load_pids(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
     /// How often all its processes have flushed their logs so far; `None` where they do not count that.
     fn flushes(&self) -> BoxFuture<'_, Option<u64>> {
         std::future::ready(None).boxed()
@@ -35,6 +46,25 @@ pub(crate) trait Service {
 
     /// A client for a job that it [can](Contender::can) do.
     fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>>;
+}
+
+/// What a client holds, as long as this is kept.
+pub(crate) type Held = Box<dyn Any + Send>;
+
+/// How a leader is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Loss {
+    Killed,
+    /// By SIGSTOP.
+    Stopped,
+}
+
+/// A service that hands a lock on when its holder is gone.
+pub(crate) trait Handing: Service {
+    /// Waits for the lock, with a client that outlives the leader, and of which the service knows for `ttl` that it lives.
+    fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>>;
+
+    fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>>;
 }
 
 /// A service that can be started.
@@ -48,6 +78,10 @@ pub(crate) enum Contender {
     Etcd { program: PathBuf, version: String, calls: etcd::Calls },
     /// Three servers, by Curator's recipe.
     ZooKeeper { class_path: String },
+    /// Three servers, each with a copy of a bucket of keys.
+    Nats { program: PathBuf },
+    /// Three members, which keep all in memory.
+    Hazelcast { class_path: String },
     /// One server.
     Redis { always: bool },
     /// Five Redis servers.
@@ -62,7 +96,7 @@ pub(crate) enum Contender {
 pub(crate) struct Services {
     #[command(flatten)]
     ringfence: Program,
-    /// Path of etcd; repeatable, to compare versions [default: `etcd`]
+    /// Path of etcd; repeatable, to compare versions [default: the one that `fetch` got, or `etcd`]
     #[arg(long)]
     etcd: Vec<PathBuf>,
     /// Also Ringfence with TLS between nodes, with TLS with clients, and with access rules as well
@@ -76,7 +110,8 @@ pub(crate) struct Services {
 impl Services {
     /// The services that are installed and wanted. Prints which are not installed.
     pub(crate) fn found(&self) -> Result<Vec<Contender>> {
-        let etcds = if self.etcd.is_empty() { vec!["etcd".into()] } else { self.etcd.clone() };
+        let newest = || Peer::Etcd.found().unwrap_or_else(|_| "etcd".into());
+        let etcds = if self.etcd.is_empty() { vec![newest()] } else { self.etcd.clone() };
         let program = self.ringfence.path()?;
         let mut found = installed(&program, &etcds);
         if self.tls {
@@ -114,6 +149,16 @@ fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
         Ok(class_path) => found.push(Contender::ZooKeeper { class_path }),
         Err(error) => left_out("ZooKeeper", error),
     }
+    let fetched = [
+        ("NATS", Peer::Nats.found().map(|program| Contender::Nats { program })),
+        ("Hazelcast", Peer::class_path().map(|class_path| Contender::Hazelcast { class_path })),
+    ];
+    for (service, contender) in fetched {
+        match contender {
+            Ok(contender) => found.push(contender),
+            Err(error) => left_out(service, error),
+        }
+    }
     match printed("redis-server", "--version") {
         Ok(_) => found.extend([
             Contender::Redis { always: false },
@@ -135,6 +180,8 @@ impl Contender {
             Self::Resp(_) => "ringfence, RESP".to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
+            Self::Nats { .. } => "nats kv".to_owned(),
+            Self::Hazelcast { .. } => "hazelcast, in memory".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
             Self::Redis { always: true } => "redis fsync".to_owned(),
             Self::Redlock => "redlock of 5".to_owned(),
@@ -162,6 +209,26 @@ impl Contender {
         !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
+    /// Whether [`Contender::start_handing`] can start it.
+    pub(crate) fn hands_on(&self) -> bool {
+        matches!(
+            self,
+            Self::Ringfence(_, Security::None)
+                | Self::Etcd { calls: etcd::Calls::Lock, .. }
+                | Self::ZooKeeper { .. }
+        )
+    }
+
+    /// Starts it without any data, to lose its leader.
+    pub(crate) async fn start_handing(&self) -> Result<Box<dyn Handing>> {
+        Ok(match self {
+            Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
+            Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
+            Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
+            _ => bail!("{} hands no lock on", self.name()),
+        })
+    }
+
     /// Starts it without any data.
     pub(crate) async fn start(&self) -> Result<Box<dyn Service>> {
         Ok(match self {
@@ -169,6 +236,8 @@ impl Contender {
             Self::Resp(program) => Box::new(resp::start(program).await?),
             Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
             Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
+            Self::Nats { program } => Box::new(nats::start(program).await?),
+            Self::Hazelcast { class_path } => Box::new(hazelcast::start(class_path).await?),
             Self::Redis { always } => Box::new(redis::start(1, *always).await?),
             // Each flushes once a second: nobody who uses Redlock flushes more often.
             Self::Redlock => Box::new(redis::start(5, false).await?),
@@ -176,6 +245,19 @@ impl Contender {
             Self::Echo => Box::new(echo::start().await?),
         })
     }
+}
+
+/// A few ms, after which a client tries again that is told nothing when a lock is free.
+fn backoff() -> Duration {
+    Duration::from_micros(fastrand::u64(1_000..5_000))
+}
+
+async fn lose(servers: &Trio, leader: usize, loss: Loss) -> Result<()> {
+    match loss {
+        Loss::Killed => servers.kill(leader)?,
+        Loss::Stopped => servers.stop(leader).await?,
+    }
+    Ok(())
 }
 
 /// What a program prints when run with one argument.

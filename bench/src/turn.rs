@@ -66,7 +66,8 @@ impl Extent {
         is_task: bool,
         row: &mut Row,
     ) -> Result<()> {
-        let (pids, own, time) = (service.pids(), [std::process::id()], self.repeats.time());
+        let (pids, time) = (service.pids(), self.repeats.time());
+        let own = [vec![std::process::id()], service.load_pids()].concat();
         let queue = Arc::new(Queue::default());
         let mut workers = Vec::new();
         for number in 0..row.clients {

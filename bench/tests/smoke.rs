@@ -77,6 +77,37 @@ fn one_key_is_contended_for() {
 
 #[test]
 #[ignore = "slow"]
+fn services_that_were_fetched_are_compared() {
+    let peers = Path::new(env!("CARGO_BIN_EXE_ringfence-bench")).ancestors().nth(2).unwrap().join("peers");
+    for (peer, row) in [("nats", "nats kv"), ("hazelcast", "hazelcast, in memory")] {
+        if !peers.join(peer).exists() {
+            eprintln!("skipped: `ringfence-bench fetch {peer}` was not run");
+            continue;
+        }
+        bench(&format!("compare --clients=1,4 --rounds=1 --only={peer}"), &["4 clients", row]);
+        bench(&format!("compare --tasks --clients=4 --rounds=1 --only={peer}"), &["4 clients", row]);
+        bench(&format!("contended --clients=4 --rounds=1 --only={peer}"), &["4 clients", row]);
+    }
+}
+
+#[test]
+#[ignore = "slow"]
+fn locks_are_handed_over() {
+    let json = tempfile::NamedTempFile::new().unwrap();
+    let rows = [
+        "holder gone: ringfence",
+        "holder gone, leader killed: ringfence",
+        "holder gone, leader stopped: etcd",
+    ];
+    let arguments = "handover --rounds=1 --locks=2 --ttl=2 --only=ringfence,etcd";
+    prints(&format!("{arguments} --json={}", json.path().display()), &rows);
+    let figures: serde_json::Value = serde_json::from_reader(json.as_file()).unwrap();
+    let rows = figures["rows"].as_array().unwrap();
+    assert!(rows.iter().all(|row| row["beyond_s"].as_array().unwrap().len() == 2), "{figures}");
+}
+
+#[test]
+#[ignore = "slow"]
 fn batches_and_reads_are_measured() {
     bench(
         "batch --clients=4 --rounds=1 --only=ringfence",

@@ -17,7 +17,11 @@
 --
 --    - A write locks the number, which others may share, until its transaction ends. The touch of a newer holder waits for that: every
 --      write lands before the newer holder reads, or not at all. It waits for innodb_lock_wait_timeout (1205): try again.
---    - Touch in autocommit, or before the first SELECT of a transaction, which fixes what the later ones see (REPEATABLE READ, the default).
+--    - Touch in autocommit. Within a transaction, a touch that waits may fix what the later SELECTs see from before its wait (REPEATABLE
+--      READ, the default).
+--    - A new connection of a lease waits for no other one of it, unless the binary log is in the format MIXED or STATEMENT: there, its touch
+--      waits for the transactions that the others have open.
+--    - With innodb_snapshot_isolation (MariaDB 11.6 and later), a transaction that began to read before the newer touch gets 1020 instead of RF412.
 --    - Touch several keys in one order. If not, and if somebody locks rows and touches then, one can be a victim (1213): try again.
 --    - An error ends its statement, not its transaction: the caller rolls back.
 --    - One lease, one process, its own connections. Where a pool resets a connection, the variable is gone, and writes are RF428.

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"runtime"
 	"sync"
 	"time"
 )
@@ -41,6 +42,8 @@ type batcher struct {
 	permits int
 	// isWaiting: one permit waits in the cluster's queue.
 	isWaiting bool
+	// isAboutTo: a goroutine is about to send what is in the queue.
+	isAboutTo bool
 }
 
 // A batched call, in the queue or under way.
@@ -75,7 +78,7 @@ func (b *batcher) send(ctx context.Context, asked *request, limit time.Duration,
 	call := &batched{asked: asked, limit: limit, hasAnother: hasAnother, answered: make(chan answer, 1)}
 	b.mu.Lock()
 	b.queue = append(b.queue, call)
-	b.flush()
+	b.soon()
 	b.mu.Unlock()
 	select {
 	case answer := <-call.answered:
@@ -98,6 +101,21 @@ func (b *batcher) giveUp(call *batched) {
 			call.group.cancel()
 		}
 	}
+}
+
+// soon sends what is in the queue once the goroutines that can run now have asked, too.
+func (b *batcher) soon() {
+	if b.isAboutTo || b.permits == 0 || len(b.queue) == 0 {
+		return
+	}
+	b.isAboutTo = true
+	go func() {
+		runtime.Gosched()
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.isAboutTo = false
+		b.flush()
+	}()
 }
 
 // flush sends what is in the queue, as far as there are permits.
@@ -124,7 +142,7 @@ func (b *batcher) flush() {
 			defer b.mu.Unlock()
 			b.permits++
 			b.isWaiting = b.isWaiting && !isWait
-			b.flush()
+			b.soon()
 		}()
 	}
 }

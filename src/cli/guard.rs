@@ -15,10 +15,12 @@ pub(crate) struct Arguments {
 enum Store {
     /// Functions and triggers for PostgreSQL 13 and later
     Postgres,
-    /// A procedure for the triggers of MySQL and MariaDB
+    /// A function and a procedure for the triggers of MySQL and MariaDB
     Mysql,
     /// A script for Redis
     Redis,
+    /// A policy for objects of Kubernetes 1.30 and later
+    Kubernetes,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
@@ -26,6 +28,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         Store::Postgres => include_str!("../../guard/sql/postgres.sql"),
         Store::Mysql => include_str!("../../guard/sql/mysql.sql"),
         Store::Redis => include_str!("../../guard/lua/guard.lua"),
+        Store::Kubernetes => include_str!("../../guard/kubernetes/epoch.yaml"),
     };
     output::print(text).map(drop)
 }

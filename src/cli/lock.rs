@@ -45,6 +45,11 @@ PGPASSWORD or a password file. It waits for what older holders have open, and ri
 claim by PGOPTIONS, which libpq and node-postgres read, unless it passes options of its own; RINGFENCE_PGOPTIONS is the same, percent-encoded, \
 for `?options=` in a connection string. `ringfence guard postgres` says how a table is protected by_connection.
 
+A COMMAND that takes neither connects to 127.0.0.1 at the PORT of --postgres-proxy, without TLS, with its own user, password and database. The \
+proxy adds the claims, and copies what comes and goes. It serves only processes of the user who runs ringfence, not those that became another \
+one, and closes their connections when the lease or COMMAND ends. It connects to where psql did: without encryption, or by TLS with \
+sslmode=verify-full and sslrootcert, and no certificate of its own. It starts nothing where psql encrypts in another way.
+
 With --listen, GET /leader at ADDR answers 200 with token, keys, fences and expires_in_ms while the lease certainly lives and COMMAND runs; an \
 operator's revocation is known with the next renewal. Otherwise it answers 503, with the same of a holder where a node knows one. GET /livez \
 answers 200 while ringfence works. Everybody who reaches ADDR may ask. An answer tells of its moment: only a token stops a late writer.

@@ -150,10 +150,11 @@ impl Task<'_> {
         stderr: &Stderr,
     ) -> anyhow::Result<Outcome> {
         let mut all = variables(lease).to_vec();
-        match self.postgres.touch(lease, signals, stderr).await? {
-            ControlFlow::Continue(more) => all.extend(more),
+        let access = match self.postgres.touch(lease, signals, stderr).await? {
+            ControlFlow::Continue(access) => access,
             ControlFlow::Break(outcome) => return Ok(outcome),
-        }
+        };
+        all.extend(access.variables);
         let job = Job::start(self.command, &all, Deadline::of(lease)).await?;
         let _term = self.leadership.of(lease);
         Ok(Running::new(job, self.ending, lease, stderr).ends(signals).await)

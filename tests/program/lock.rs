@@ -7,6 +7,7 @@ mod hold;
 mod listen;
 mod lost_leases;
 mod postgres;
+mod postgres_proxy;
 mod running;
 mod signals;
 mod terminal;

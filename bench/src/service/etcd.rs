@@ -3,19 +3,19 @@
 mod calls;
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use ringfence_harness::EtcdCluster;
 use tokio::sync::OnceCell;
-use tokio::time::Instant;
+use tokio::time::{Instant, sleep};
 
 use crate::job::{Assignment, Job, Locker};
 use crate::load::{Work, Worker};
-use crate::service::{Service, printed};
+use crate::service::{Handing, Held, Loss, Service, backoff, lose, printed};
 use calls::Client;
 
 /// The time to live of a client's lease, s.
@@ -48,7 +48,8 @@ pub(super) fn version(program: &Path) -> Result<String> {
 
 pub(crate) struct Etcd {
     cluster: EtcdCluster,
-    leader: SocketAddr,
+    /// Its number.
+    leader: usize,
     calls: Calls,
     shared: OnceCell<Client>,
 }
@@ -56,7 +57,6 @@ pub(crate) struct Etcd {
 pub(super) async fn start(program: &Path, calls: Calls) -> Result<Etcd> {
     let cluster = EtcdCluster::start(program).await?;
     let leader = cluster.leader().await.context("no server of etcd leads")?;
-    let leader = cluster.addresses()[leader];
     Ok(Etcd { cluster, leader, calls, shared: OnceCell::new() })
 }
 
@@ -78,9 +78,10 @@ impl Service for Etcd {
 
     fn worker<'a>(&'a self, client: &'a Assignment) -> BoxFuture<'a, Result<Worker>> {
         async move {
+            let leader = self.cluster.addresses()[self.leader];
             let mut connection = match client.is_task {
-                true => self.shared.get_or_try_init(|| Client::connect(self.leader)).await?.clone(),
-                false => Client::connect(self.leader).await?,
+                true => self.shared.get_or_try_init(|| Client::connect(leader)).await?.clone(),
+                false => Client::connect(leader).await?,
             };
             let lease = connection.grant_lease(TTL_S).await?;
             let Assignment { job, number, .. } = client;
@@ -92,6 +93,26 @@ impl Service for Etcd {
             Ok(Worker::new(Get { client: connection, key, linearizable: *job == Job::Read }))
         }
         .boxed()
+    }
+}
+
+impl Handing for Etcd {
+    fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>> {
+        let follower = self.cluster.addresses()[(self.leader + 1) % 3];
+        async move {
+            let mut client = Client::connect(follower).await?;
+            let lease = client.grant_lease(ttl.as_secs() as i64).await?;
+            // The key of this lease keeps its place, so a call that failed with the leader is repeated.
+            while client.lock(&key, lease).await.is_err() {
+                sleep(backoff()).await;
+            }
+            Ok(Box::new(client) as Held)
+        }
+        .boxed()
+    }
+
+    fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>> {
+        lose(self.cluster.servers(), self.leader, loss).boxed()
     }
 }
 

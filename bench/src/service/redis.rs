@@ -1,8 +1,6 @@
 //! Locks in Redis: `SET key value NX PX ttl`, and a script that deletes the key if the value is still the client's own. On
 //! one server, or as Redlock on five: the lock is held by the client that set the key on a majority, all asked at once.
 
-use std::time::Duration;
-
 use anyhow::{Result, ensure};
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
@@ -18,7 +16,7 @@ use uuid::Uuid;
 
 use crate::job::{Assignment, Job, Locker};
 use crate::load::{Work, Worker};
-use crate::service::Service;
+use crate::service::{Service, backoff};
 
 /// The time to live of a lock, ms.
 const TTL_MS: u64 = 60_000;
@@ -201,9 +199,4 @@ async fn set(connection: &mut MultiplexedConnection, (key, value): &Held) -> Res
     let mut command = redis::cmd("SET");
     command.arg(key).arg(value).arg("NX").arg("PX").arg(TTL_MS);
     Ok(command.query_async::<Option<String>>(connection).await?.is_some())
-}
-
-/// Redis notifies nobody that a lock is free: clients try again after a few ms.
-fn backoff() -> Duration {
-    Duration::from_micros(fastrand::u64(1_000..5_000))
 }

@@ -21,7 +21,7 @@ use tokio_rustls::rustls::pki_types::ServerName;
 use crate::calls::{self, Times};
 use crate::job::{Assignment, Cycle, Job, Locker};
 use crate::load::{Work, Worker};
-use crate::service::Service;
+use crate::service::{Handing, Held, Loss, Service};
 
 pub(super) const TIMES: Times = Times { ttl_ms: 60_000, wait_ms: 60_000 };
 
@@ -229,6 +229,29 @@ impl Service for Ringfence {
             let token = calls::acquire(&mut connection, LeaseId::random(), &[&key], TIMES).await?;
             let request = format!(r#"{{"key":"{key}","token":{token}}}"#);
             Ok(Worker::new(Validate { connection, path, request }))
+        }
+        .boxed()
+    }
+}
+
+impl Handing for Ringfence {
+    fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>> {
+        let urls: Vec<_> = self.cluster.nodes().iter().map(Node::url).collect();
+        async move {
+            let client = ringfence_client::Client::connect(urls)?;
+            Ok(Box::new(client.lock(key).ttl(ttl).acquire().await?) as Held)
+        }
+        .boxed()
+    }
+
+    fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>> {
+        async move {
+            let leader = self.cluster.leader().await?;
+            match loss {
+                Loss::Killed => leader.kill()?,
+                Loss::Stopped => leader.stop()?,
+            }
+            Ok(())
         }
         .boxed()
     }

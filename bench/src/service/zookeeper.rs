@@ -1,8 +1,8 @@
 //! Three servers of ZooKeeper, and its lock recipe with Curator's names: an ephemeral sequential node with a guarded name,
 //! created and deleted for each hold.
 
-use std::net::SocketAddr;
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use futures_util::FutureExt;
@@ -13,7 +13,7 @@ use zookeeper_client::{Acls, Client, CreateMode, LockOptions, LockPrefix};
 
 use crate::job::{Assignment, Locker};
 use crate::load::Worker;
-use crate::service::{Service, printed};
+use crate::service::{Handing, Held, Loss, Service, lose, printed};
 
 /// Where the package puts it; its manifest names what else it needs.
 const JAR: &str = "/usr/share/java/zookeeper.jar";
@@ -28,22 +28,23 @@ pub(super) fn class_path() -> Result<String> {
 
 pub(crate) struct ZooKeeper {
     cluster: ZooKeeperCluster,
-    leader: SocketAddr,
+    /// Its number.
+    leader: usize,
     shared: OnceCell<Client>,
 }
 
 pub(super) async fn start(class_path: &str) -> Result<ZooKeeper> {
     let cluster = ZooKeeperCluster::start(class_path).await?;
     let leader = cluster.leader().await.context("no server of ZooKeeper leads")?;
-    let leader = cluster.addresses()[leader];
-    let client = Client::connect(&leader.to_string()).await?;
-    client.create(LOCKS, b"", &CreateMode::Persistent.with_acls(Acls::anyone_all())).await?;
-    Ok(ZooKeeper { cluster, leader, shared: OnceCell::new() })
+    let started = ZooKeeper { cluster, leader, shared: OnceCell::new() };
+    let options = CreateMode::Persistent.with_acls(Acls::anyone_all());
+    started.connect().await?.create(LOCKS, b"", &options).await?;
+    Ok(started)
 }
 
 impl ZooKeeper {
     async fn connect(&self) -> Result<Client> {
-        Ok(Client::connect(&self.leader.to_string()).await?)
+        Ok(Client::connect(&self.cluster.addresses()[self.leader].to_string()).await?)
     }
 }
 
@@ -73,6 +74,23 @@ impl Service for ZooKeeper {
             Ok(client.lock(Session(session)))
         }
         .boxed()
+    }
+}
+
+impl Handing for ZooKeeper {
+    fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>> {
+        let followers = [1, 2].map(|next| self.cluster.addresses()[(self.leader + next) % 3].to_string());
+        async move {
+            let connector = Client::connector().with_session_timeout(ttl);
+            let mut session = Session(connector.connect(&followers.join(",")).await?);
+            session.acquire(&key).await?;
+            Ok(Box::new(session) as Held)
+        }
+        .boxed()
+    }
+
+    fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>> {
+        lose(self.cluster.servers(), self.leader, loss).boxed()
     }
 }
 

@@ -64,32 +64,49 @@ impl Actor {
         self.answer().await
     }
 
-    /// Stops it, and waits until all its threads stand still.
+    /// Stops it with its descendants, and waits until all their threads stand still.
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
-        let pid = self.signal(Signal::STOP)?;
-        let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
-        let stands_still = async || {
-            let tasks = std::fs::read_dir(&tasks).ok()?;
-            let stands = |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
-            let mut stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
-            stats.all(|stat| stat.is_ok_and(stands)).then_some(())
-        };
-        Ok(until(SOON, "a holder stands still", stands_still).await?)
+        for pid in self.signal(Signal::STOP)? {
+            let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+            let stands_still = async || {
+                let Ok(tasks) = std::fs::read_dir(&tasks) else { return Some(()) };
+                let stands =
+                    |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
+                let mut stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
+                stats.all(|stat| stat.is_ok_and(stands)).then_some(())
+            };
+            until(SOON, "a holder stands still", stands_still).await?;
+        }
+        Ok(())
     }
 
     pub(crate) fn resume(&self) -> anyhow::Result<()> {
         self.signal(Signal::CONT).map(drop)
     }
 
-    /// Kills it, and reaps it.
+    /// Kills it with its descendants, and reaps it.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        self.signal(Signal::KILL)?;
         Ok(self.child.kill().await?)
     }
 
-    fn signal(&self, signal: Signal) -> anyhow::Result<Pid> {
-        let pid = self.child.id().and_then(|id| Pid::from_raw(i32::try_from(id).ok()?));
-        let Some(pid) = pid else { bail!("holder {} has ended", self.name) };
-        kill_process(pid, signal)?;
-        Ok(pid)
+    /// Sends it to the process and its descendants, from the first one down.
+    fn signal(&self, signal: Signal) -> anyhow::Result<Vec<Pid>> {
+        let pid_of = |id: u32| Pid::from_raw(i32::try_from(id).ok()?);
+        let Some(own) = self.child.id().and_then(pid_of) else { bail!("holder {} has ended", self.name) };
+        let mut pids = vec![own];
+        let mut seen = 0;
+        while let Some(pid) = pids.get(seen).map(|pid| pid.as_raw_nonzero()) {
+            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
+            let children = children.unwrap_or_default();
+            pids.extend(children.split_whitespace().filter_map(|id| pid_of(id.parse().ok()?)));
+            seen += 1;
+        }
+        kill_process(own, signal)?;
+        // A descendant may have ended by itself.
+        for pid in &pids[1..] {
+            let _ = kill_process(*pid, signal);
+        }
+        Ok(pids)
     }
 }

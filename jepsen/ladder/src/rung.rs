@@ -1,6 +1,7 @@
 //! The rungs: which locks are played, and what each family of them must provide.
 
 pub(crate) mod etcd;
+mod locked;
 mod postgres;
 mod redis;
 mod resp;
@@ -63,6 +64,8 @@ enum Family {
     Ringfence,
     /// The clients of [`Family::Redis`], with the servers of [`Family::Ringfence`].
     Resp,
+    /// Programs under `ringfence lock`, with the servers of [`Family::Ringfence`] and [`Family::Postgres`].
+    Locked,
 }
 
 /// One holder's client of a lock.
@@ -196,6 +199,7 @@ pub fn rungs() -> Vec<Rung> {
         etcd::RUNGS.as_slice(),
         ringfence::RUNGS.as_slice(),
         resp::RUNGS.as_slice(),
+        locked::RUNGS.as_slice(),
     ]
     .concat()
 }
@@ -232,7 +236,7 @@ impl Rung {
 
     /// Whether it needs the program under test.
     pub(crate) fn is_ringfence(&self) -> bool {
-        matches!(self.family, Family::Ringfence | Family::Resp)
+        matches!(self.family, Family::Ringfence | Family::Resp | Family::Locked)
     }
 
     pub(crate) fn expires(&self) -> bool {
@@ -259,6 +263,7 @@ impl Rung {
             Family::ZooKeeper => Ok(Box::new(zookeeper::Mutex::new(setting))),
             Family::Etcd => Ok(Box::new(etcd::Mutex::new(setting)?)),
             Family::Ringfence => Ok(Box::new(ringfence::Leases::new(setting)?)),
+            Family::Locked => Ok(Box::new(locked::Locked::new(setting).await?)),
         }
     }
 
@@ -271,6 +276,7 @@ impl Rung {
             Family::Etcd => Ok(Box::new(etcd::Members::start().await?)),
             Family::Ringfence => Ok(Box::new(ringfence::Nodes::start(fault, ground).await?)),
             Family::Resp => Ok(Box::new(resp::Address::start(fault, ground).await?)),
+            Family::Locked => Ok(Box::new(locked::Guarded::start(self, fault, ground).await?)),
         }
     }
 }

@@ -233,9 +233,9 @@ async fn every_request_counts_whatever_it_comes_to() {
     }
 }
 
-/// Requests beside one that came too soon were once all refused, one after the other.
+/// What is behind it begins once it was held back, and then another one is allowed.
 #[tokio::test]
-async fn what_is_behind_a_request_that_came_too_soon_begins_once_that_was_held_back() {
+async fn a_client_that_comes_too_soon_is_refused_once_and_held_back() {
     let rules =
         "[anonymous]\nallow = [{ keys = \"*\", may = [\"acquire\"] }]\nlimits = { requests-per-s = 20 }";
     let node = Node::start_with(Some(rules)).await;

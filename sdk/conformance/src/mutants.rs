@@ -5,6 +5,7 @@
 //! of them.
 
 mod go;
+mod java;
 mod python;
 mod python_threads;
 mod sdk;

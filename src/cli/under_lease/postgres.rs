@@ -3,6 +3,8 @@
 //! Before COMMAND starts, the keys are touched by `psql`. It reads the variables, password files and certificates that COMMAND's own
 //! connections read. Its setting takes the same way to the database, where it is compared: a pooler may drop it, and other options replace it.
 
+mod proxy;
+
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
@@ -21,6 +23,7 @@ use super::running::Outcome;
 use super::{died_of, unless_signalled};
 use crate::signals::Signals;
 use crate::stderr::Stderr;
+use proxy::{Proxy, Server};
 
 /// The variable of libpq with the options of a connection.
 const OPTIONS: &str = "PGOPTIONS";
@@ -34,6 +37,10 @@ const LOOKS: [Duration; 2] = [Duration::from_secs(1), Duration::from_secs(10)];
 const MOST: u64 = 1 << 16;
 /// How a line begins that answers: psql prints warnings as well, as of the version of a collation.
 const MARK: &str = "ringfence: ";
+/// What encrypts the connection, and where it leads. Only `psql` knows its port and host.
+const ENCRYPTED: &str = "SELECT 'ringfence: ' || CASE WHEN EXISTS (SELECT FROM pg_stat_ssl WHERE pid = pg_backend_pid() AND ssl) THEN 'TLS' \
+    WHEN EXISTS (SELECT FROM pg_stat_gssapi WHERE pid = pg_backend_pid() AND encrypted) THEN 'GSSAPI' ELSE 'nothing' END";
+const WHERE: &str = "\\echo ringfence: :PORT :HOST";
 /// Answers with nothing, at the end.
 const DONE: &str = "SELECT 'ringfence: '";
 
@@ -48,6 +55,17 @@ pub(crate) struct Postgres {
     /// Let COMMAND's connections to PostgreSQL claim the keys, after psql has touched them at URL [default: as PGHOST, PGDATABASE, … say]
     #[arg(long = "postgres", value_name = "URL", num_args = 0..=1, default_missing_value = "", value_parser = url, requires = "command")]
     url: Option<String>,
+    /// Pass connections to 127.0.0.1:PORT on to PostgreSQL, with the claims: for a COMMAND whose connections take no options
+    #[arg(long = "postgres-proxy", value_name = "PORT", requires = "url", value_parser = clap::value_parser!(u16).range(1..))]
+    proxy: Option<u16>,
+}
+
+/// What COMMAND needs for its connections.
+#[derive(Default)]
+pub(super) struct Access {
+    pub(super) variables: Vec<(&'static str, String)>,
+    /// Serves it while this exists.
+    pub(super) _proxy: Option<Proxy>,
 }
 
 /// A key after the option would be taken for it.
@@ -61,14 +79,14 @@ impl Postgres {
         self.url.is_some()
     }
 
-    /// Touches the keys while the lease lives, if it is wanted. Continues with variables for the command, or breaks with what came between.
+    /// Touches the keys while the lease lives, if it is wanted. Continues with the access of the command, or breaks with what came between.
     pub(super) async fn touch(
         &self,
         lease: &Lease,
         signals: &mut Signals,
         stderr: &Stderr,
-    ) -> anyhow::Result<ControlFlow<Outcome, Vec<(&'static str, String)>>> {
-        let Some(url) = &self.url else { return Ok(ControlFlow::Continue(Vec::new())) };
+    ) -> anyhow::Result<ControlFlow<Outcome, Access>> {
+        let Some(url) = &self.url else { return Ok(ControlFlow::Continue(Access::default())) };
         let inherited = match std::env::var(OPTIONS) {
             Ok(options) => options,
             Err(std::env::VarError::NotPresent) => String::new(),
@@ -76,10 +94,10 @@ impl Postgres {
         };
         let touched = lease.run(async {
             let options = merged(&inherited, &lease.postgres_options()?);
-            Database { url, options: &options }.touch(stderr).await?;
-            Ok::<_, anyhow::Error>(options)
+            let server = Database { url, options: &options }.touch(stderr).await?;
+            Ok::<_, anyhow::Error>((options, server))
         });
-        let options = match unless_signalled(signals, touched).await {
+        let (options, server) = match unless_signalled(signals, touched).await {
             Ok(Ok(touched)) => {
                 touched.context("cannot touch the keys in PostgreSQL, so the command was not started")?
             }
@@ -92,8 +110,15 @@ impl Postgres {
                 return Ok(ControlFlow::Break(Outcome::Exited { status, had_terminal: false }));
             }
         };
+        let proxy = match self.proxy {
+            Some(port) => {
+                Some(Proxy::start(port, Server::of(server, url)?, claims_of(&options).to_owned(), lease)?)
+            }
+            None => None,
+        };
         let in_url = utf8_percent_encode(&options, NON_ALPHANUMERIC).to_string();
-        Ok(ControlFlow::Continue(vec![("RINGFENCE_PGOPTIONS", in_url), (OPTIONS, options)]))
+        let variables = vec![("RINGFENCE_PGOPTIONS", in_url), (OPTIONS, options)];
+        Ok(ControlFlow::Continue(Access { variables, _proxy: proxy }))
     }
 }
 
@@ -111,6 +136,11 @@ fn merged(inherited: &str, own: &str) -> String {
     format!("{before}{after} {claims}").trim_start().to_owned()
 }
 
+/// The claims in options that [`merged`] made.
+fn claims_of(options: &str) -> &str {
+    options.rsplit_once(SETTING).map_or("", |(_, claims)| claims)
+}
+
 /// Where COMMAND connects.
 struct Database<'a> {
     /// Empty: by the variables alone.
@@ -119,20 +149,21 @@ struct Database<'a> {
 }
 
 impl Database<'_> {
-    async fn touch(&self, stderr: &Stderr) -> anyhow::Result<()> {
-        let mut psql = Psql::start(self, &[PREPARE, &self.check(), "CALL ringfence.touch_all()", DONE])?;
+    /// Returns what the last two statements say.
+    async fn touch(&self, stderr: &Stderr) -> anyhow::Result<[String; 2]> {
+        let mut psql =
+            Psql::start(self, &[PREPARE, &self.check(), "CALL ringfence.touch_all()", ENCRYPTED, WHERE])?;
         let first = timeout(ANSWERS, psql.answer()).await.map_err(|_| silent())??;
         let backend: u32 = first.parse().context("psql does not say which backend it has")?;
         tokio::select! {
-            done = psql.answer() => done.map(drop),
+            done = async { Ok([psql.answer().await?, psql.answer().await?]) } => done,
             error = self.watch(backend, stderr) => Err(error),
         }
     }
 
     /// Fails if the connection claims something else: the touch would be of that. Options in a URL, and those of a role, may replace ours.
     fn check(&self) -> String {
-        let claims = self.options.rsplit_once(SETTING).map_or("", |(_, claims)| claims);
-        let hex: String = claims.bytes().map(|byte| format!("{byte:02x}")).collect();
+        let hex: String = claims_of(self.options).bytes().map(|byte| format!("{byte:02x}")).collect();
         format!(
             "DO $$ BEGIN IF NULLIF(current_setting('ringfence.may_claim', true), '') <> convert_from(decode('{hex}', 'hex'), 'UTF8') THEN \
              RAISE 'the connection has another ringfence.may_claim than PGOPTIONS: leave it out of the URL, and of ALTER ROLE and ALTER DATABASE'; \

@@ -146,7 +146,7 @@ async fn an_address_that_cannot_be_used_is_named_before_anything_is_acquired() {
 
 /// They come from one host, say nothing, and hold on to what they have.
 #[tokio::test]
-async fn silent_strangers_hinder_neither_a_renewal_nor_a_probe() {
+async fn silent_strangers_hinder_no_renewal_and_shut_no_probe_out() {
     let cluster = cluster().await;
     let address = free();
     let (_dir, file) = file_of("go");
@@ -160,7 +160,8 @@ async fn silent_strangers_hinder_neither_a_renewal_nor_a_probe() {
         for _ in 0..50 {
             strangers.push(TcpStream::connect(address).await.unwrap());
         }
-        assert_eq!(ask(address, "/leader").await.unwrap().1["token"], first["token"]);
+        // From the same host, one may have to give way to them, and asks again.
+        assert_eq!(answers(address, 200).await["token"], first["token"]);
     }
     let mut closed = 0;
     for mut stranger in strangers.into_iter().take(100) {

@@ -7,7 +7,7 @@ use super::detached::detach;
 use super::*;
 
 /// A cluster, and a server with a guarded table, of which all rows are 0.
-async fn guarded() -> (Cluster, PostgresServer) {
+pub(super) async fn guarded() -> (Cluster, PostgresServer) {
     let (cluster, server) = (cluster().await, PostgresServer::start().await.unwrap());
     let install = format!(
         "{PROGRAM} guard postgres | psql -qX -v ON_ERROR_STOP=1 --single-transaction -f - -f tables.sql"
@@ -32,12 +32,12 @@ fn of(mut command: Command, url: &str) -> Command {
 }
 
 /// `lock` with these arguments, for a shell that may call `psql`.
-fn locked(cluster: &Cluster, server: &PostgresServer, words: &str, script: &str) -> Command {
+pub(super) fn locked(cluster: &Cluster, server: &PostgresServer, words: &str, script: &str) -> Command {
     of(lock(cluster, words, script), &server.url())
 }
 
 /// What `psql` prints.
-async fn psql(server: &PostgresServer, sql: &str) -> String {
+pub(super) async fn psql(server: &PostgresServer, sql: &str) -> String {
     let mut psql = Command::new("psql");
     psql.args(["-qXAt", "-c", sql]);
     run(of(piped(psql), &server.url())).await.with(0).out

@@ -58,7 +58,7 @@ pub(super) struct RowLock {
 }
 
 /// A connection; it is closed when this is dropped.
-struct Session {
+pub(super) struct Session {
     client: Client,
     _driver: JoinSet<()>,
 }
@@ -81,17 +81,25 @@ impl Session {
     }
 }
 
-fn quoted(name: &str) -> String {
+pub(super) fn quoted(name: &str) -> String {
     format!("'{}'", name.replace('\'', "''"))
+}
+
+/// Makes the row of the lock with this quoted name, unless it is there.
+pub(super) async fn add_row(url: &str, before: &str, name: &str) -> anyhow::Result<Session> {
+    let session = Session::open(&url.parse()?).await?;
+    session
+        .ask(&format!("{before}INSERT INTO locks VALUES ({name}, {STOCK}) ON CONFLICT DO NOTHING"))
+        .await?;
+    Ok(session)
 }
 
 impl RowLock {
     /// A client, when the row is there.
     pub(super) async fn new(setting: &Setting) -> anyhow::Result<Self> {
-        let server: Config = setting.servers.parse()?;
-        let session = Session::open(&server).await?;
         let name = quoted(&setting.key);
-        session.ask(&format!("INSERT INTO locks VALUES ({name}, {STOCK}) ON CONFLICT DO NOTHING")).await?;
+        let session = add_row(&setting.servers, "", &name).await?;
+        let server: Config = setting.servers.parse()?;
         let has_data = setting.rung == 13;
         Ok(Self { server, session: Some(session), name, is_in_transaction: false, has_data })
     }

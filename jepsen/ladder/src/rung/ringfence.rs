@@ -169,6 +169,10 @@ impl Running {
         Ok(Self { cluster, clock })
     }
 
+    pub(super) fn urls(&self) -> String {
+        self.cluster.nodes().iter().map(Node::url).collect::<Vec<_>>().join(",")
+    }
+
     /// The leader, where the nodes agree on one.
     pub(super) async fn leader(&self) -> anyhow::Result<&Node> {
         Ok(self.cluster.leader().await?)

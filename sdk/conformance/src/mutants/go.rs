@@ -33,7 +33,7 @@ mutants! {
         fails ["html-200-is-unknown"];
     "follows-redirects" "exchange.go"
         "n.transport.RoundTrip(outgoing)"
-        => "(&http.Client{Transport: n.transport}).Do(outgoing)"
+        => "http.DefaultClient.Do(outgoing)"
         fails ["redirect-not-followed"];
     "held-names-nobody" "acquire.go"
         "return &HeldError{problem.holders, problem.waiters}"
@@ -100,8 +100,8 @@ mutants! {
         => "mostRenewed = 1"
         fails ["many-leases-one-renewal"];
     "late-confirmation-revives" "held.go"
-        "		if before.loss != \"\" {\n			return before.loss\n		}\n		var after *lifetime\n		if loss := before.lossAt(at); loss != \"\" {"
-        => "		var after *lifetime\n		if revived := change(before.successor()); revived.lossAt(at) == \"\" {\n			after = revived\n		} else if loss := before.lossAt(at); loss != \"\" {"
+        "	isNews := false\n	loss := h.update("
+        => "	isNews := false\n	h.lifetime.Store(newLifetime(confirmation{c.grant, at}, true, forever))\n	loss := h.update("
         fails ["renew-answered-past-deadline-stays-lost"];
     "last-answer-counts" "lifetime.go"
         "if c.sent.Boot < l.lastSent.Boot {"
@@ -192,8 +192,8 @@ mutants! {
         => "part.status, part.body = results[i].Status, results[i].Body\n		if own, err := readGrant(results[0].Body, calls[0].asked.path[len(\"/v1/leases/\"):]); err == nil && part.status < 202 {\n			part.body = encode(map[string]any{\"lease_id\": call.asked.path[len(\"/v1/leases/\"):], \"state\": \"granted\", \"token\": own.token, \"ttl_ms\": own.ttl.Milliseconds(), \"expires_in_ms\": own.expiresIn.Milliseconds(), \"keys\": []map[string]any{{\"key\": own.keys[0].key, \"fence\": own.keys[0].fence}}})\n		}\n"
         fails ["many-calls-each-their-own-answer"];
     "one-takes-all-along" "batch.go"
-        "call.group.left--; call.group.left == 0 {"
-        => "call.group.left--; true {"
+        "	if call.group != nil {\n		if call.group.left--; call.group.left == 0 {"
+        => "	for _, other := range b.queue {\n		if other != call {\n			other.answered <- answer{nil, context.Canceled}\n		}\n	}\n	b.queue = nil\n	if call.group != nil {\n		if call.group.left--; true {"
         fails ["many-calls-one-cancelled"];
     "one-refusal-is-that-of-all" "batch.go"
         "	for i, call := range calls {\n		part := *whole\n"

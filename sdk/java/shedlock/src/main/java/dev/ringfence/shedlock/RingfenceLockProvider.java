@@ -1,0 +1,160 @@
+package dev.ringfence.shedlock;
+
+import dev.ringfence.HeldException;
+import dev.ringfence.Lease;
+import dev.ringfence.LostException;
+import dev.ringfence.Ringfence;
+import dev.ringfence.RingfenceException;
+import java.time.Duration;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.Optional;
+import net.javacrumbs.shedlock.core.AbstractSimpleLock;
+import net.javacrumbs.shedlock.core.ExtensibleLockProvider;
+import net.javacrumbs.shedlock.core.LockConfiguration;
+import net.javacrumbs.shedlock.core.SimpleLock;
+import net.javacrumbs.shedlock.support.LockException;
+
+/**
+ * Locks of ShedLock, as leases with fencing tokens. A task finds its own by {@link #currentLease}:
+ *
+ * <pre>{@code
+ * @Scheduled(cron = "0 * * * * *")
+ * @SchedulerLock(name = "report", lockAtMostFor = "10m", lockAtLeastFor = "30s")
+ * void report() {
+ *   write(RingfenceLockProvider.currentLease().token());
+ * }
+ * }</pre>
+ *
+ * <p>As ShedLock promises, a lock is held for {@code lockAtMostFor}, whatever becomes of the program: it is not renewed, so no outage
+ * ends it before. {@code unlock} keeps it until {@code lockAtLeastFor} has passed; if the program ends before, it is kept for {@code
+ * lockAtMostFor}.
+ */
+public final class RingfenceLockProvider implements ExtensibleLockProvider {
+  private static final System.Logger LOG = System.getLogger("dev.ringfence");
+  private static final Duration SHORTEST = Duration.ofMillis(100);
+  private static final Duration RENEWS_WITHIN = Duration.ofSeconds(5);
+  /** The locks that this thread has taken, the latest first. */
+  private static final ThreadLocal<Deque<Lock>> OF_THREAD = ThreadLocal.withInitial(ArrayDeque::new);
+
+  private final Ringfence client;
+  private final String prefix;
+
+  /**
+   * Locks with keys that begin with {@code shedlock/}.
+   *
+   * @param client what to lock with
+   */
+  public RingfenceLockProvider(Ringfence client) {
+    this(client, "shedlock/");
+  }
+
+  /**
+   * Locks with keys of your own.
+   *
+   * @param client what to lock with
+   * @param prefix what stands before the name of a lock
+   */
+  public RingfenceLockProvider(Ringfence client, String prefix) {
+    this.client = client;
+    this.prefix = prefix;
+  }
+
+  /**
+   * The lease under which the task on this thread runs.
+   *
+   * @return that of the latest lock that this thread has taken and not unlocked
+   * @throws IllegalStateException if it has none
+   */
+  public static Lease currentLease() {
+    Deque<Lock> locks = OF_THREAD.get();
+    // Others may have been unlocked on other threads.
+    locks.removeIf(lock -> !lock.isTaken);
+    if (locks.isEmpty()) {
+      OF_THREAD.remove();
+      throw new IllegalStateException("this thread has no lock of Ringfence");
+    }
+    return locks.peek().lease;
+  }
+
+  @Override
+  public Optional<SimpleLock> lock(LockConfiguration configuration) {
+    try {
+      Lease lease =
+          client
+              .lock(prefix + configuration.getName())
+              .waitAtMost(Duration.ZERO)
+              .ttl(ttl(configuration))
+              .holdAtLeast(configuration.getLockAtLeastFor())
+              .withoutRenewal()
+              .acquire();
+      return Optional.of(new Lock(lease, configuration));
+    } catch (HeldException held) {
+      return Optional.empty();
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw new LockException("interrupted", error);
+    }
+  }
+
+  private static Duration ttl(LockConfiguration configuration) {
+    Duration atMost = configuration.getLockAtMostFor();
+    return atMost.compareTo(SHORTEST) < 0 ? SHORTEST : atMost;
+  }
+
+  private static final class Lock extends AbstractSimpleLock {
+    private final Lease lease;
+    private final long takenAt = System.nanoTime();
+    private volatile boolean isTaken = true;
+
+    Lock(Lease lease, LockConfiguration configuration) {
+      super(configuration);
+      this.lease = lease;
+      OF_THREAD.get().push(this);
+    }
+
+    @Override
+    protected void doUnlock() {
+      leave();
+      try {
+        lease.release();
+      } catch (LostException lost) {
+        LOG.log(
+            System.Logger.Level.WARNING,
+            "the task " + lockConfiguration.getName() + " ran for longer than its lock: " + lost.getMessage());
+      } catch (RingfenceException error) {
+        LOG.log(
+            System.Logger.Level.WARNING,
+            "the lock of " + lockConfiguration.getName() + " is released in the background: " + error.getMessage());
+      }
+    }
+
+    @Override
+    protected Optional<SimpleLock> doExtend(LockConfiguration configuration) {
+      if (System.nanoTime() - takenAt >= lockConfiguration.getLockAtMostFor().toNanos()) {
+        // The lease may live on for a moment: none is shorter than a tenth of a second.
+        return Optional.empty();
+      }
+      try {
+        lease.renewFor(ttl(configuration), RENEWS_WITHIN);
+        lease.holdAtLeast(configuration.getLockAtLeastFor());
+        leave();
+        return Optional.of(new Lock(lease, configuration));
+      } catch (LostException lost) {
+        return Optional.empty();
+      } catch (InterruptedException error) {
+        Thread.currentThread().interrupt();
+        throw new LockException("interrupted", error);
+      }
+    }
+
+    private void leave() {
+      isTaken = false;
+      Deque<Lock> locks = OF_THREAD.get();
+      locks.remove(this);
+      if (locks.isEmpty()) {
+        OF_THREAD.remove();
+      }
+    }
+  }
+}

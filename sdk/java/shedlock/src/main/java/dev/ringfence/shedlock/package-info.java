@@ -1,0 +1,2 @@
+/** Locks of ShedLock, as leases with fencing tokens. */
+package dev.ringfence.shedlock;

@@ -1,0 +1,2 @@
+/** Locks of Spring Integration, as leases with fencing tokens. */
+package dev.ringfence.spring;
