@@ -232,7 +232,8 @@ func (b *batcher) fail(calls []*batched, err error) {
 
 // split tells each call its own part of the response.
 func (b *batcher) split(calls []*batched, whole *response) {
-	if whole.status != http.StatusOK {
+	// Any other 2xx is no node's, and would be read as that of each call.
+	if whole.status < 200 || whole.status >= 300 {
 		isRefused := whole.status >= 400 && whole.status < 500 && whole.status != http.StatusTooManyRequests
 		own := answer{whole, nil}
 		if isRefused && readProblem(whole.body, whole.status) != nil {

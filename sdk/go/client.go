@@ -15,6 +15,8 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"net/http"
+	"runtime"
 	"time"
 )
 
@@ -38,6 +40,9 @@ type Client struct {
 func New(urls []string, options ...ClientOption) (*Client, error) {
 	given := &settings{logger: slog.Default(), clock: SystemClock}
 	for _, option := range options {
+		if option == nil {
+			return nil, &InvalidError{"options", "one is nil"}
+		}
 		option(given)
 	}
 	if given.logger == nil || given.clock == nil {
@@ -143,8 +148,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes of the call. A
-// [LostError] says that it has ended.
+// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes
+// of the call. A [LostError] says that it has ended.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}
@@ -152,6 +157,9 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 	wanted, err := parse([]Claim{{Key: "adopted"}}, fieldOfOne, options)
 	if err != nil {
 		return nil, err
+	}
+	if wanted.ttl != usualTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
+		return nil, &InvalidError{"options", "a lease that is adopted has its own: MaxHold, HoldAtLeast and NoRenew are of its handle"}
 	}
 	ctx, done, err := c.core.call(ctx)
 	if err != nil {
@@ -244,9 +252,11 @@ func (c *Client) pause(ctx context.Context) error {
 
 // isPassing says whether another campaign may succeed. The lease may have been revoked, or have ended, before the client knew of it.
 func isPassing(err error) bool {
-	switch err.(type) {
+	switch err := err.(type) {
 	case *UnavailableError, *UnknownError, *LostError:
 		return true
+	case *RejectedError:
+		return err.Problem.Status == http.StatusTooManyRequests
 	default:
 		return false
 	}
@@ -255,11 +265,17 @@ func isPassing(err error) bool {
 // under works under a lease, and releases it once the work has ended.
 func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	own := lease.release
-	working, cancel := working(ctx, lease)
+	// It is the caller's, whatever that is, and told of the loss.
+	working, cancel := context.WithCancelCause(ctx)
+	lost := own.held.ended
+	stop := context.AfterFunc(lost, func() { cancel(context.Cause(lost)) })
 	hasEnded := false
 	defer func() {
-		cancel()
+		stop()
+		cancel(nil)
 		released := own.end(ctx)
+		// Until here nobody has dropped it.
+		runtime.KeepAlive(lease)
 		switch {
 		case !hasEnded || err != nil:
 			// Nothing hides an error, or a panic, of the work.
@@ -274,24 +290,4 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	err = work(working, lease)
 	hasEnded = true
 	return err
-}
-
-// working is the context of the work: that of the lease, which also ends with that of the caller.
-func working(ctx context.Context, lease *Lease) (context.Context, context.CancelFunc) {
-	working, cancel := context.WithCancelCause(lease.Context())
-	stop := context.AfterFunc(ctx, func() {
-		// A deadline ends it by itself.
-		if ctx.Err() == context.Canceled {
-			cancel(context.Cause(ctx))
-		}
-	})
-	end := func() { cancel(nil) }
-	if deadline, has := ctx.Deadline(); has {
-		working, end = context.WithDeadline(working, deadline)
-	}
-	return working, func() {
-		stop()
-		end()
-		cancel(nil)
-	}
 }

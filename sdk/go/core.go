@@ -35,7 +35,7 @@ type core struct {
 	calls  map[*call]struct{}
 	leases map[*release]struct{}
 	works  map[*work]struct{}
-	// failed are the leases of which the last release failed while the client was being closed, with their keys.
+	// failed are the leases that were not released while the client was being closed, with their keys.
 	failed    map[string][]string
 	isClosing bool
 	isOver    bool
@@ -106,17 +106,19 @@ func (c *core) background(leaseID string, keys []string, do func() error) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.works, own)
-		if err != nil && lossIn(err) == "" {
-			c.failed[leaseID] = keys
-		} else {
+		if err == nil {
 			delete(c.failed, leaseID)
+		} else if c.isClosing && lossIn(err) == "" {
+			c.failed[leaseID] = keys
 		}
 		close(own.done)
 	})
 	if !isBegun {
 		c.mu.Lock()
+		defer c.mu.Unlock()
 		delete(c.works, own)
-		c.mu.Unlock()
+		c.failed[leaseID] = keys
+		close(own.done)
 	}
 	return isBegun
 }
@@ -132,7 +134,7 @@ func (c *core) after(d time.Duration, do func()) {
 
 // hold keeps a lease that was granted. It is released at once if the client is being closed.
 func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
-	held := newHeld(ctx, newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
+	held := newHeld(newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
 	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
 	c.keeper.add(held)
 	c.mu.Lock()
@@ -145,7 +147,7 @@ func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (
 		own.take()
 		return nil, ErrClosed
 	}
-	return newLease(own), nil
+	return newLease(own, ctx), nil
 }
 
 // leave leaves a lease to another handle of it, unless it is being released.
@@ -286,7 +288,6 @@ func (c *core) close(ctx context.Context) error {
 	}
 	c.isClosing = true
 	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Keys(c.leases))
-	clear(c.failed)
 	c.mu.Unlock()
 	for _, one := range calls {
 		one.cancel(ErrClosed)
@@ -295,19 +296,23 @@ func (c *core) close(ctx context.Context) error {
 		one.take()
 	}
 	c.settle(ctx)
-	left := c.left()
 	c.mu.Lock()
 	c.isOver = true
 	c.mu.Unlock()
 	c.end(ErrClosed)
 	c.keeper.clear()
+	// Nothing that is left waits for the cluster any more. What it does not release is among what failed.
+	c.settle(context.Background())
 	c.goroutines.Wait()
 	c.nodes.end()
+	c.mu.Lock()
+	left := slices.Collect(maps.Values(c.failed))
+	c.mu.Unlock()
 	if len(left) > 0 {
 		c.closedErr = &LeftError{left}
 		c.tell.warn(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
 	}
-	c.tell.settle(hookLimit)
+	c.tell.settle(ctx)
 	close(c.closed)
 	return c.closedErr
 }
@@ -335,15 +340,4 @@ func (c *core) settle(ctx context.Context) {
 			}
 		}
 	}
-}
-
-// left are the keys of the leases that were not given back, as far as is known.
-func (c *core) left() [][]string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	all := maps.Clone(c.failed)
-	for one := range c.works {
-		all[one.leaseID] = one.keys
-	}
-	return slices.Collect(maps.Values(all))
 }

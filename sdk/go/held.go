@@ -12,21 +12,21 @@ type held struct {
 	lifetime atomic.Pointer[lifetime]
 	clock    Clock
 	tell     *teller
-	// ended ends once the lease is lost. It has the values of the context that the lease was acquired with.
+	// ended ends once the lease is lost.
 	ended  context.Context
 	cancel context.CancelCauseFunc
 }
 
-func newHeld(ctx context.Context, l *lifetime, clock Clock, tell *teller) *held {
+func newHeld(l *lifetime, clock Clock, tell *teller) *held {
 	h := &held{leaseID: l.grant.leaseID, clock: clock, tell: tell}
-	h.ended, h.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	h.ended, h.cancel = context.WithCancelCause(context.Background())
 	h.lifetime.Store(l)
 	return h
 }
 
 // successor is the same lease, to be kept after its holder has released it.
 func (h *held) successor() *held {
-	return newHeld(context.Background(), h.lifetime.Load().successor(), h.clock, newTeller(Hooks{}, nil))
+	return newHeld(h.lifetime.Load().successor(), h.clock, newTeller(Hooks{}, nil))
 }
 
 func (h *held) grant() *grant {

@@ -1,6 +1,7 @@
 package ringfence
 
 import (
+	"context"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -26,7 +27,8 @@ const (
 )
 
 // Hooks are told what becomes of leases, for logs, metrics and traces. Each may be nil. They are called in order, on a goroutine of their own, so none
-// holds up a lease: one that panics is a warning, and one that has not returned after a second is left behind, and the next is called.
+// holds up a lease: one that panics is a warning, and one that has not returned after a second is left behind, and the next is called beside it: what they
+// share needs a lock.
 type Hooks struct {
 	// Waited: an acquire has stood in the queue for this long, whatever came of it.
 	Waited func(keys []string, d time.Duration)
@@ -185,13 +187,14 @@ func (t *teller) guard(what told) {
 	}
 }
 
-// settle waits until everything is told, within a bound.
-func (t *teller) settle(within time.Duration) {
+// settle waits until everything is told, within a bound, and until the context ends.
+func (t *teller) settle(ctx context.Context) {
 	t.mu.Lock()
 	idle := t.idle
 	t.mu.Unlock()
 	select {
 	case <-idle:
-	case <-time.After(within):
+	case <-time.After(hookLimit):
+	case <-ctx.Done():
 	}
 }

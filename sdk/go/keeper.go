@@ -82,11 +82,13 @@ func (k *keeper) has(h *held) bool {
 	return k.kept[h] != nil
 }
 
-// clear looks after nothing any more.
+// clear looks after nothing any more, and tells whoever works under a lease that was left to its id: nobody would tell them in time.
 func (k *keeper) clear() {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	clear(k.kept)
+	at := k.core.clock()
+	for _, own := range k.list() {
+		own.held.lose(Unconfirmed, at)
+		k.remove(own.held)
+	}
 	k.poke()
 }
 
@@ -252,7 +254,7 @@ func (k *keeper) renewAll(all []*kept) time.Duration {
 func (k *keeper) live(all []*kept) (live []*kept, ids []string) {
 	at := k.core.clock()
 	for _, own := range all {
-		if k.has(own.held) && own.held.look(at) == "" {
+		if k.has(own.held) && own.held.look(at) == "" && own.held.lifetime.Load().needsRenewals() {
 			live = append(live, own)
 			ids = append(ids, own.held.leaseID)
 		}

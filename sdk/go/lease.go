@@ -18,13 +18,20 @@ const mostClaims = 8192
 // A Lease is a granted lease. It is renewed until it is released: by its holder, by [Client.Close], or once the collector finds that nobody has it any
 // more, nor its context, which is logged. Any goroutine may use it.
 type Lease struct {
-	release *release
+	*handle
 }
 
-func newLease(r *release) *Lease {
-	lease := &Lease{r}
-	runtime.AddCleanup(lease, func(r *release) { go r.drop() }, r)
-	return lease
+// A handle is what copies of a Lease share.
+type handle struct {
+	release *release
+	// values are those of the context that the lease was acquired with. They may refer to the handle.
+	values context.Context
+}
+
+func newLease(r *release, values context.Context) *Lease {
+	own := &handle{r, values}
+	runtime.AddCleanup(own, func(r *release) { go r.drop() }, r)
+	return &Lease{own}
 }
 
 // ID is its id. Anyone who knows it can renew and release the lease: keep it out of logs.
@@ -102,7 +109,9 @@ func (l *Lease) State() State {
 
 // Remaining is for how long it certainly lives; 0 once it is lost.
 func (l *Lease) Remaining() time.Duration {
-	return l.release.held.lifetime.Load().remaining(l.release.held.clock())
+	at := l.release.held.clock()
+	l.release.held.look(at)
+	return l.release.held.lifetime.Load().remaining(at)
 }
 
 // Err is a [LostError] once the lease is lost or released, and nil before.
@@ -115,15 +124,22 @@ func (l *Lease) Err() error {
 
 // Context is cancelled when the lease is lost or released, before another client can have it; [context.Cause] has the [LostError] then. It has the
 // values of the context that the lease was acquired with, and not its end. [context.AfterFunc] calls a function after a loss. As long as somebody has it
-// or one that derives from it, the lease is kept.
+// or one that derives from it, the lease is kept; likewise until AfterFunc is stopped, or a context that derives from it cancelled.
 func (l *Lease) Context() context.Context {
-	return leaseContext{l.release.held.ended, l}
+	return leaseContext{l.release.held.ended, l.handle}
 }
 
 // A leaseContext keeps the handle from being collected.
 type leaseContext struct {
 	context.Context
-	handle *Lease
+	handle *handle
+}
+
+func (c leaseContext) Value(key any) any {
+	if own := c.Context.Value(key); own != nil {
+		return own
+	}
+	return c.handle.values.Value(key)
 }
 
 // Renew renews it now, for its own time-to-live if ttl is 0. There is no need to if the lease renews itself.
@@ -159,11 +175,13 @@ func (l *Lease) Renew(ctx context.Context, ttl time.Duration) error {
 // context ends, the release goes on in the background; a context that has ended already counts as one that ends in a second, so that what ended the
 // work does not keep the keys taken. With HoldAtLeast, the keys stay taken until that time is over.
 func (l *Lease) Release(ctx context.Context) error {
+	// Whoever releases it has not dropped it.
+	defer runtime.KeepAlive(l.handle)
 	return l.release.end(ctx)
 }
 
 // Detach leaves the lease to its id, for [Client.Adopt] in another process: nothing renews it here any more, and it ends with its time-to-live unless
-// somebody renews or releases it by this id.
+// somebody renews or releases it by this id. [Client.Close] ends its context.
 func (l *Lease) Detach() (string, error) {
 	if err := l.Err(); err != nil {
 		return "", err

@@ -105,6 +105,9 @@ func (w *wanted) keys() []string {
 func parse(claims []Claim, field func(int) string, options []Option) (*wanted, error) {
 	w := &wanted{ttl: usualTTL, wait: forever, maxHold: forever, renews: true}
 	for _, option := range options {
+		if option == nil {
+			return nil, &InvalidError{"options", "one is nil"}
+		}
 		option(w)
 	}
 	if len(claims) == 0 || len(claims) > mostKeys {
@@ -215,7 +218,8 @@ func WithCertificate(certFile, keyFile string) ClientOption {
 	return func(s *settings) { s.cert, s.key = certFile, keyFile }
 }
 
-// WithLogger gets warnings: what no call can tell, as a renewal that the cluster refuses. By default, [slog.Default].
+// WithLogger gets warnings: what no call can tell, as a renewal that the cluster refuses. By default, [slog.Default], as
+// it is when the client is made.
 func WithLogger(logger *slog.Logger) ClientOption { return func(s *settings) { s.logger = logger } }
 
 // WithHooks tells what becomes of leases.

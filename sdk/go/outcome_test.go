@@ -1,6 +1,10 @@
 package ringfence
 
-import "testing"
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
 
 func TestWhatAResponseMeans(t *testing.T) {
 	const urn = `{"type":"urn:ringfence:problem:`
@@ -41,5 +45,34 @@ func TestTokensOf53BitsAreExact(t *testing.T) {
 	granted, err := readGrant([]byte(body), "id")
 	if err != nil || granted.token != 1<<53-1 || granted.keys[0].fence != 1<<53 {
 		t.Error(granted, err)
+	}
+}
+
+func TestWhatNoNodeAnswersABatchIsTheAnswerOfNoCall(t *testing.T) {
+	calls := []*batched{{answered: make(chan answer, 1)}, {answered: make(chan answer, 1)}}
+	newBatcher(&node{url: "http://a"}).split(calls, &response{status: 204})
+	for _, call := range calls {
+		got := <-call.answered
+		if failed, isFailure := got.err.(*failure); !isFailure || !failed.wasSent {
+			t.Error(got)
+		}
+	}
+}
+
+func TestADetailIsShort(t *testing.T) {
+	text := strings.Repeat("é", 10_000) + "\x1b[2J"
+	body, err := json.Marshal(map[string]any{"type": urn + "forbidden", "status": 403, "detail": "\x1b[2J" + text})
+	if err != nil {
+		t.Fatal(err)
+	}
+	detail := readProblem(body, 403).Detail
+	if !strings.HasPrefix(detail, "\ufffd[2Jé") || len(detail) > 2*longestDetail {
+		t.Errorf("%q", detail)
+	}
+}
+
+func TestACampaignOutlastsALimit(t *testing.T) {
+	if !isPassing(&RejectedError{Problem: Problem{Status: 429}}) || isPassing(&RejectedError{Problem: Problem{Status: 400}}) {
+		t.Error("a limit ends a campaign, or a refusal does not")
 	}
 }

@@ -6,10 +6,14 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // largest is the largest fence. Tokens have 53 bits, so that every language can read them.
 const largest = 1 << 53
+
+// longestDetail is how many bytes of a detail are of use.
+const longestDetail = 1 << 10
 
 const urn = "urn:ringfence:problem:"
 
@@ -206,11 +210,21 @@ func readProblem(body []byte, status int) *Problem {
 	if !isOurs {
 		return nil
 	}
-	problem := &Problem{Name: name, Status: status, Detail: given.Detail, reason: LossReason(given.Reason), waiters: given.Waiters}
+	problem := &Problem{Name: name, Status: status, Detail: shown(given.Detail), reason: LossReason(given.Reason), waiters: given.Waiters}
 	for _, one := range given.Holders {
 		problem.holders = append(problem.holders, HolderView{one.Key, one.Token.value, one.Holder, one.Mode, one.ExpiresIn.duration()})
 	}
 	return problem
+}
+
+// shown is what errors and logs may have of a text that something in between may have written.
+func shown(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text[:min(len(text), longestDetail)])
 }
 
 // isDenial says whether the problem is that something was not allowed, whatever it was.

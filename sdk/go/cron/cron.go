@@ -7,6 +7,8 @@ package cron
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/url"
 	"sync/atomic"
 	"time"
 
@@ -26,8 +28,9 @@ const (
 
 // Locker has one program run a job each time. Where another has the job's key, it fails at once, and gocron skips that run.
 //
-// gocron does not tell when a run was due. So the key, "cron/" and the name of the job, stays taken for a second, or as HoldAtLeast of the options says,
-// however short the run is: choose more than the clocks of the programs differ, and less than the time between two runs.
+// gocron does not tell when a run was due. So the key, "cron/" and the name of the job as one segment of a path, stays taken for a second, or as
+// HoldAtLeast of the options says, however short the run is: choose more than the clocks of the programs differ, and less than the time between two
+// runs. Nor does it tell a job that the lease of its run is lost: a job that must know of that acquires a lease of its own.
 func Locker(client *ringfence.Client, options ...ringfence.Option) gocron.Locker {
 	return locker{client, append([]ringfence.Option{ringfence.HoldAtLeast(apart)}, options...)}
 }
@@ -38,7 +41,7 @@ type locker struct {
 }
 
 func (l locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	lease, err := l.client.TryAcquire(ctx, prefix+key, l.options...)
+	lease, err := l.client.TryAcquire(ctx, prefix+url.PathEscape(key), l.options...)
 	if err != nil {
 		return nil, err
 	}
@@ -60,8 +63,15 @@ type Elector struct {
 	err   error
 }
 
-// NewElector campaigns for the key until the context ends.
-func NewElector(ctx context.Context, client *ringfence.Client, key string, options ...ringfence.Option) *Elector {
+// NewElector campaigns for the key until the context ends. The error is a [ringfence.InvalidError].
+func NewElector(ctx context.Context, client *ringfence.Client, key string, options ...ringfence.Option) (*Elector, error) {
+	// With a context that has ended, it only checks what it was given.
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	invalid := (*ringfence.InvalidError)(nil)
+	if err := client.Lead(ended, key, nil, options...); errors.As(err, &invalid) {
+		return nil, err
+	}
 	e := &Elector{done: make(chan struct{})}
 	go func() {
 		defer close(e.done)
@@ -72,15 +82,20 @@ func NewElector(ctx context.Context, client *ringfence.Client, key string, optio
 			return context.Cause(ctx)
 		}, options...)
 	}()
-	return e
+	return e, nil
 }
 
-// IsLeader is nil while this program leads. It reads the clock, so it is right also after the program stood still.
+// IsLeader is nil while this program leads, and says why once its campaign is over. It reads the clock, so it is right also after the program stood still.
 func (e *Elector) IsLeader(context.Context) error {
 	if lease := e.lease.Load(); lease != nil {
 		return lease.Err()
 	}
-	return ErrNotLeader
+	select {
+	case <-e.done:
+		return fmt.Errorf("%w: %w", ErrNotLeader, e.err)
+	default:
+		return ErrNotLeader
+	}
 }
 
 // Wait waits until the campaign is over, and the key released, and returns why.

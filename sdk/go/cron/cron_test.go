@@ -81,10 +81,10 @@ func TestALockerFailsAtOnce(t *testing.T) {
 func TestOneElectorLeadsAndAnotherAfterIt(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	ctx, resign := context.WithCancel(t.Context())
-	first := NewElector(ctx, cluster.Client(), "leader")
+	first := campaigns(t, ctx, cluster, "leader")
 	leads(t, first)
 	later, stop := context.WithCancel(t.Context())
-	second := NewElector(later, cluster.Client(), "leader")
+	second := campaigns(t, later, cluster, "leader")
 	for cluster.Waiters("leader") == 0 {
 		time.Sleep(time.Millisecond)
 	}
@@ -104,6 +104,47 @@ func TestOneElectorLeadsAndAnotherAfterIt(t *testing.T) {
 	leads(t, second)
 	stop()
 	_ = second.Wait()
+}
+
+func TestAnElectorSaysWhyItNeverLeads(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	invalid := (*ringfence.InvalidError)(nil)
+	if _, err := NewElector(t.Context(), client, "jobs//leader"); !errors.As(err, &invalid) || invalid.Field != "key" {
+		t.Error(err)
+	}
+	elector := campaigns(t, t.Context(), cluster, "leader")
+	leads(t, elector)
+	cluster.Close()
+	if err := elector.Wait(); err != ringfence.ErrClosed {
+		t.Error(err)
+	}
+	if err := elector.IsLeader(t.Context()); !errors.Is(err, ErrNotLeader) || !errors.Is(err, ringfence.ErrClosed) {
+		t.Error(err)
+	}
+}
+
+func TestAJobHasAnyName(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	lock, err := Locker(cluster.Client()).Lock(t.Context(), "sync http://x/y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if holders := cluster.Holders("cron/sync%20http:%2F%2Fx%2Fy"); len(holders) != 1 {
+		t.Error(holders)
+	}
+	if err := lock.Unlock(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+func campaigns(t *testing.T, ctx context.Context, cluster *ringfencetest.Cluster, key string) *Elector {
+	t.Helper()
+	elector, err := NewElector(ctx, cluster.Client(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return elector
 }
 
 func leads(t *testing.T, elector *Elector) {

@@ -68,3 +68,39 @@ func TestWorkThatSucceededHasLostNothingWhateverEndsItsRelease(t *testing.T) {
 		}
 	}
 }
+
+func TestWorkIsToldOfTheEndOfAnyContextAsItIs(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	why := errors.New("why")
+	deadline, cancel := context.WithTimeoutCause(t.Context(), 300*time.Millisecond, why)
+	defer cancel()
+	bounded, cancelBounded := context.WithTimeout(t.Context(), time.Hour)
+	defer cancelBounded()
+	early := &anEnded{bounded, make(chan struct{}), context.DeadlineExceeded}
+	odd := &anEnded{context.Background(), make(chan struct{}), why}
+	for _, one := range []struct {
+		ctx        context.Context
+		end        func()
+		err, cause error
+	}{
+		{deadline, func() {}, context.DeadlineExceeded, why},
+		{early, func() { close(early.done) }, context.DeadlineExceeded, context.DeadlineExceeded},
+		{odd, func() { close(odd.done) }, why, why},
+	} {
+		err := client.Do(one.ctx, "a", func(ctx context.Context, _ *ringfence.Lease) error {
+			one.end()
+			select {
+			case <-ctx.Done():
+			case <-time.After(soon):
+			}
+			if ctx.Err() != one.err || context.Cause(ctx) != one.cause {
+				t.Error(ctx.Err(), context.Cause(ctx))
+			}
+			return one.err
+		})
+		if err != one.err {
+			t.Error(err)
+		}
+	}
+}

@@ -218,3 +218,33 @@ func TestALeaseThatIsBeingReleasedIsNotAdopted(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestCloseSaysWhatCallsThatAreUnderWayLeave(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	holder, err := cluster.Client().Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(holder)
+	client := cluster.Client()
+	waiting := make(chan error, 1)
+	go func() {
+		_, err := client.Acquire(context.Background(), "a")
+		waiting <- err
+	}()
+	until(t, "it waits", func() bool { return cluster.Waiters("a") == 1 })
+	cluster.Silent()
+	bounded, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	// It ends before the call does.
+	ctx := &anEnded{bounded, make(chan struct{}), nil}
+	close(ctx.done)
+	left := (*ringfence.LeftError)(nil)
+	if err := client.Close(ctx); !errors.As(err, &left) || left.Leases[0][0] != "a" {
+		t.Error(err)
+	}
+	if err := <-waiting; err != ringfence.ErrClosed {
+		t.Error(err)
+	}
+	cluster.Back()
+}

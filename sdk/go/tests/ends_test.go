@@ -1,0 +1,110 @@
+package tests
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"ringfence"
+	"ringfence/ringfencetest"
+)
+
+func TestRemainingTellsALossAsStateDoes(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	lease, err := cluster.Client().Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Advance(time.Minute)
+	if left := lease.Remaining(); left != 0 || lease.Context().Err() == nil {
+		t.Error("nobody was told, with so much left: ", left)
+	}
+}
+
+func TestALeaseThatIsDetachedInAnOutageIsNotRenewedAfterIt(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	var failed atomic.Int32
+	client := cluster.Client(ringfence.WithHooks(ringfence.Hooks{Failed: func(ringfence.LeaseView, string) { failed.Add(1) }}))
+	lease, err := client.Acquire(t.Context(), "a", ringfence.TTL(3*time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cluster.Away()
+	until(t, "a renewal fails", func() bool { return failed.Load() > 0 })
+	if _, err := lease.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	before := failed.Load()
+	until(t, "it ends", func() bool { return lease.Err() != nil })
+	// One may be under way, and one not told yet.
+	if after := failed.Load(); after > before+2 {
+		t.Errorf("renewals go on: %d have failed, then %d", before, after)
+	}
+}
+
+func TestCloseTellsWhoWorksUnderADetachedLease(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := lease.Detach(); err != nil {
+		t.Fatal(err)
+	}
+	if err := client.Close(t.Context()); err != nil || lease.Context().Err() == nil || isFree(cluster, "a")() {
+		t.Error("nobody was told, or it was released: ", err)
+	}
+}
+
+func TestCloseWaitsForNoHookBeyondItsContext(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	blocked := make(chan struct{})
+	var isLate atomic.Bool
+	client := cluster.Client(ringfence.WithHooks(ringfence.Hooks{Released: func(ringfence.LeaseView) {
+		select {
+		case <-blocked:
+		case <-time.After(900 * time.Millisecond):
+			isLate.Store(true)
+		}
+	}}))
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	bounded, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	ended := &anEnded{bounded, make(chan struct{}), nil}
+	close(ended.done)
+	if err := client.Close(ended); err != nil || isLate.Load() {
+		t.Error("it has waited for the hook: ", err)
+	}
+	close(blocked)
+}
+
+func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	leaseID, err := lease.Detach()
+	if err != nil {
+		t.Fatal(err)
+	}
+	invalid := (*ringfence.InvalidError)(nil)
+	for _, option := range []ringfence.Option{ringfence.TTL(time.Minute), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
+		if _, err := client.Adopt(t.Context(), leaseID, option); !errors.As(err, &invalid) || invalid.Field != "options" {
+			t.Error(err)
+		}
+	}
+	if _, err := client.Adopt(t.Context(), leaseID, ringfence.MaxHold(time.Hour)); err != nil {
+		t.Error(err)
+	}
+}
