@@ -71,13 +71,15 @@ final class Batcher {
 
     @Override
     public void run() {
-      NoAnswer failure = null;
+      // Also if there is no memory for an answer: else its calls would wait for ever.
+      NoAnswer failure = new NoAnswer.Broken(server.url + ": the request has failed");
       boolean isGivenUp = false;
       try {
         take(this);
         if (!calls.isEmpty()) {
           send();
         }
+        failure = null;
       } catch (NoAnswer error) {
         failure = error;
       } catch (InterruptedException | ClosedException error) {

@@ -83,7 +83,7 @@ final class Exchange implements Runnable {
     Moment sent = server.now();
     sentAt = Clock.nanos();
     connection.write(message);
-    Response response = connection.read(sent, () -> headAt = Clock.nanos());
+    Response response = connection.read(sent, request.longestAnswer(), () -> headAt = Clock.nanos());
     // From now on, an abort has nothing to close.
     open.clear();
     server.keep(connection, response, request.way(), isAborted);
