@@ -16,7 +16,7 @@ final class Exchange implements Runnable {
 
   volatile long headAt = -1;
   private final Server server;
-  private final Request request;
+  final Request request;
   /** What is open on its behalf. */
   private final Set<SocketChannel> open = ConcurrentHashMap.newKeySet();
 

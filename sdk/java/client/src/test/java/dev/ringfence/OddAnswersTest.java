@@ -1,16 +1,21 @@
 package dev.ringfence;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
 import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Optional;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -53,6 +58,34 @@ final class OddAnswersTest {
       }
     } finally {
       workers.end();
+    }
+  }
+
+  @Test
+  void aRenewalWhoseAnswerStopsIsMadeElsewhereInTime() throws Exception {
+    StubNode.Handler good =
+        (method, path, body, out) -> {
+          boolean isMany = path.equals("/v1/renew") || path.equals("/v1/batch");
+          String alone = method.equals("PUT") ? StubNode.grant(path, 4_000) : "{}";
+          StubNode.say(out, 200, isMany ? StubNode.results(body, 200, 4_000) : alone);
+        };
+    AtomicInteger renewals = new AtomicInteger();
+    StubNode.Handler half =
+        (method, path, body, out) -> {
+          if (path.equals("/v1/renew")) {
+            renewals.incrementAndGet();
+            out.write("HTTP/1.1 200 x\r\ncontent-length: 500\r\n\r\n{".getBytes(StandardCharsets.US_ASCII));
+          } else {
+            good.handle(method, path, body, out);
+          }
+        };
+    try (StubNode one = new StubNode(half);
+        StubNode other = new StubNode(good);
+        Ringfence client = Ringfence.connect(one.url(), other.url())) {
+      Lease lease = client.lock("k").ttl(Duration.ofSeconds(4)).acquire();
+      assertEquals(Optional.empty(), lease.awaitLoss(Duration.ofSeconds(6)));
+      assertTrue(renewals.get() > 0);
+      lease.intoId();
     }
   }
 }
