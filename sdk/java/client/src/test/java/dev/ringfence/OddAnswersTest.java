@@ -88,4 +88,32 @@ final class OddAnswersTest {
       lease.intoId();
     }
   }
+
+  @Test
+  void anEmptyAnswerToABatchIsNoneToItsCalls() throws Exception {
+    AtomicInteger alone = new AtomicInteger();
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        StubNode.say(out, 201, StubNode.grant(path, 60_000));
+      } else if (path.equals("/v1/batch") && !body.contains("release")) {
+        StubNode.say(out, 200, StubNode.results(body, 201, 60_000));
+      } else {
+        alone.addAndGet(method.equals("DELETE") ? 1 : 0);
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      List<Lease> leases = new ArrayList<>();
+      for (int i = 0; i < 6; i++) {
+        leases.add(client.lock("k").ttl(Duration.ofMinutes(1)).acquire());
+      }
+      List<Future<?>> releases = new ArrayList<>();
+      leases.forEach(lease -> releases.add(pool.submit(() -> lease.release())));
+      for (Future<?> release : releases) {
+        release.get(60, TimeUnit.SECONDS);
+      }
+      assertEquals(6, alone.get());
+    }
+  }
 }
