@@ -231,8 +231,8 @@ final class Held {
     if (known.releasedBy == By.HOLDER) {
       return;
     }
-    if (reaction.worker != null) {
-      reaction.worker.interrupt();
+    if (reaction.worker != null && !reaction.worker.isCurrent()) {
+      teller.interrupt(reaction.worker);
     }
     if (reaction.onLost != null) {
       teller.callback(reaction.onLost, new Loss(view.keys(), token, known.reason));

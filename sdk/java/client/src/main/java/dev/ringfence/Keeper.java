@@ -133,8 +133,7 @@ final class Keeper {
       chunks.forEach(chunk -> chunk.forEach(held -> all.get(held).isInFlight = true));
       all.values().stream().mapToLong(kept -> nextLook(kept, now)).min().ifPresent(this::lookIn);
     }
-    // The user's code is called without the lock.
-    lost.forEach(Held::tell);
+    lost.forEach(held -> Workers.guarded(held::tell).run());
     for (List<Held> chunk : chunks) {
       if (!cluster.workers.begin(() -> renew(chunk))) {
         renewed(chunk, List.of());

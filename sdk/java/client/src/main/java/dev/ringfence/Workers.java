@@ -26,6 +26,7 @@ final class Workers {
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, named("timer"));
   private final ThreadPoolExecutor io = pool("io", MOST_IO);
   private final Lane releases = new Lane("release", MOST_RELEASES);
+  private final Lane interrupts = new Lane("interrupt", MOST_CALLBACKS);
   private final Lane callbacks = new Lane("on-lost", MOST_CALLBACKS);
   private final Lane hooks = new Lane("hooks", 1);
 
@@ -54,6 +55,11 @@ final class Workers {
     return releases.begin(guarded(work));
   }
 
+  /** Interrupts whoever works, after a loss. It does not wait for callbacks. */
+  boolean interrupt(Runnable work) {
+    return interrupts.begin(guarded(work));
+  }
+
   /** Calls what the user has written, after a loss. */
   boolean callback(Runnable work) {
     return callbacks.begin(guarded(work));
@@ -74,6 +80,7 @@ final class Workers {
     timer.shutdownNow();
     io.shutdown();
     releases.pool.shutdown();
+    interrupts.pool.shutdown();
     callbacks.pool.shutdown();
     hooks.pool.shutdown();
   }
@@ -88,7 +95,8 @@ final class Workers {
     }
   }
 
-  private static Runnable guarded(Runnable work) {
+  /** The same, which fails with nothing. */
+  static Runnable guarded(Runnable work) {
     return () -> {
       try {
         work.run();
