@@ -44,8 +44,8 @@ final class Worker {
     }
   }
 
-  /** No interrupt of ours comes any more. Returns whether one has come, to this thread. */
-  private boolean ends() {
+  /** No interrupt of ours comes any more. Returns whether one has come, to this thread. One that is seen later is another's. */
+  boolean ends() {
     if (step.compareAndSet(Step.WORKS, Step.HAS_LEFT) || !isCurrent()) {
       return false;
     }
@@ -54,10 +54,5 @@ final class Worker {
       Thread.onSpinWait();
     }
     return step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
-  }
-
-  /** Whether this has interrupted it, and it has not left since. */
-  boolean wasInterrupted() {
-    return step.get() == Step.WAS_INTERRUPTED;
   }
 }

@@ -1,5 +1,6 @@
 package dev.ringfence;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
@@ -134,5 +135,30 @@ final class WorkerTest {
       }).block();
     }
     return null;
+  }
+
+  @Test
+  void anInterruptThatFollowsOursEndsTheRace() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Work<Boolean, InterruptedException> work =
+          lease -> {
+            cluster.revoke("leader");
+            try {
+              new CountDownLatch(1).await();
+            } catch (InterruptedException lost) {
+              // The program is told to stop while the work cleans up.
+              Thread.currentThread().interrupt();
+              throw lost;
+            }
+            return true;
+          };
+      AtomicInteger terms = new AtomicInteger();
+      assertThrows(
+          InterruptedException.class,
+          () ->
+              client.lock("leader").interruptOnLoss().lead(lease -> terms.incrementAndGet() > 1 || work.run(lease)));
+      assertEquals(1, terms.get());
+    }
   }
 }
