@@ -116,11 +116,12 @@ public final class RingfenceLock implements DistributedLock {
     return acquire(() -> wanted.tryAcquire(Duration.ofNanos(left)));
   }
 
-  /** Acquires the lease, unless this thread has it. The local lock is given back if there is none. */
+  /** Acquires the lease, unless this thread has it: then it must not be lost. The local lock is given back if there is none. */
   private boolean acquire(Acquire acquire) throws InterruptedException {
     boolean isHeld = false;
     try {
       if (local.getHoldCount() > 1) {
+        lease.check();
         isHeld = true;
       } else {
         Optional<Lease> found = acquire.run();
@@ -128,6 +129,8 @@ public final class RingfenceLock implements DistributedLock {
         isHeld = found.isPresent();
       }
       return isHeld;
+    } catch (LostException lost) {
+      throw modified(lost);
     } finally {
       usedAt = System.nanoTime();
       if (!isHeld) {
@@ -160,13 +163,17 @@ public final class RingfenceLock implements DistributedLock {
     try {
       lease.release();
     } catch (LostException lost) {
-      ConcurrentModificationException error =
-          new ConcurrentModificationException("the lock was lost: what it protects may have met another holder");
-      error.initCause(lost);
-      throw error;
+      throw modified(lost);
     } catch (UnknownException | UnavailableException error) {
       LOG.log(System.Logger.Level.DEBUG, "a lock is released in the background: {0}", error.getMessage());
     }
+  }
+
+  private static ConcurrentModificationException modified(LostException lost) {
+    ConcurrentModificationException error =
+        new ConcurrentModificationException("the lock was lost: what it protects may have met another holder");
+    error.initCause(lost);
+    return error;
   }
 
   @Override

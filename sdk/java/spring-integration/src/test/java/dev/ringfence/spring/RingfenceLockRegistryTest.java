@@ -136,6 +136,8 @@ final class RingfenceLockRegistryTest {
     registry.renewLock(key, Duration.ofMinutes(1));
     otherClient.adopt(lock.lease().leaseId()).release();
     assertThrows(IllegalStateException.class, () -> registry.renewLock(key));
+    assertThrows(ConcurrentModificationException.class, lock::lock);
+    assertThrows(ConcurrentModificationException.class, lock::tryLock);
     assertThrows(ConcurrentModificationException.class, lock::unlock);
     assertTrue(lock.tryLock(), "the local lock is free");
     lock.unlock();
