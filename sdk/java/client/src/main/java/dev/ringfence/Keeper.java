@@ -70,6 +70,11 @@ final class Keeper {
     return all.remove(held) != null;
   }
 
+  /** Whether it is kept for another handle, too. */
+  synchronized boolean hasAnother(Held held) {
+    return all.keySet().stream().anyMatch(other -> other != held && other.leaseId.equals(held.leaseId));
+  }
+
   /** Those that are kept. */
   synchronized List<Held> leases() {
     return List.copyOf(all.keySet());

@@ -48,6 +48,23 @@ final class FakeClusterTest {
   }
 
   @Test
+  void aHandleThatIsDroppedLeavesALeaseThatWasAdopted() throws Exception {
+    Lease first = client.lock("a").acquire();
+    try (Lease adopted = client.adopt(first.leaseId())) {
+      Held held = first.held();
+      first = null;
+      Program.until(
+          "it is collected",
+          () -> {
+            System.gc();
+            return held.isReleased();
+          });
+      adopted.renew();
+      assertEquals(1, cluster.holders("a").size());
+    }
+  }
+
+  @Test
   void timeEndsWhatIsNotRenewed() throws Exception {
     Lease lease = client.lock("a").withoutRenewal().acquire();
     cluster.advance(Duration.ofSeconds(14));
