@@ -1,6 +1,7 @@
 package dev.ringfence;
 
 import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -199,7 +200,12 @@ public final class Lease implements AutoCloseable {
    * @throws InterruptedException if the thread is interrupted
    */
   public Optional<LossReason> awaitLoss(Duration timeout) throws InterruptedException {
-    return Optional.ofNullable(held.awaitLoss(Checks.nanos("timeout", timeout)));
+    try {
+      return Optional.ofNullable(held.awaitLoss(Checks.nanos("timeout", timeout)));
+    } finally {
+      // Else it might be collected meanwhile, and so released.
+      Reference.reachabilityFence(this);
+    }
   }
 
   /**
@@ -242,8 +248,12 @@ public final class Lease implements AutoCloseable {
   }
 
   private Void renewed(Long ttlMs, Patience patience) throws InterruptedException {
-    engine.renew(held, ttlMs, patience);
-    return null;
+    try {
+      engine.renew(held, ttlMs, patience);
+      return null;
+    } finally {
+      Reference.reachabilityFence(this);
+    }
   }
 
   /**
