@@ -338,7 +338,7 @@ public final class Lease implements AutoCloseable {
     LossReason lost = held.lossOfHolder();
     try {
       release();
-    } catch (UnknownException | UnavailableException | RejectedException error) {
+    } catch (ClosedException | UnknownException | UnavailableException | RejectedException error) {
       LOG.log(System.Logger.Level.DEBUG, "the end of a block has not released its lease: {0}", error.getMessage());
     }
     if (isFirst && lost != null) {

@@ -10,6 +10,7 @@ import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Optional;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -86,6 +87,27 @@ final class OddAnswersTest {
       assertEquals(Optional.empty(), lease.awaitLoss(Duration.ofSeconds(6)));
       assertTrue(renewals.get() > 0);
       lease.intoId();
+    }
+  }
+
+  @Test
+  void aClientThatClosesIsNoErrorOfABlockThatEnds() throws Exception {
+    CountDownLatch releases = new CountDownLatch(1);
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        StubNode.say(out, 201, StubNode.grant(path, 60_000));
+      } else if (path.equals(Server.LIVEZ)) {
+        StubNode.say(out, 200, "{}");
+      } else {
+        releases.countDown();
+      }
+    })) {
+      Ringfence client = Ringfence.connect(node.url());
+      Lease lease = client.lock("k").ttl(Duration.ofMinutes(1)).acquire();
+      Future<?> ending = pool.submit(() -> lease.close());
+      assertTrue(releases.await(60, TimeUnit.SECONDS));
+      assertEquals(1, client.close(Duration.ZERO));
+      ending.get(60, TimeUnit.SECONDS);
     }
   }
 

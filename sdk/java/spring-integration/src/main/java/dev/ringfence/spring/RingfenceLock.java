@@ -1,5 +1,6 @@
 package dev.ringfence.spring;
 
+import dev.ringfence.ClosedException;
 import dev.ringfence.Lease;
 import dev.ringfence.LockRequest;
 import dev.ringfence.LostException;
@@ -164,7 +165,7 @@ public final class RingfenceLock implements DistributedLock {
       lease.release();
     } catch (LostException lost) {
       throw modified(lost);
-    } catch (UnknownException | UnavailableException error) {
+    } catch (UnknownException | UnavailableException | ClosedException error) {
       LOG.log(System.Logger.Level.DEBUG, "a lock is released in the background: {0}", error.getMessage());
     }
   }
