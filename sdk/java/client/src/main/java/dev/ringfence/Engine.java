@@ -129,8 +129,8 @@ final class Engine {
     held.leave();
   }
 
-  /** Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left. */
-  int close(long within) throws InterruptedException {
+  /** Ends what waits, and releases all leases, within this time. Waits for that, for so long at most. Returns how many are left. */
+  int close(long within, long wait) throws InterruptedException {
     boolean isFirst;
     synchronized (this) {
       isFirst = !cluster.isClosed;
@@ -149,7 +149,7 @@ final class Engine {
       closing.start();
     }
     try {
-      return closed.get(within + ENDS_WITHIN, TimeUnit.NANOSECONDS);
+      return closed.get(Math.min(within + ENDS_WITHIN, wait), TimeUnit.NANOSECONDS);
     } catch (ExecutionException | TimeoutException error) {
       return left();
     }

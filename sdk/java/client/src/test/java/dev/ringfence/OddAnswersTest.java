@@ -16,6 +16,7 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
@@ -108,6 +109,29 @@ final class OddAnswersTest {
       assertTrue(releases.await(60, TimeUnit.SECONDS));
       assertEquals(1, client.close(Duration.ZERO));
       ending.get(60, TimeUnit.SECONDS);
+    }
+  }
+
+  @Test
+  void anInterruptedThreadClosesBrieflyAndTheReleaseGoesOn() throws Exception {
+    AtomicBoolean isBack = new AtomicBoolean();
+    CountDownLatch released = new CountDownLatch(1);
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        StubNode.say(out, 201, StubNode.grant(path, 60_000));
+      } else if (path.equals(Server.LIVEZ)) {
+        StubNode.say(out, 200, "{}");
+      } else if (isBack.get()) {
+        released.countDown();
+      }
+    })) {
+      Ringfence client = Ringfence.connect(node.url());
+      client.lock("k").ttl(Duration.ofMinutes(1)).acquire();
+      Thread.currentThread().interrupt();
+      client.close(Duration.ofMinutes(1));
+      isBack.set(true);
+      assertTrue(Thread.interrupted());
+      assertTrue(released.await(60, TimeUnit.SECONDS));
     }
   }
 
