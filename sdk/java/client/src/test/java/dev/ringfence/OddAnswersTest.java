@@ -136,6 +136,18 @@ final class OddAnswersTest {
   }
 
   @Test
+  void aProblemIsToldInShortAndWithoutControlCharacters() throws Exception {
+    String detail = "no\\u001b[31m\\nWARNING" + "y".repeat(100_000);
+    String problem = "{\"type\":\"urn:ringfence:problem:bad\",\"status\":400,\"detail\":\"" + detail + "\"}";
+    try (StubNode node = new StubNode((method, path, body, out) -> StubNode.say(out, 400, problem));
+        Ringfence client = Ringfence.connect(node.url())) {
+      RejectedException error = assertThrows(RejectedException.class, () -> client.lock("k").acquire());
+      assertTrue(error.getMessage().startsWith("no?[31m?WARNINGyyy"), error.getMessage());
+      assertEquals(1_024, error.getMessage().length());
+    }
+  }
+
+  @Test
   void anEmptyAnswerToABatchIsNoneToItsCalls() throws Exception {
     AtomicInteger alone = new AtomicInteger();
     try (StubNode node = new StubNode((method, path, body, out) -> {
