@@ -18,6 +18,9 @@ import org.springframework.integration.support.locks.DistributedLock;
 public final class RingfenceLock implements DistributedLock {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
 
+  /** Callers who wait for ever say {@code Long.MAX_VALUE}. */
+  private static final long LONGEST = TimeUnit.DAYS.toNanos(3_650);
+
   private final LockRequest request;
   private final ReentrantLock local = new ReentrantLock(true);
   /** That of the thread which has the local lock. */
@@ -105,7 +108,7 @@ public final class RingfenceLock implements DistributedLock {
 
   @Override
   public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
-    return tryLock(waitTime.toNanos(), request.ttl(ttl));
+    return tryLock(TimeUnit.NANOSECONDS.convert(waitTime), request.ttl(ttl));
   }
 
   private boolean tryLock(long nanos, LockRequest wanted) throws InterruptedException {
@@ -113,7 +116,7 @@ public final class RingfenceLock implements DistributedLock {
     if (!local.tryLock(nanos, TimeUnit.NANOSECONDS)) {
       return false;
     }
-    long left = Math.max(0, nanos - (System.nanoTime() - begun));
+    long left = Math.max(0, Math.min(nanos, LONGEST) - (System.nanoTime() - begun));
     return acquire(() -> wanted.tryAcquire(Duration.ofNanos(left)));
   }
 
