@@ -22,7 +22,9 @@ final class Engine {
   private static final Set<Engine> ALL = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
   static {
-    Runtime.getRuntime().addShutdownHook(new Thread(Engine::endAll, "ringfence-end"));
+    Thread end = new Thread(Engine::endAll, "ringfence-end");
+    end.setContextClassLoader(null);
+    Runtime.getRuntime().addShutdownHook(end);
   }
 
   final Workers workers = new Workers();

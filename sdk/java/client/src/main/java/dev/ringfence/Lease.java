@@ -24,6 +24,8 @@ public final class Lease implements AutoCloseable {
           work -> {
             Thread thread = new Thread(work, "ringfence-cleaner");
             thread.setDaemon(true);
+            // It lives for as long as the class: no application that is unloaded has to stay for it.
+            thread.setContextClassLoader(null);
             return thread;
           });
   private static final int MAX_CLAIMS = 8_192;
