@@ -28,7 +28,8 @@ import net.javacrumbs.shedlock.support.LockException;
  *
  * <p>As ShedLock promises, a lock is held for {@code lockAtMostFor}, whatever becomes of the program: it is not renewed, so no outage
  * ends it before. {@code unlock} keeps it until {@code lockAtLeastFor} has passed; if the program ends before, it is kept for {@code
- * lockAtMostFor}.
+ * lockAtMostFor}, which is 24 h at most. The name of a lock, behind the prefix, has to be a key: without an empty, {@code .} or
+ * {@code ..} segment between its slashes.
  */
 public final class RingfenceLockProvider implements ExtensibleLockProvider {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
