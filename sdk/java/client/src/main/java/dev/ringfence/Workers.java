@@ -101,9 +101,17 @@ final class Workers {
       try {
         work.run();
       } catch (Throwable error) {
-        LOG.log(System.Logger.Level.ERROR, "work in the background has failed: " + error, error);
+        report(error);
       }
     };
+  }
+
+  private static void report(Throwable error) {
+    try {
+      LOG.log(System.Logger.Level.ERROR, "work in the background has failed: " + error, error);
+    } catch (Throwable alsoFailed) {
+      // What the program logs with fails, too: the next work begins all the same.
+    }
   }
 
   private static ThreadPoolExecutor pool(String name, int most) {
