@@ -148,6 +148,18 @@ final class OddAnswersTest {
   }
 
   @Test
+  void aGrantOfOtherKeysIsNone() throws Exception {
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      boolean isAcquire = method.equals("PUT");
+      StubNode.say(out, isAcquire ? 201 : 200, isAcquire ? StubNode.grant(path, 60_000) : "{}");
+    })) {
+      Ringfence client = Ringfence.connect(node.url());
+      assertThrows(UnknownException.class, () -> client.lock("k", "other").acquire());
+      client.close(Duration.ZERO);
+    }
+  }
+
+  @Test
   void anEmptyAnswerToABatchIsNoneToItsCalls() throws Exception {
     AtomicInteger alone = new AtomicInteger();
     try (StubNode node = new StubNode((method, path, body, out) -> {
