@@ -31,8 +31,7 @@ final class Exchange implements Runnable {
   void abort() {
     isAborted = true;
     open.forEach(Connection::abort);
-    NoAnswer why = new NoAnswer.NotSent(server.url + ": given up");
-    result.completeExceptionally(sentAt < 0 ? why : new NoAnswer.Broken(why.getMessage()));
+    result.completeExceptionally(failure("given up"));
   }
 
   /** Has a channel closed when this is aborted. */
@@ -70,9 +69,9 @@ final class Exchange implements Runnable {
       fail(
           isRefusal
               ? new NoAnswer.Untrusted(server.url + " refuses this client's certificate: " + error.getMessage())
-              : new NoAnswer.Broken(server.url + ": " + error.getMessage()));
+              : failure(error.getMessage()));
     } catch (Throwable error) {
-      fail(new NoAnswer.Broken(server.url + ": " + error));
+      fail(failure(error.toString()));
     } finally {
       server.ended(this);
     }
@@ -88,6 +87,11 @@ final class Exchange implements Runnable {
     open.clear();
     server.keep(connection, response, request.way(), isAborted);
     return response;
+  }
+
+  private NoAnswer failure(String why) {
+    String text = server.url + ": " + why;
+    return sentAt < 0 ? new NoAnswer.NotSent(text) : new NoAnswer.Broken(text);
   }
 
   private void fail(NoAnswer error) {
