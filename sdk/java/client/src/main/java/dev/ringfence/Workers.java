@@ -13,7 +13,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * The threads of a client. They are daemons, begin with the first work, and end some seconds after the last. Nothing of the user
- * runs on those that renew: callbacks and hooks have threads of their own.
+ * runs on those that renew: callbacks, hooks and interrupts have threads of their own.
  */
 final class Workers {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
