@@ -24,8 +24,8 @@ mutants! {
         => "return new NotDone<>(\"a \" + status + \" that no node wrote\", -1);"
         fails ["proxy-502-is-unknown"];
     "half-an-answer-is-not-sent" "Exchange.java"
-        ": new NoAnswer.Broken(server.url + \": \" + error.getMessage()));"
-        => ": new NoAnswer.NotSent(server.url + \": \" + error.getMessage()));"
+        ": new NoAnswer.Broken(text);"
+        => ": new NoAnswer.NotSent(text);"
         fails ["half-answer-is-unknown"];
     "unreadable-200-is-not-done" "Outcome.java"
         "return new Ambiguous<>(\"unreadable \" + status + \": \" + error.getMessage());"

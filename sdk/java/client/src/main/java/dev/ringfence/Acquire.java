@@ -283,7 +283,11 @@ final class Acquire {
     private Confirmation read(Response response) throws Json.Malformed {
       Object body = response.json();
       if (response.status() == 200 || response.status() == 201) {
-        return new Confirmation(response.sent(), Grant.read(body, leaseId));
+        Grant grant = Grant.read(body, leaseId);
+        if (!grant.fences().keySet().equals(Set.copyOf(options.keys()))) {
+          throw new Json.Malformed("a grant of other keys");
+        }
+        return new Confirmation(response.sent(), grant);
       }
       boolean isWaiting =
           body instanceof Map<?, ?> map && "waiting".equals(map.get("state")) && leaseId.equals(map.get("lease_id"));

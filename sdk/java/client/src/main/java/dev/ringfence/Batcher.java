@@ -71,13 +71,15 @@ final class Batcher {
 
     @Override
     public void run() {
-      NoAnswer failure = null;
+      // Also if there is no memory for an answer: else its calls would wait for ever.
+      NoAnswer failure = new NoAnswer.Broken(server.url + ": the request has failed");
       boolean isGivenUp = false;
       try {
         take(this);
         if (!calls.isEmpty()) {
           send();
         }
+        failure = null;
       } catch (NoAnswer error) {
         failure = error;
       } catch (InterruptedException | ClosedException error) {
@@ -204,6 +206,10 @@ final class Batcher {
   private static List<Optional<Response>> split(Response response, int count) throws NoAnswer.Broken {
     int status = response.status();
     List<Optional<Response>> parts = new ArrayList<>();
+    if (status > 200 && status < 300) {
+      // To an operation alone it could say that it was done.
+      throw new NoAnswer.Broken("a " + status + " to a batch");
+    }
     if (status != 200) {
       boolean isRefused = status >= 400 && status < 500 && status != 429 && response.problem() != null;
       for (int i = 0; i < count; i++) {

@@ -20,8 +20,6 @@ import java.util.Map;
  */
 final class Connection {
   private static final int MAX_HEAD = 64 << 10;
-  /** A listing of many holders is as long as that. */
-  private static final int MAX_BODY = 64 << 20;
   /** Nodes close idle connections after 75 s. */
   private static final long IDLE_FOR = 20_000 * Checks.MS;
 
@@ -87,8 +85,8 @@ final class Connection {
     }
   }
 
-  /** Reads a whole response. {@code onHead} is called once its head has arrived. */
-  Response read(Moment sent, Runnable onHead) throws IOException {
+  /** Reads a whole response, with a body of so many bytes at most. {@code onHead} is called once its head has arrived. */
+  Response read(Moment sent, int most, Runnable onHead) throws IOException {
     int left = MAX_HEAD;
     while (true) {
       String first = line(left);
@@ -104,7 +102,7 @@ final class Connection {
       int status = Integer.parseInt(first.substring(9, 12));
       if (status >= 200) {
         onHead.run();
-        String body = new String(body(status, headers), StandardCharsets.UTF_8);
+        String body = new String(body(status, headers, most), StandardCharsets.UTF_8);
         if (in.available() > 0) {
           throw new IOException("bytes after the response");
         }
@@ -128,7 +126,7 @@ final class Connection {
     }
   }
 
-  private byte[] body(int status, Map<String, String> headers) throws IOException {
+  private byte[] body(int status, Map<String, String> headers, int most) throws IOException {
     String length = headers.get("content-length");
     String coding = headers.get("transfer-encoding");
     if (status == 204 || status == 304) {
@@ -138,15 +136,15 @@ final class Connection {
       if (!coding.equalsIgnoreCase("chunked") || length != null) {
         throw new IOException("a body of unclear length");
       }
-      return chunks();
+      return chunks(most);
     }
     if (length == null || !length.matches("[0-9]{1,9}")) {
       throw new IOException("a body of unknown length");
     }
-    return exactly(Integer.parseInt(length), 0);
+    return exactly(Integer.parseInt(length), most);
   }
 
-  private byte[] chunks() throws IOException {
+  private byte[] chunks(int most) throws IOException {
     ByteArrayOutputStream body = new ByteArrayOutputStream();
     while (true) {
       String size = line(1_024).split(";", 2)[0].strip();
@@ -157,7 +155,7 @@ final class Connection {
       if (count == 0) {
         break;
       }
-      body.write(exactly(count, body.size()));
+      body.write(exactly(count, most - body.size()));
       if (!line(2).isEmpty()) {
         throw new IOException("a chunk is longer than it says");
       }
@@ -169,9 +167,9 @@ final class Connection {
     return body.toByteArray();
   }
 
-  private byte[] exactly(int count, int before) throws IOException {
-    if (before + count > MAX_BODY) {
-      throw new IOException("a body of more than 64 MiB");
+  private byte[] exactly(int count, int most) throws IOException {
+    if (count > most) {
+      throw new IOException("too long a body");
     }
     byte[] bytes = in.readNBytes(count);
     if (bytes.length < count) {

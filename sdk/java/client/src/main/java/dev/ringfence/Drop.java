@@ -21,6 +21,12 @@ final class Drop implements Runnable {
   @Override
   public void run() {
     if (isLeft.compareAndSet(false, true) && !held.isReleased()) {
+      if (engine.keeper.hasAnother(held)) {
+        // It was adopted: it belongs to that handle.
+        engine.giveUp(held);
+        held.leaveWorker();
+        return;
+      }
       boolean isLeak = held.loss() == null;
       engine.release(held, Held.By.HOLDER);
       held.leaveWorker();

@@ -22,7 +22,9 @@ final class Engine {
   private static final Set<Engine> ALL = Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
 
   static {
-    Runtime.getRuntime().addShutdownHook(new Thread(Engine::endAll, "ringfence-end"));
+    Thread end = new Thread(Engine::endAll, "ringfence-end");
+    end.setContextClassLoader(null);
+    Runtime.getRuntime().addShutdownHook(end);
   }
 
   final Workers workers = new Workers();
@@ -129,8 +131,8 @@ final class Engine {
     held.leave();
   }
 
-  /** Ends what waits, releases all leases, and waits for that, within this time. Returns how many are left. */
-  int close(long within) throws InterruptedException {
+  /** Ends what waits, and releases all leases, within this time. Waits for that, for so long at most. Returns how many are left. */
+  int close(long within, long wait) throws InterruptedException {
     boolean isFirst;
     synchronized (this) {
       isFirst = !cluster.isClosed;
@@ -149,7 +151,7 @@ final class Engine {
       closing.start();
     }
     try {
-      return closed.get(within + ENDS_WITHIN, TimeUnit.NANOSECONDS);
+      return closed.get(Math.min(within + ENDS_WITHIN, wait), TimeUnit.NANOSECONDS);
     } catch (ExecutionException | TimeoutException error) {
       return left();
     }

@@ -16,7 +16,7 @@ final class Exchange implements Runnable {
 
   volatile long headAt = -1;
   private final Server server;
-  private final Request request;
+  final Request request;
   /** What is open on its behalf. */
   private final Set<SocketChannel> open = ConcurrentHashMap.newKeySet();
 
@@ -31,8 +31,7 @@ final class Exchange implements Runnable {
   void abort() {
     isAborted = true;
     open.forEach(Connection::abort);
-    NoAnswer why = new NoAnswer.NotSent(server.url + ": given up");
-    result.completeExceptionally(sentAt < 0 ? why : new NoAnswer.Broken(why.getMessage()));
+    result.completeExceptionally(failure("given up"));
   }
 
   /** Has a channel closed when this is aborted. */
@@ -70,9 +69,9 @@ final class Exchange implements Runnable {
       fail(
           isRefusal
               ? new NoAnswer.Untrusted(server.url + " refuses this client's certificate: " + error.getMessage())
-              : new NoAnswer.Broken(server.url + ": " + error.getMessage()));
+              : failure(error.getMessage()));
     } catch (Throwable error) {
-      fail(new NoAnswer.Broken(server.url + ": " + error));
+      fail(failure(error.toString()));
     } finally {
       server.ended(this);
     }
@@ -83,11 +82,16 @@ final class Exchange implements Runnable {
     Moment sent = server.now();
     sentAt = Clock.nanos();
     connection.write(message);
-    Response response = connection.read(sent, () -> headAt = Clock.nanos());
+    Response response = connection.read(sent, request.longestAnswer(), () -> headAt = Clock.nanos());
     // From now on, an abort has nothing to close.
     open.clear();
     server.keep(connection, response, request.way(), isAborted);
     return response;
+  }
+
+  private NoAnswer failure(String why) {
+    String text = server.url + ": " + why;
+    return sentAt < 0 ? new NoAnswer.NotSent(text) : new NoAnswer.Broken(text);
   }
 
   private void fail(NoAnswer error) {

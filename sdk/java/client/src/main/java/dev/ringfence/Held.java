@@ -217,9 +217,9 @@ final class Held {
     }
   }
 
-  /** Whether its worker was interrupted since it is lost. */
+  /** The same, for a worker that has taken the interrupt. Returns whether there was one. */
   boolean hasInterrupted() {
-    return reaction.worker != null && reaction.worker.wasInterrupted();
+    return reaction.worker != null && reaction.worker.ends();
   }
 
   private void stop() {
@@ -231,8 +231,8 @@ final class Held {
     if (known.releasedBy == By.HOLDER) {
       return;
     }
-    if (reaction.worker != null) {
-      reaction.worker.interrupt();
+    if (reaction.worker != null && !reaction.worker.isCurrent()) {
+      teller.interrupt(reaction.worker);
     }
     if (reaction.onLost != null) {
       teller.callback(reaction.onLost, new Loss(view.keys(), token, known.reason));

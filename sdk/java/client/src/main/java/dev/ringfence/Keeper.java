@@ -70,6 +70,11 @@ final class Keeper {
     return all.remove(held) != null;
   }
 
+  /** Whether it is kept for another handle, too. */
+  synchronized boolean hasAnother(Held held) {
+    return all.keySet().stream().anyMatch(other -> other != held && other.leaseId.equals(held.leaseId));
+  }
+
   /** Those that are kept. */
   synchronized List<Held> leases() {
     return List.copyOf(all.keySet());
@@ -133,8 +138,7 @@ final class Keeper {
       chunks.forEach(chunk -> chunk.forEach(held -> all.get(held).isInFlight = true));
       all.values().stream().mapToLong(kept -> nextLook(kept, now)).min().ifPresent(this::lookIn);
     }
-    // The user's code is called without the lock.
-    lost.forEach(Held::tell);
+    lost.forEach(held -> Workers.guarded(held::tell).run());
     for (List<Held> chunk : chunks) {
       if (!cluster.workers.begin(() -> renew(chunk))) {
         renewed(chunk, List.of());

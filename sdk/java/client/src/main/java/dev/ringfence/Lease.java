@@ -1,6 +1,7 @@
 package dev.ringfence;
 
 import java.lang.ref.Cleaner;
+import java.lang.ref.Reference;
 import java.time.Duration;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -23,6 +24,8 @@ public final class Lease implements AutoCloseable {
           work -> {
             Thread thread = new Thread(work, "ringfence-cleaner");
             thread.setDaemon(true);
+            // It lives for as long as the class: no application that is unloaded has to stay for it.
+            thread.setContextClassLoader(null);
             return thread;
           });
   private static final int MAX_CLAIMS = 8_192;
@@ -199,7 +202,12 @@ public final class Lease implements AutoCloseable {
    * @throws InterruptedException if the thread is interrupted
    */
   public Optional<LossReason> awaitLoss(Duration timeout) throws InterruptedException {
-    return Optional.ofNullable(held.awaitLoss(Checks.nanos("timeout", timeout)));
+    try {
+      return Optional.ofNullable(held.awaitLoss(Checks.nanos("timeout", timeout)));
+    } finally {
+      // Else it might be collected meanwhile, and so released.
+      Reference.reachabilityFence(this);
+    }
   }
 
   /**
@@ -242,8 +250,12 @@ public final class Lease implements AutoCloseable {
   }
 
   private Void renewed(Long ttlMs, Patience patience) throws InterruptedException {
-    engine.renew(held, ttlMs, patience);
-    return null;
+    try {
+      engine.renew(held, ttlMs, patience);
+      return null;
+    } finally {
+      Reference.reachabilityFence(this);
+    }
   }
 
   /**
@@ -328,7 +340,7 @@ public final class Lease implements AutoCloseable {
     LossReason lost = held.lossOfHolder();
     try {
       release();
-    } catch (UnknownException | UnavailableException | RejectedException error) {
+    } catch (ClosedException | UnknownException | UnavailableException | RejectedException error) {
       LOG.log(System.Logger.Level.DEBUG, "the end of a block has not released its lease: {0}", error.getMessage());
     }
     if (isFirst && lost != null) {

@@ -63,7 +63,7 @@ sealed interface Outcome<T> {
 
     @Override
     public String why() {
-      return problem.get("detail") instanceof String detail ? detail : kind();
+      return Text.told(problem.get("detail") instanceof String detail ? detail : kind());
     }
   }
 

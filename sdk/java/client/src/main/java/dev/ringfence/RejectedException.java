@@ -8,7 +8,7 @@ public class RejectedException extends RingfenceException {
   private final String kind;
 
   RejectedException(Map<String, Object> problem) {
-    super(problem.get("detail") instanceof String detail ? detail : "the cluster refused the request");
+    super(problem.get("detail") instanceof String detail ? Text.told(detail) : "the cluster refused the request");
     String type = String.valueOf(problem.get("type"));
     this.kind = type.substring(type.lastIndexOf(':') + 1);
   }

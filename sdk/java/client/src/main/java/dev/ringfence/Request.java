@@ -27,6 +27,16 @@ record Request(String method, String path, String body, String operation, long w
     return new Request(method, path, body, null, 0, Way.SHARED);
   }
 
+  /** Of how many bytes its answer is at most. A listing of many holders is long, and those of a batch take 8 MiB at most. */
+  int longestAnswer() {
+    return isReading() ? 64 << 20 : 9 << 20;
+  }
+
+  /** Whether it only reads what the cluster knows. */
+  boolean isReading() {
+    return method.equals("GET") && !path.equals(Server.LIVEZ);
+  }
+
   /** Its bytes. Authority and credential were checked when they were set. */
   byte[] encode(String authority, String credential) {
     byte[] content = body.getBytes(StandardCharsets.UTF_8);

@@ -189,7 +189,8 @@ public final class Ringfence implements AutoCloseable {
 
   /**
    * Releases all leases, ends what waits, and returns once releases have been answered, after 5 s at the latest. Whoever works under a
-   * lease is told that it is lost ({@code RELEASED}). If the thread is interrupted, it stops waiting, and the flag is kept.
+   * lease is told that it is lost ({@code RELEASED}). If the thread is interrupted, it stops waiting, after a second at the
+   * latest if it was interrupted before, and the flag is kept.
    */
   @Override
   public void close() {
@@ -206,7 +207,7 @@ public final class Ringfence implements AutoCloseable {
     long nanos = Checks.nanos("within", within);
     boolean wasInterrupted = Thread.interrupted();
     try {
-      return engine.close(nanos);
+      return engine.close(nanos, wasInterrupted ? Releases.LAST_CHANCE : Long.MAX_VALUE);
     } catch (InterruptedException error) {
       wasInterrupted = true;
       return engine.left();

@@ -150,9 +150,7 @@ final class Server {
         patience.await(exchange.result, Math.min(PROBE_AFTER, connectBy - now));
         continue;
       }
-      long head = exchange.headAt;
-      // The rest of a response that has begun may take a while longer.
-      long deadline = head < 0 ? sent + nanos : head + BODY_WITHIN;
+      long deadline = deadline(exchange, nanos);
       if (now >= deadline) {
         throw new NoAnswer.Broken(url + ": no response within " + Text.seconds(nanos));
       }
@@ -174,6 +172,16 @@ final class Server {
         throw new NoAnswer.Left(url + ": it does not answer", exchange);
       }
     }
+  }
+
+  /** Until when its whole response has to be there. A long listing may take a while longer: no lease hangs on it. */
+  private static long deadline(Exchange exchange, long nanos) {
+    long whole = exchange.sentAt + nanos;
+    if (exchange.headAt < 0) {
+      return whole;
+    }
+    long body = exchange.headAt + BODY_WITHIN;
+    return exchange.request.isReading() ? Math.max(whole, body) : Math.min(whole, body);
   }
 
   /** Whether it gives a sign of life, or the response of this exchange. */

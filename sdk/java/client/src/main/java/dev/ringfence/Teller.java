@@ -1,6 +1,7 @@
 package dev.ringfence;
 
 import java.util.function.Consumer;
+import java.util.function.Predicate;
 
 /** Calls what the user has written. It fails with nothing, and waits for nothing. */
 final class Teller {
@@ -24,10 +25,20 @@ final class Teller {
     }
   }
 
-  /** Calls back after a loss. If there is no room for a thread, there may be later. */
+  /** Calls back after a loss. */
   void callback(Consumer<Loss> onLost, Loss loss) {
-    if (!workers.callback(guarded("callback for a loss", () -> onLost.accept(loss)))) {
-      workers.later(PAUSE, () -> callback(onLost, loss));
+    begin(workers::callback, guarded("callback for a loss", () -> onLost.accept(loss)));
+  }
+
+  /** Interrupts whoever works under a lease that is lost. */
+  void interrupt(Worker worker) {
+    begin(workers::interrupt, guarded("channel that an interrupt closes", worker::interrupt));
+  }
+
+  /** If there is no room for a thread, there may be later. */
+  private void begin(Predicate<Runnable> lane, Runnable call) {
+    if (!lane.test(call)) {
+      workers.later(PAUSE, () -> begin(lane, call));
     }
   }
 

@@ -12,7 +12,8 @@ record Term<T>(T value, Exception failure, boolean isLost, boolean wasInterrupte
     } catch (Exception error) {
       failure = error;
     } finally {
-      wasInterrupted = lease.hasInterrupted();
+      // Then ours is spent, and one that is there now is kept.
+      wasInterrupted = failure instanceof InterruptedException && lease.hasInterrupted();
       isLost = lease.isLost();
       try {
         // Only after the work has ended.

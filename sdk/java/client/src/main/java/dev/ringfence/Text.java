@@ -4,6 +4,8 @@ import java.nio.charset.StandardCharsets;
 
 /** Texts for people, and for paths. */
 final class Text {
+  private static final int MAX_TOLD = 1_024;
+
   private Text() {}
 
   /** In quotes, with all that could mislead a terminal escaped. */
@@ -16,6 +18,19 @@ final class Text {
               out.append(isPlain ? Character.toString(point) : String.format("\\u{%x}", point));
             });
     return out.append('\'').toString();
+  }
+
+  /** What a node has written, as part of a message: not too long, and with nothing that could mislead a terminal. */
+  static String told(String text) {
+    StringBuilder out = new StringBuilder();
+    text.codePoints()
+        .limit(MAX_TOLD)
+        .forEach(
+            point -> {
+              boolean isPlain = !Character.isISOControl(point) && Character.getType(point) != Character.FORMAT;
+              out.appendCodePoint(isPlain ? point : '?');
+            });
+    return out.toString();
   }
 
   /** Percent-encodes a text as one segment of a path. */

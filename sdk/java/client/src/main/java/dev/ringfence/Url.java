@@ -11,6 +11,10 @@ record Url(boolean isHttps, String host, int port, String authority) {
     if (text == null) {
       throw new URISyntaxException("null", "is no URL");
     }
+    if (text.indexOf('@') >= 0) {
+      // The error would show a password.
+      throw new URISyntaxException(text.substring(text.lastIndexOf('@') + 1), "a node's URL has no user");
+    }
     URI url = new URI(text.strip());
     String scheme = url.getScheme() == null ? "" : url.getScheme().toLowerCase(Locale.ROOT);
     if (!scheme.equals("http") && !scheme.equals("https")) {
@@ -20,7 +24,7 @@ record Url(boolean isHttps, String host, int port, String authority) {
     if (path != null && !path.isEmpty() && !path.equals("/") || url.getRawQuery() != null || url.getRawFragment() != null) {
       throw new URISyntaxException(text, "a node's URL has no path");
     }
-    if (url.getHost() == null || url.getRawUserInfo() != null || url.getPort() == 0 || url.getPort() > 65_535) {
+    if (url.getHost() == null || url.getPort() == 0 || url.getPort() > 65_535) {
       throw new URISyntaxException(text, "is not of the form https://host:port");
     }
     boolean isHttps = scheme.equals("https");

@@ -21,30 +21,38 @@ final class Worker {
     this.thread = thread;
   }
 
-  /** The lease is lost. */
+  /** Whether this is its thread: whoever has found out by itself needs no interrupt. */
+  boolean isCurrent() {
+    return Thread.currentThread() == thread;
+  }
+
+  /** The lease is lost. An interrupt closes the channel that the thread waits for, and that may be code of the user. */
   void interrupt() {
-    // Whoever has found out by itself needs no interrupt.
-    if (Thread.currentThread() != thread && step.compareAndSet(Step.WORKS, Step.IS_BEING_INTERRUPTED)) {
-      thread.interrupt();
-      step.set(Step.WAS_INTERRUPTED);
+    if (step.compareAndSet(Step.WORKS, Step.IS_BEING_INTERRUPTED)) {
+      try {
+        thread.interrupt();
+      } finally {
+        step.set(Step.WAS_INTERRUPTED);
+      }
     }
   }
 
-  /** The lease is left. Takes the interrupt back, if it is the worker's thread that leaves. */
+  /** The lease is left. Takes the interrupt back, if it is the worker's thread that leaves; on another, that is not possible. */
   void leave() {
-    if (step.compareAndSet(Step.WORKS, Step.HAS_LEFT)) {
-      return;
-    }
-    while (step.get() == Step.IS_BEING_INTERRUPTED) {
-      Thread.onSpinWait();
-    }
-    if (step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT) && Thread.currentThread() == thread) {
+    if (ends()) {
       Thread.interrupted();
     }
   }
 
-  /** Whether this has interrupted it, and it has not left since. */
-  boolean wasInterrupted() {
-    return step.get() == Step.WAS_INTERRUPTED;
+  /** No interrupt of ours comes any more. Returns whether one has come, to this thread. One that is seen later is another's. */
+  boolean ends() {
+    if (step.compareAndSet(Step.WORKS, Step.HAS_LEFT) || !isCurrent()) {
+      return false;
+    }
+    // Briefly: this thread waits for no channel now, so there is none to close.
+    while (step.get() == Step.IS_BEING_INTERRUPTED) {
+      Thread.onSpinWait();
+    }
+    return step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
   }
 }

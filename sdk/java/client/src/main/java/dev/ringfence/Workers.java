@@ -13,7 +13,7 @@ import java.util.concurrent.atomic.AtomicInteger;
 
 /**
  * The threads of a client. They are daemons, begin with the first work, and end some seconds after the last. Nothing of the user
- * runs on those that renew: callbacks and hooks have threads of their own.
+ * runs on those that renew: callbacks, hooks and interrupts have threads of their own.
  */
 final class Workers {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
@@ -26,6 +26,7 @@ final class Workers {
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, named("timer"));
   private final ThreadPoolExecutor io = pool("io", MOST_IO);
   private final Lane releases = new Lane("release", MOST_RELEASES);
+  private final Lane interrupts = new Lane("interrupt", MOST_CALLBACKS);
   private final Lane callbacks = new Lane("on-lost", MOST_CALLBACKS);
   private final Lane hooks = new Lane("hooks", 1);
 
@@ -54,6 +55,11 @@ final class Workers {
     return releases.begin(guarded(work));
   }
 
+  /** Interrupts whoever works, after a loss. It does not wait for callbacks. */
+  boolean interrupt(Runnable work) {
+    return interrupts.begin(guarded(work));
+  }
+
   /** Calls what the user has written, after a loss. */
   boolean callback(Runnable work) {
     return callbacks.begin(guarded(work));
@@ -74,6 +80,7 @@ final class Workers {
     timer.shutdownNow();
     io.shutdown();
     releases.pool.shutdown();
+    interrupts.pool.shutdown();
     callbacks.pool.shutdown();
     hooks.pool.shutdown();
   }
@@ -88,14 +95,23 @@ final class Workers {
     }
   }
 
-  private static Runnable guarded(Runnable work) {
+  /** The same, which fails with nothing. */
+  static Runnable guarded(Runnable work) {
     return () -> {
       try {
         work.run();
       } catch (Throwable error) {
-        LOG.log(System.Logger.Level.ERROR, "work in the background has failed: " + error, error);
+        report(error);
       }
     };
+  }
+
+  private static void report(Throwable error) {
+    try {
+      LOG.log(System.Logger.Level.ERROR, "work in the background has failed: " + error, error);
+    } catch (Throwable alsoFailed) {
+      // What the program logs with fails, too: the next work begins all the same.
+    }
   }
 
   private static ThreadPoolExecutor pool(String name, int most) {

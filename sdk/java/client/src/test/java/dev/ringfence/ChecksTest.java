@@ -1,6 +1,7 @@
 package dev.ringfence;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertFalse;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 
 import java.time.Duration;
@@ -57,6 +58,13 @@ final class ChecksTest {
   @MethodSource("wrong")
   void theErrorNamesTheField(String field, Executable call) {
     assertEquals(field, assertThrows(InvalidException.class, call).field());
+  }
+
+  @Test
+  void anErrorShowsNoPassword() {
+    InvalidException error =
+        assertThrows(InvalidException.class, () -> Ringfence.connect("https://user:s3cret@a:1"));
+    assertFalse(error.getMessage().contains("s3cret"), error.getMessage());
   }
 
   @Test

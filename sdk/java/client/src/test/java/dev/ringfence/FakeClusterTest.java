@@ -10,6 +10,9 @@ import java.util.Optional;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.atomic.AtomicInteger;
+import java.util.logging.Filter;
+import java.util.logging.Logger;
 import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.Test;
 
@@ -44,6 +47,50 @@ final class FakeClusterTest {
         Lease younger = client.lock(Claim.shared("a")).acquire()) {
       older.check();
       assertThrows(InvalidException.class, younger::postgresOptions);
+    }
+  }
+
+  @Test
+  void aHandleThatIsDroppedLeavesALeaseThatWasAdopted() throws Exception {
+    Lease first = client.lock("a").acquire();
+    try (Lease adopted = client.adopt(first.leaseId())) {
+      Held held = first.held();
+      first = null;
+      Program.until(
+          "it is collected",
+          () -> {
+            System.gc();
+            return held.isReleased();
+          });
+      adopted.renew();
+      assertEquals(1, cluster.holders("a").size());
+    }
+  }
+
+  @Test
+  void aHookThatFailsAndALogThatFailsEndNoOtherHook() throws Exception {
+    AtomicInteger calls = new AtomicInteger();
+    Hooks failing =
+        new Hooks() {
+          @Override
+          public void granted(LeaseView lease, Duration time) {
+            calls.incrementAndGet();
+            throw new IllegalStateException("the hook fails");
+          }
+        };
+    Logger logger = Logger.getLogger("dev.ringfence");
+    Filter full =
+        line -> {
+          throw new IllegalStateException("the log fails");
+        };
+    logger.setFilter(full);
+    try (Ringfence hooked = cluster.client(failing)) {
+      hooked.lock("a").acquire().close();
+      Program.until("the first was called", () -> calls.get() == 1);
+      hooked.lock("a").acquire().close();
+      Program.until("the second was called", () -> calls.get() == 2);
+    } finally {
+      logger.setFilter(null);
     }
   }
 

@@ -1,10 +1,22 @@
 package dev.ringfence;
 
+import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertFalse;
+import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.IOException;
+import java.nio.channels.ClosedByInterruptException;
+import java.nio.channels.spi.AbstractInterruptibleChannel;
+import java.time.Duration;
+import java.util.concurrent.Callable;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
+import java.util.concurrent.Future;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.atomic.AtomicInteger;
 import org.junit.jupiter.api.Test;
 
 final class WorkerTest {
@@ -32,5 +44,121 @@ final class WorkerTest {
     Thread.currentThread().interrupt();
     worker.leave();
     assertTrue(Thread.interrupted(), "it was not ours");
+  }
+
+  /** A channel that an interrupt closes. */
+  private static final class Channel extends AbstractInterruptibleChannel {
+    private final Runnable onClose;
+
+    Channel(Runnable onClose) {
+      this.onClose = onClose;
+    }
+
+    @Override
+    protected void implCloseChannel() {
+      onClose.run();
+    }
+
+    /** Waits until it is closed. */
+    void block() throws IOException {
+      begin();
+      try {
+        new CountDownLatch(1).await();
+      } catch (InterruptedException closed) {
+        Thread.currentThread().interrupt();
+      } finally {
+        end(true);
+      }
+    }
+  }
+
+  @Test
+  void aChannelWhoseCloseBlocksHoldsUpNoOtherLease() throws Exception {
+    CountDownLatch isClosing = new CountDownLatch(1);
+    CountDownLatch mayClose = new CountDownLatch(1);
+    AtomicInteger renewals = new AtomicInteger();
+    Hooks hooks =
+        new Hooks() {
+          @Override
+          public void renewed(LeaseView lease) {
+            renewals.addAndGet(lease.keys().contains("other") && isClosing.getCount() == 0 ? 1 : 0);
+          }
+        };
+    ExecutorService worker = Executors.newSingleThreadExecutor();
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client(hooks);
+        Lease other = client.lock("other").ttl(Duration.ofSeconds(3)).acquire()) {
+      worker.submit(() -> blocks(client, () -> {
+        isClosing.countDown();
+        mayClose.await();
+        return null;
+      }));
+      Program.until("it works", () -> !cluster.holders("k").isEmpty());
+      cluster.revoke("k");
+      Program.until(
+          "the other is renewed",
+          () -> {
+            other.check();
+            return renewals.get() > 2;
+          });
+      mayClose.countDown();
+    } finally {
+      worker.shutdown();
+    }
+  }
+
+  @Test
+  void aChannelWhoseCloseFailsLeavesItsWorkerFree() throws Exception {
+    ExecutorService worker = Executors.newSingleThreadExecutor();
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Future<?> working = worker.submit(() -> blocks(client, () -> {
+        throw new IllegalStateException("it cannot be closed");
+      }));
+      Program.until("it works", () -> !cluster.holders("k").isEmpty());
+      cluster.revoke("k");
+      Throwable why = assertThrows(ExecutionException.class, () -> working.get(60, TimeUnit.SECONDS)).getCause();
+      assertTrue(why instanceof ClosedByInterruptException, why::toString);
+    } finally {
+      worker.shutdown();
+    }
+  }
+
+  private static Void blocks(Ringfence client, Callable<Void> onClose) throws Exception {
+    try (Lease lease = client.lock("k").ttl(Duration.ofSeconds(3)).interruptOnLoss().acquire()) {
+      new Channel(() -> {
+        try {
+          onClose.call();
+        } catch (Exception error) {
+          throw new IllegalStateException(error);
+        }
+      }).block();
+    }
+    return null;
+  }
+
+  @Test
+  void anInterruptThatFollowsOursEndsTheRace() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Work<Boolean, InterruptedException> work =
+          lease -> {
+            cluster.revoke("leader");
+            try {
+              new CountDownLatch(1).await();
+            } catch (InterruptedException lost) {
+              // The program is told to stop while the work cleans up.
+              Thread.currentThread().interrupt();
+              throw lost;
+            }
+            return true;
+          };
+      AtomicInteger terms = new AtomicInteger();
+      assertThrows(
+          InterruptedException.class,
+          () ->
+              client.lock("leader").interruptOnLoss().lead(lease -> terms.incrementAndGet() > 1 || work.run(lease)));
+      assertEquals(1, terms.get());
+    }
   }
 }

@@ -31,6 +31,8 @@ import javax.sql.DataSource;
 public final class PostgresGuard {
   /** The SQLSTATE of a stale token. */
   private static final String STALE = "RF412";
+  /** Causes may form a circle. */
+  private static final int MAX_CAUSES = 100;
 
   private PostgresGuard() {}
 
@@ -178,32 +180,41 @@ public final class PostgresGuard {
   public static <T> T guarded(DataSource dataSource, Lease lease, String key, Transaction<T> work)
       throws SQLException {
     lease.check();
-    try (Connection connection = dataSource.getConnection()) {
-      boolean commitsItself = connection.getAutoCommit();
+    Connection connection = dataSource.getConnection();
+    boolean commitsItself = true;
+    boolean isDone = false;
+    try {
+      commitsItself = connection.getAutoCommit();
       connection.setAutoCommit(false);
-      boolean isDone = false;
-      try {
-        claim(connection, lease, key);
-        T result = work.run(connection);
-        connection.commit();
-        isDone = true;
-        return result;
-      } catch (SQLException error) {
-        throw stale(error);
-      } finally {
-        if (!isDone) {
-          rollBack(connection);
-        }
-        connection.setAutoCommit(commitsItself);
+      claim(connection, lease, key);
+      T result = work.run(connection);
+      connection.commit();
+      isDone = true;
+      return result;
+    } catch (SQLException | RuntimeException error) {
+      throwIfStale(error);
+      throw error;
+    } finally {
+      if (!isDone) {
+        quietly(connection::rollback);
       }
+      boolean asBefore = commitsItself;
+      quietly(() -> connection.setAutoCommit(asBefore));
+      quietly(connection::close);
     }
   }
 
-  private static void rollBack(Connection connection) {
+  /** What ends a transaction. */
+  @FunctionalInterface
+  private interface End {
+    void run() throws SQLException;
+  }
+
+  private static void quietly(End end) {
     try {
-      connection.rollback();
+      end.run();
     } catch (SQLException error) {
-      // The connection is broken, and the error of the work says more.
+      // The connection is broken. What was written is committed, or the error of the work says more.
     }
   }
 
@@ -216,16 +227,20 @@ public final class PostgresGuard {
       statement.setLong(3, lease.fence(key));
       statement.execute();
     } catch (SQLException error) {
-      throw stale(error);
+      throwIfStale(error);
+      throw error;
     }
   }
 
-  /** The error to throw: that of the guard, if it is one. */
-  private static SQLException stale(SQLException error) {
-    if (STALE.equals(error.getSQLState())) {
-      throw new StaleException(error.getMessage(), error);
+  /** Throws the error of the guard, if it is the cause: what maps objects to tables wraps it. */
+  private static void throwIfStale(Exception error) {
+    Throwable cause = error;
+    for (int depth = 0; cause != null && depth < MAX_CAUSES; depth++) {
+      if (cause instanceof SQLException sql && STALE.equals(sql.getSQLState())) {
+        throw new StaleException(sql.getMessage(), error);
+      }
+      cause = cause.getCause();
     }
-    return error;
   }
 
   private static String onlyKey(Lease lease) {

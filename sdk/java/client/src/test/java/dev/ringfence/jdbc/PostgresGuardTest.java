@@ -9,10 +9,13 @@ import dev.ringfence.LostException;
 import dev.ringfence.Program;
 import dev.ringfence.Ringfence;
 import dev.ringfence.StaleException;
+import java.lang.reflect.InvocationHandler;
+import java.lang.reflect.Proxy;
 import java.sql.Connection;
 import java.sql.ResultSet;
 import java.sql.SQLException;
 import java.sql.Statement;
+import javax.sql.DataSource;
 import org.junit.jupiter.api.AfterAll;
 import org.junit.jupiter.api.BeforeAll;
 import org.junit.jupiter.api.Test;
@@ -92,6 +95,56 @@ final class PostgresGuardTest {
           };
       assertThrows(SQLException.class, () -> PostgresGuard.guarded(database, lease, work));
       assertEquals(before, balance());
+    }
+  }
+
+  @Test
+  void aStaleTokenIsFoundInWhatWrapsIt() throws Exception {
+    try (Lease lease = client.lock("accounts/42").acquire()) {
+      SQLException stale = new SQLException("stale token", "RF412");
+      PostgresGuard.Transaction<Integer> work =
+          tx -> {
+            throw new IllegalStateException("as of a mapper", stale);
+          };
+      assertThrows(StaleException.class, () -> PostgresGuard.guarded(database, lease, work));
+    }
+  }
+
+  /** A database whose connections break once a transaction is over. */
+  private static DataSource breaking() {
+    return proxy(
+        DataSource.class,
+        (source, how, with) -> {
+          Connection real = database.getConnection();
+          return proxy(
+              Connection.class,
+              (self, method, arguments) -> {
+                Object result = method.invoke(real, arguments);
+                if (method.getName().equals("close") || method.getName().equals("setAutoCommit") && (boolean) arguments[0]) {
+                  throw new SQLException("the connection is broken");
+                }
+                return result;
+              });
+        });
+  }
+
+  private static <T> T proxy(Class<T> type, InvocationHandler handler) {
+    return type.cast(Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, handler));
+  }
+
+  @Test
+  void aConnectionThatBreaksAfterwardsHidesNothing() throws Exception {
+    try (Lease lease = client.lock("accounts/42").acquire()) {
+      int before = balance();
+      assertEquals(1, PostgresGuard.guarded(breaking(), lease, PostgresGuardTest::add));
+      assertEquals(before + 1, balance());
+      PostgresGuard.Transaction<Integer> work =
+          tx -> {
+            throw new SQLException("it fails");
+          };
+      SQLException told =
+          assertThrows(SQLException.class, () -> PostgresGuard.guarded(breaking(), lease, work));
+      assertEquals("it fails", told.getMessage());
     }
   }
 

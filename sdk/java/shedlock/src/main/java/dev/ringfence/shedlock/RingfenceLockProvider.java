@@ -28,14 +28,15 @@ import net.javacrumbs.shedlock.support.LockException;
  *
  * <p>As ShedLock promises, a lock is held for {@code lockAtMostFor}, whatever becomes of the program: it is not renewed, so no outage
  * ends it before. {@code unlock} keeps it until {@code lockAtLeastFor} has passed; if the program ends before, it is kept for {@code
- * lockAtMostFor}.
+ * lockAtMostFor}, which is 24 h at most. The name of a lock, behind the prefix, has to be a key: without an empty, {@code .} or
+ * {@code ..} segment between its slashes.
  */
 public final class RingfenceLockProvider implements ExtensibleLockProvider {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
   private static final Duration SHORTEST = Duration.ofMillis(100);
   private static final Duration RENEWS_WITHIN = Duration.ofSeconds(5);
-  /** The locks that this thread has taken, the latest first. */
-  private static final ThreadLocal<Deque<Lock>> OF_THREAD = ThreadLocal.withInitial(ArrayDeque::new);
+  /** What this thread has taken, the latest first. */
+  private static final ThreadLocal<Deque<Taken>> OF_THREAD = ThreadLocal.withInitial(ArrayDeque::new);
 
   private final Ringfence client;
   private final String prefix;
@@ -67,14 +68,19 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
    * @throws IllegalStateException if it has none
    */
   public static Lease currentLease() {
-    Deque<Lock> locks = OF_THREAD.get();
-    // Others may have been unlocked on other threads.
-    locks.removeIf(lock -> !lock.isTaken);
-    if (locks.isEmpty()) {
+    Taken latest = taken().peek();
+    if (latest == null) {
       OF_THREAD.remove();
       throw new IllegalStateException("this thread has no lock of Ringfence");
     }
-    return locks.peek().lease;
+    return latest.lease;
+  }
+
+  private static Deque<Taken> taken() {
+    Deque<Taken> taken = OF_THREAD.get();
+    // Some may have been unlocked on other threads.
+    taken.removeIf(one -> one.isLeft);
+    return taken;
   }
 
   @Override
@@ -88,7 +94,9 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
               .holdAtLeast(configuration.getLockAtLeastFor())
               .withoutRenewal()
               .acquire();
-      return Optional.of(new Lock(lease, configuration));
+      Taken taken = new Taken(lease);
+      taken().push(taken);
+      return Optional.of(new Lock(taken, configuration));
     } catch (HeldException held) {
       return Optional.empty();
     } catch (InterruptedException error) {
@@ -102,22 +110,30 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
     return atMost.compareTo(SHORTEST) < 0 ? SHORTEST : atMost;
   }
 
-  private static final class Lock extends AbstractSimpleLock {
-    private final Lease lease;
-    private final long takenAt = System.nanoTime();
-    private volatile boolean isTaken = true;
+  /** A lease that a thread has taken. Whichever thread extends its lock, it stays that of the one which runs the task. */
+  private static final class Taken {
+    final Lease lease;
+    volatile boolean isLeft;
 
-    Lock(Lease lease, LockConfiguration configuration) {
-      super(configuration);
+    Taken(Lease lease) {
       this.lease = lease;
-      OF_THREAD.get().push(this);
+    }
+  }
+
+  private static final class Lock extends AbstractSimpleLock {
+    private final Taken taken;
+    private final long takenAt = System.nanoTime();
+
+    Lock(Taken taken, LockConfiguration configuration) {
+      super(configuration);
+      this.taken = taken;
     }
 
     @Override
     protected void doUnlock() {
       leave();
       try {
-        lease.release();
+        taken.lease.release();
       } catch (LostException lost) {
         LOG.log(
             System.Logger.Level.WARNING,
@@ -133,14 +149,16 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
     protected Optional<SimpleLock> doExtend(LockConfiguration configuration) {
       if (System.nanoTime() - takenAt >= lockConfiguration.getLockAtMostFor().toNanos()) {
         // The lease may live on for a moment: none is shorter than a tenth of a second.
+        leave();
         return Optional.empty();
       }
       try {
-        lease.renewFor(ttl(configuration), RENEWS_WITHIN);
-        lease.holdAtLeast(configuration.getLockAtLeastFor());
-        leave();
-        return Optional.of(new Lock(lease, configuration));
+        taken.lease.renewFor(ttl(configuration), RENEWS_WITHIN);
+        taken.lease.holdAtLeast(configuration.getLockAtLeastFor());
+        return Optional.of(new Lock(taken, configuration));
       } catch (LostException lost) {
+        // Nobody can unlock it any more.
+        leave();
         return Optional.empty();
       } catch (InterruptedException error) {
         Thread.currentThread().interrupt();
@@ -149,10 +167,8 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
     }
 
     private void leave() {
-      isTaken = false;
-      Deque<Lock> locks = OF_THREAD.get();
-      locks.remove(this);
-      if (locks.isEmpty()) {
+      taken.isLeft = true;
+      if (taken().isEmpty()) {
         OF_THREAD.remove();
       }
     }

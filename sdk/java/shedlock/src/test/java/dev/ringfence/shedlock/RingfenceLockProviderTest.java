@@ -5,6 +5,7 @@ import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.ringfence.Lease;
 import dev.ringfence.Program;
 import dev.ringfence.Ringfence;
 import java.time.Duration;
@@ -97,6 +98,35 @@ final class RingfenceLockProviderTest extends AbstractExtensibleLockProviderInte
     assertTrue(tokens.get(1) > tokens.get(0), "tokens increase");
     assertThrows(IllegalStateException.class, RingfenceLockProvider::currentLease);
     return null;
+  }
+
+  @Test
+  void whoeverExtendsOrUnlocksATaskItsLeaseIsThatOfItsThread() throws Exception {
+    ExecutorService task = Executors.newSingleThreadExecutor();
+    try (Ringfence other = Ringfence.connect(node.url())) {
+      SimpleLock first = task.submit(() -> provider.lock(configuration("extended")).orElseThrow()).get();
+      // As `KeepAliveLockProvider` does.
+      SimpleLock extended = first.extend(Duration.ofMinutes(1), Duration.ZERO).orElseThrow();
+      Lease lease = task.submit(RingfenceLockProvider::currentLease).get();
+      assertEquals("shedlock/extended", lease.keys().get(0));
+      extended.unlock();
+      assertEquals("none", task.submit(RingfenceLockProviderTest::current).get());
+
+      SimpleLock lost = task.submit(() -> provider.lock(configuration("lost")).orElseThrow()).get();
+      other.adopt(task.submit(RingfenceLockProvider::currentLease).get().leaseId()).release();
+      assertEquals(Optional.empty(), lost.extend(Duration.ofMinutes(1), Duration.ZERO));
+      assertEquals("none", task.submit(RingfenceLockProviderTest::current).get());
+    } finally {
+      task.shutdown();
+    }
+  }
+
+  private static String current() {
+    try {
+      return RingfenceLockProvider.currentLease().keys().get(0);
+    } catch (IllegalStateException none) {
+      return "none";
+    }
   }
 
   @Test

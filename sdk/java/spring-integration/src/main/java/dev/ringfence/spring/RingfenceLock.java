@@ -1,5 +1,6 @@
 package dev.ringfence.spring;
 
+import dev.ringfence.ClosedException;
 import dev.ringfence.Lease;
 import dev.ringfence.LockRequest;
 import dev.ringfence.LostException;
@@ -16,6 +17,9 @@ import org.springframework.integration.support.locks.DistributedLock;
 /** A lock of a {@link RingfenceLockRegistry}. Within this program, its threads wait for each other before they wait for the cluster. */
 public final class RingfenceLock implements DistributedLock {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
+
+  /** Callers who wait for ever say {@code Long.MAX_VALUE}. */
+  private static final long LONGEST = TimeUnit.DAYS.toNanos(3_650);
 
   private final LockRequest request;
   private final ReentrantLock local = new ReentrantLock(true);
@@ -104,7 +108,7 @@ public final class RingfenceLock implements DistributedLock {
 
   @Override
   public boolean tryLock(Duration waitTime, Duration ttl) throws InterruptedException {
-    return tryLock(waitTime.toNanos(), request.ttl(ttl));
+    return tryLock(TimeUnit.NANOSECONDS.convert(waitTime), request.ttl(ttl));
   }
 
   private boolean tryLock(long nanos, LockRequest wanted) throws InterruptedException {
@@ -112,15 +116,16 @@ public final class RingfenceLock implements DistributedLock {
     if (!local.tryLock(nanos, TimeUnit.NANOSECONDS)) {
       return false;
     }
-    long left = Math.max(0, nanos - (System.nanoTime() - begun));
+    long left = Math.max(0, Math.min(nanos, LONGEST) - (System.nanoTime() - begun));
     return acquire(() -> wanted.tryAcquire(Duration.ofNanos(left)));
   }
 
-  /** Acquires the lease, unless this thread has it. The local lock is given back if there is none. */
+  /** Acquires the lease, unless this thread has it: then it must not be lost. The local lock is given back if there is none. */
   private boolean acquire(Acquire acquire) throws InterruptedException {
     boolean isHeld = false;
     try {
       if (local.getHoldCount() > 1) {
+        lease.check();
         isHeld = true;
       } else {
         Optional<Lease> found = acquire.run();
@@ -128,6 +133,8 @@ public final class RingfenceLock implements DistributedLock {
         isHeld = found.isPresent();
       }
       return isHeld;
+    } catch (LostException lost) {
+      throw modified(lost);
     } finally {
       usedAt = System.nanoTime();
       if (!isHeld) {
@@ -160,13 +167,17 @@ public final class RingfenceLock implements DistributedLock {
     try {
       lease.release();
     } catch (LostException lost) {
-      ConcurrentModificationException error =
-          new ConcurrentModificationException("the lock was lost: what it protects may have met another holder");
-      error.initCause(lost);
-      throw error;
-    } catch (UnknownException | UnavailableException error) {
+      throw modified(lost);
+    } catch (UnknownException | UnavailableException | ClosedException error) {
       LOG.log(System.Logger.Level.DEBUG, "a lock is released in the background: {0}", error.getMessage());
     }
+  }
+
+  private static ConcurrentModificationException modified(LostException lost) {
+    ConcurrentModificationException error =
+        new ConcurrentModificationException("the lock was lost: what it protects may have met another holder");
+    error.initCause(lost);
+    return error;
   }
 
   @Override

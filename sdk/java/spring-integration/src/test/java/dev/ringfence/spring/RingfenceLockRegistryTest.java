@@ -51,9 +51,9 @@ final class RingfenceLockRegistryTest {
   }
 
   @Test
-  void itIsReentrantAndHasOneLease() {
+  void itIsReentrantAndHasOneLease() throws Exception {
     RingfenceLock lock = registry.obtain(key);
-    lock.lock();
+    assertTrue(lock.tryLock(Long.MAX_VALUE, TimeUnit.DAYS));
     long token = lock.lease().token();
     lock.lock();
     assertTrue(lock.tryLock());
@@ -136,6 +136,8 @@ final class RingfenceLockRegistryTest {
     registry.renewLock(key, Duration.ofMinutes(1));
     otherClient.adopt(lock.lease().leaseId()).release();
     assertThrows(IllegalStateException.class, () -> registry.renewLock(key));
+    assertThrows(ConcurrentModificationException.class, lock::lock);
+    assertThrows(ConcurrentModificationException.class, lock::tryLock);
     assertThrows(ConcurrentModificationException.class, lock::unlock);
     assertTrue(lock.tryLock(), "the local lock is free");
     lock.unlock();
