@@ -1,6 +1,6 @@
 -- The guard rule of Ringfence for MySQL 5.7 and MariaDB 10.2, and later (tested with MariaDB 10.11). Run it once per database:
 --
---     mysql shop < mysql.sql
+--     mysql --comments shop < mysql.sql
 --
 -- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
 -- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead. Keys are compared as
@@ -17,8 +17,8 @@
 --
 --    - A write locks the number, which others may share, until its transaction ends. The touch of a newer holder waits for that: every
 --      write lands before the newer holder reads, or not at all. It waits for innodb_lock_wait_timeout (1205): try again.
---    - Touch in autocommit. Within a transaction, a touch that waits may fix what the later SELECTs see from before its wait (REPEATABLE
---      READ, the default).
+--    - Touch in autocommit. In a transaction, a touch that waits would fix what the SELECTs see from before its wait, and a ROLLBACK would make
+--      void what was read. So it is an error (25001), but MySQL cannot tell a BEGIN.
 --    - A new connection of a lease waits for no other one of it, unless the binary log is in the format MIXED or STATEMENT: there, its touch
 --      waits for the transactions that the others have open.
 --    - With innodb_snapshot_isolation (MariaDB 11.6 and later), a transaction that began to read before the newer touch gets 1020 instead of RF412.
@@ -58,6 +58,9 @@ BEGIN
   DECLARE known bigint;
   DECLARE why varchar(128);
   DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
+  IF @@autocommit = 0 /*M! OR @@in_transaction */ THEN
+    SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'touch in autocommit: a transaction could read what was there before its touch';
+  END IF;
   SET fence = COALESCE(fence, token);
   IF COALESCE(token NOT BETWEEN 1 AND 9007199254740991 OR fence NOT BETWEEN 1 AND token, true) THEN
     SET why = CONCAT('token ', COALESCE(token, 'NULL'), ', fence ', COALESCE(fence, 'NULL'),
