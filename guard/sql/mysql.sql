@@ -25,8 +25,8 @@
 --    - Touch several keys in one order. If not, and if somebody locks rows and touches then, one can be a victim (1213): try again.
 --    - An error ends its statement, not its transaction: the caller rolls back.
 --    - One lease, one process, its own connections. Where a pool resets a connection, the variable is gone, and writes are RF428.
---    - The table is of InnoDB: others keep the row of a refused write. An id is a whole number, or a text or bytes: how others read depends
---      on settings of the session.
+--    - The table is of InnoDB: others keep the row of a refused write. An id is a whole number or a text, in any character set: how others read
+--      depends on settings of the session.
 --    - Not covered, as no trigger runs: what a foreign key's CASCADE or SET NULL does to this table; TRUNCATE, DROP and EXCHANGE of
 --      partitions, so let no writer have the right DROP.
 --    - MariaDB drops shared locks at XA PREPARE: use SERIALIZABLE in such transactions, or they can commit after a newer touch.
@@ -56,7 +56,7 @@ DETERMINISTIC MODIFIES SQL DATA
 BEGIN
   DECLARE bytes longblob DEFAULT CAST(name AS BINARY);
   DECLARE known bigint;
-  DECLARE why varchar(128);
+  DECLARE why varchar(128) CHARACTER SET utf8mb4;
   DECLARE CONTINUE HANDLER FOR NOT FOUND BEGIN END;
   IF @@autocommit = 0 /*M! OR @@in_transaction */ THEN
     SIGNAL SQLSTATE '25001' SET MESSAGE_TEXT = 'touch in autocommit: a transaction could read what was there before its touch';
@@ -79,27 +79,28 @@ BEGIN
   RETURN CONCAT(',', HEX(bytes), '=', fence, ':', token);
 END //
 
--- What the triggers call. A longer name is cut, and no key is as long.
+-- What the triggers call.
 --
 -- A locking read sees the newest number, whatever the transaction has seen. The locks are shared, and follow that of the row: by any
 -- other, statements of one lease would wait for one another in the order of their rows, and deadlock. A number below the fence is that of
 -- a touch that was rolled back.
-CREATE PROCEDURE ringfence_demand(name varbinary(513))
+CREATE PROCEDURE ringfence_demand(name longtext CHARACTER SET utf8mb4)
 BEGIN
-  DECLARE label varbinary(1030) DEFAULT CONCAT(',', HEX(name), '=');
+  DECLARE bytes longblob DEFAULT CAST(name AS BINARY);
+  DECLARE label longblob DEFAULT CONCAT(',', HEX(bytes), '=');
   DECLARE place int DEFAULT LOCATE(label, @ringfence_may_claim);
   DECLARE known, fence, token bigint;
-  DECLARE why varchar(128);
+  DECLARE why varchar(128) CHARACTER SET utf8mb4;
   IF place > 0 THEN
     SET why = SUBSTRING_INDEX(SUBSTRING(@ringfence_may_claim, place + LENGTH(label), 40), ',', 1);
     SET fence = SUBSTRING_INDEX(why, ':', 1), token = SUBSTRING_INDEX(why, ':', -1);
-    SET known = (SELECT g.high FROM ringfence_guard g WHERE g.`key` = name LOCK IN SHARE MODE);
+    SET known = (SELECT g.high FROM ringfence_guard g WHERE g.`key` = bytes LOCK IN SHARE MODE);
   END IF;
   IF COALESCE(known < fence, true) THEN
-    SET why = LEFT(CONCAT('token required: this connection has not touched ', COALESCE(CONVERT(name USING utf8mb4), 'a row without a key')), 128);
+    SET why = LEFT(CONCAT('token required: this connection has not touched ', COALESCE(name, 'a row without a key')), 128);
     SIGNAL SQLSTATE 'RF428' SET MESSAGE_TEXT = why;
   ELSEIF COALESCE(token < known, true) THEN
-    SET why = LEFT(CONCAT('stale token: every token below ', known, ' is dead, of ', CONVERT(name USING utf8mb4)), 128);
+    SET why = LEFT(CONCAT('stale token: every token below ', known, ' is dead, of ', name), 128);
     SIGNAL SQLSTATE 'RF412' SET MESSAGE_TEXT = why;
   END IF;
 END //

@@ -307,32 +307,48 @@ async fn a_variable_that_no_touch_made_claims_nothing() {
     }
 }
 
+/// The key of a row is that of its text, whatever the character set of its column.
 #[tokio::test]
-async fn a_key_is_its_bytes_in_each_character_set() {
+async fn a_key_is_its_bytes_in_utf_8_in_each_character_set() {
     let server = accounts().await;
     let client = &mut connect(&server, Counts::Changed).await;
-    run(client, "CREATE TABLE users (name varchar(20) CHARACTER SET utf8mb4 PRIMARY KEY, n int)")
-        .await
-        .unwrap();
-    let protect = "CREATE TRIGGER users_insert AFTER INSERT ON users FOR EACH ROW CALL ringfence_demand(CONCAT('users/', NEW.name))";
-    run(client, protect).await.unwrap();
-    for set in ["utf8mb4", "latin1"] {
+    for (column, set) in
+        ["utf8mb4", "latin1", "utf16"].into_iter().flat_map(|c| [(c, "utf8mb4"), (c, "latin1")])
+    {
+        let table = format!(
+            "SET NAMES utf8mb4; CREATE OR REPLACE TABLE users (name varchar(20) CHARACTER SET {column} PRIMARY KEY, n int);
+             CREATE TRIGGER users_insert AFTER INSERT ON users FOR EACH ROW CALL ringfence_demand(CONCAT('users/', NEW.name))"
+        );
+        run(client, &table).await.unwrap();
         // The bytes of the literal are those of the character set.
         let name = if set == "latin1" { "_latin1 x'E4'" } else { "'ä'" };
-        run(client, &format!("SET NAMES {set}; SET @ringfence_may_claim = ringfence_touch(CONCAT('users/', {name}), 7, NULL)"))
-            .await
-            .unwrap();
-        for (other, then) in [("'Ä'", "RF428"), ("'a'", "RF428"), ("'ä '", "RF428")] {
-            run(client, "SET NAMES utf8mb4").await.unwrap();
-            assert_eq!(
-                run(client, &format!("INSERT INTO users VALUES ({other}, 0)")).await,
-                refused(then),
-                "{other}"
-            );
+        let touch = format!("SET @ringfence_may_claim = ringfence_touch(CONCAT('users/', {name}), 7, NULL)");
+        run(client, &format!("SET NAMES {set}; {touch}; SET NAMES utf8mb4")).await.unwrap();
+        // The last one has, in latin1, the bytes of the key.
+        for other in ["Ä", "a", "ä ", "Ã¤"] {
+            let insert = format!("INSERT INTO users VALUES ('{other}', 0)");
+            assert_eq!(run(client, &insert).await, refused("RF428"), "{column} {set}: {other}");
         }
-        run(client, &format!("INSERT INTO users VALUES ({name}, 0)")).await.unwrap();
-        run(client, "DELETE FROM users").await.unwrap();
+        run(client, &format!("INSERT INTO users VALUES ({name}, 0)")).await.expect(column);
     }
+}
+
+#[tokio::test]
+async fn each_name_is_refused_by_its_own_error() {
+    let server = accounts().await;
+    let client = &mut connect(&server, Counts::Changed).await;
+    let longest = "a".repeat(512);
+    run(client, &format!("SET @ringfence_may_claim = ringfence_touch('{longest}', 7, NULL)")).await.unwrap();
+    for mode in ["STRICT_ALL_TABLES", ""] {
+        run(client, &format!("SET sql_mode = '{mode}'; CALL ringfence_demand('{longest}')")).await.unwrap();
+        let long = format!("CALL ringfence_demand('{longest}a')");
+        assert_eq!(run(client, &long).await, refused("RF428"), "{mode}");
+    }
+    // The database is in latin1, and the errors name the key.
+    assert_eq!(run(client, "CALL ringfence_demand('锁')").await, refused("RF428"));
+    run(client, "SET @ringfence_may_claim = ringfence_touch('锁', 7, NULL)").await.unwrap();
+    let stale = "SET @ringfence_may_claim = ringfence_touch('锁', 6, NULL)";
+    assert_eq!(run(client, stale).await, refused("RF412"));
 }
 
 #[tokio::test]
