@@ -13,17 +13,20 @@
 --     SET @ringfence_may_claim = CONCAT(ringfence_touch('orders/41', 7, 7), ringfence_touch('orders/42', 7, 7));
 --
 -- A stale token is an error, RF412: in a touch, and so the connection fails, and in each later write. RF428 is a write to a row whose key
--- the connection has not touched, or whose touch was rolled back.
+-- the connection has not touched, or whose touch was rolled back. At 1205, 1213 and 1020, what starts the program tries again.
 --
 --    - A write locks the number, which others may share, until its transaction ends. The touch of a newer holder waits for that: every
---      write lands before the newer holder reads, or not at all. It waits for innodb_lock_wait_timeout (1205): try again.
+--      write lands before the newer holder reads, or not at all. It waits for innodb_lock_wait_timeout (1205).
 --    - Touch in autocommit. In a transaction, a touch that waits would fix what the SELECTs see from before its wait, and a ROLLBACK would make
 --      void what was read. So it is an error (25001), but MySQL cannot tell a BEGIN.
 --    - A new connection of a lease waits for no other one of it, unless the binary log is in the format MIXED or STATEMENT: there, its touch
 --      waits for the transactions that the others have open.
---    - With innodb_snapshot_isolation (MariaDB 11.6 and later), a transaction that began to read before the newer touch gets 1020 instead of RF412.
---    - Touch several keys in one order. If not, and if somebody locks rows and touches then, one can be a victim (1213): try again.
---    - An error ends its statement, not its transaction: the caller rolls back.
+--    - With innodb_snapshot_isolation (the default of MariaDB 11.6 and later), a late write is 1020 instead of RF412, and rolls back, if its
+--      transaction had read before the newer touch. A live touch that waits for another one is 1020, too.
+--    - A live touch can be the victim of a deadlock (1213), between stale connections that lock rows in different orders, or if somebody touches
+--      several keys in another order: touch them in one.
+--    - RF412 and RF428 end a statement, not its transaction. Until the caller rolls back, it keeps its locks, and live holders wait for the
+--      rows (1205). A trigger BEFORE the write would change nothing, as the server locks the row before it.
 --    - One lease, one process, its own connections. Where a pool resets a connection, the variable is gone, and writes are RF428.
 --    - The table is of InnoDB: others keep the row of a refused write. An id is a whole number or a text, in any character set: how others read
 --      depends on settings of the session.
@@ -31,7 +34,8 @@
 --      partitions, so let no writer have the right DROP.
 --    - MariaDB drops shared locks at XA PREPARE: use SERIALIZABLE in such transactions, or they can commit after a newer touch.
 --    - Not covered: several writable nodes (Galera, Group Replication), unless all statements of a key go to one of them.
---    - The triggers guard against mistakes, not against attackers. A writer needs the right EXECUTE on the function ringfence_touch.
+--    - The triggers guard against mistakes, not against attackers. A writer needs the right EXECUTE on the function ringfence_touch. Whenever
+--      this file has run, grant EXECUTE again: it makes the routines anew.
 --
 -- After someone showed a number that was no token (a timestamp, say), everybody is rejected. An operator asks the cluster for the
 -- fence of the key and sets it:

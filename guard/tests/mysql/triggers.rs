@@ -8,11 +8,11 @@ use crate::pairs::BAD;
 use crate::shown::shown;
 
 const FORM: &str = "**MySQL and MariaDB, by triggers.**";
-const WRITE: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
+pub(crate) const WRITE: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
 /// A server with a protected table of accounts.
-async fn accounts() -> MariaDbServer {
+pub(crate) async fn accounts() -> MariaDbServer {
     let server = guarded().await;
     let mut client = connect(&server, Counts::Changed).await;
     client
@@ -27,14 +27,14 @@ async fn accounts() -> MariaDbServer {
 }
 
 /// A connection that has touched account 42.
-async fn holder(server: &MariaDbServer, token: u64) -> Conn {
+pub(crate) async fn holder(server: &MariaDbServer, token: u64) -> Conn {
     let mut client = connect(server, Counts::Changed).await;
     touch(&mut client, token, Value::NULL).await.unwrap();
     client
 }
 
 /// Touches account 42. Fails with the SQLSTATE.
-async fn touch(
+pub(crate) async fn touch(
     client: &mut Conn,
     token: impl Into<Value>,
     fence: impl Into<Value>,
@@ -44,11 +44,11 @@ async fn touch(
 }
 
 /// Runs a statement. Fails with the SQLSTATE.
-async fn run(client: &mut Conn, sql: &str) -> Result<(), String> {
+pub(crate) async fn run(client: &mut Conn, sql: &str) -> Result<(), String> {
     client.query_drop(sql).await.map_err(|error| state(&error).to_owned())
 }
 
-fn refused(by: &str) -> Result<(), String> {
+pub(crate) fn refused(by: &str) -> Result<(), String> {
     Err(by.to_owned())
 }
 
@@ -169,7 +169,7 @@ async fn a_touch_waits_for_what_an_older_holder_has_open_at_each_level_of_isolat
                 seen.unwrap()
             }
         });
-        waiting(&server).await;
+        waiting(&server, 1).await;
         run(&mut late, WRITE).await.unwrap();
         run(&mut late, "COMMIT").await.unwrap();
         assert_eq!(ends(touches).await, 2 * (turn + 1), "{level}");
@@ -230,7 +230,7 @@ async fn a_prepared_transaction_keeps_a_touch_waiting_if_it_is_serializable() {
         let mut live = connect(&server, Counts::Changed).await;
         async move { touch(&mut live, 8, 8).await }
     });
-    waiting(&server).await;
+    waiting(&server, 1).await;
     run(&mut late, "XA COMMIT 'x'").await.unwrap();
     ends(touches).await.unwrap();
 }
