@@ -125,7 +125,7 @@ async fn a_write_that_waited_sees_the_new_number() {
         new.query_drop("BEGIN; UPDATE accounts SET high = 7").await.unwrap();
         let mut old = connect(&server, counts).await;
         let late = tokio::spawn(async move { run(&mut old, &shown(FORM, "write"), 5, 5).await });
-        waiting(&server).await;
+        waiting(&server, 1).await;
         new.query_drop("COMMIT").await.unwrap();
         assert_eq!(ends(late).await, 0, "{counts:?}");
     }

@@ -54,16 +54,16 @@ pub(crate) fn state(error: &Error) -> &str {
     &error.state
 }
 
-/// Waits until a transaction waits for another one.
-pub(crate) async fn waiting(server: &MariaDbServer) {
+/// Waits until so many transactions wait for others.
+pub(crate) async fn waiting(server: &MariaDbServer, number: u64) {
     let sql = "SELECT count(*) FROM information_schema.innodb_trx WHERE trx_state = 'LOCK WAIT'";
     let look = || async {
         // The server refreshes that table only if it was not read for 0.1 s: time is the condition here.
         tokio::time::sleep(Duration::from_millis(120)).await;
         let waiting: Option<u64> = connect(server, Counts::Changed).await.query_first(sql).await.unwrap();
-        (waiting == Some(1)).then_some(())
+        (waiting == Some(number)).then_some(())
     };
-    until(SOON, "a transaction waits for another", look).await.unwrap();
+    until(SOON, "transactions wait for others", look).await.unwrap();
 }
 
 /// The result of a task that is about to end.

@@ -5,6 +5,7 @@
 mod column;
 mod database;
 mod installation;
+mod locks;
 #[path = "../postgres/pairs.rs"]
 mod pairs;
 #[path = "../postgres/shown.rs"]

@@ -8,11 +8,11 @@ use crate::pairs::BAD;
 use crate::shown::shown;
 
 const FORM: &str = "**MySQL and MariaDB, by triggers.**";
-const WRITE: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
+pub(crate) const WRITE: &str = "UPDATE accounts SET balance = balance + 1 WHERE id = 42";
 const LEVELS: [&str; 4] = ["READ UNCOMMITTED", "READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE"];
 
 /// A server with a protected table of accounts.
-async fn accounts() -> MariaDbServer {
+pub(crate) async fn accounts() -> MariaDbServer {
     let server = guarded().await;
     let mut client = connect(&server, Counts::Changed).await;
     client
@@ -27,24 +27,28 @@ async fn accounts() -> MariaDbServer {
 }
 
 /// A connection that has touched account 42.
-async fn holder(server: &MariaDbServer, token: u64) -> Conn {
+pub(crate) async fn holder(server: &MariaDbServer, token: u64) -> Conn {
     let mut client = connect(server, Counts::Changed).await;
     touch(&mut client, token, Value::NULL).await.unwrap();
     client
 }
 
 /// Touches account 42. Fails with the SQLSTATE.
-async fn touch(client: &mut Conn, token: impl Into<Value>, fence: impl Into<Value>) -> Result<(), String> {
+pub(crate) async fn touch(
+    client: &mut Conn,
+    token: impl Into<Value>,
+    fence: impl Into<Value>,
+) -> Result<(), String> {
     let named = [("token", token.into()), ("fence", fence.into())];
     bound(client, &shown(FORM, "touch"), &named).await.map(drop).map_err(|error| state(&error).to_owned())
 }
 
 /// Runs a statement. Fails with the SQLSTATE.
-async fn run(client: &mut Conn, sql: &str) -> Result<(), String> {
+pub(crate) async fn run(client: &mut Conn, sql: &str) -> Result<(), String> {
     client.query_drop(sql).await.map_err(|error| state(&error).to_owned())
 }
 
-fn refused(by: &str) -> Result<(), String> {
+pub(crate) fn refused(by: &str) -> Result<(), String> {
     Err(by.to_owned())
 }
 
@@ -165,7 +169,7 @@ async fn a_touch_waits_for_what_an_older_holder_has_open_at_each_level_of_isolat
                 seen.unwrap()
             }
         });
-        waiting(&server).await;
+        waiting(&server, 1).await;
         run(&mut late, WRITE).await.unwrap();
         run(&mut late, "COMMIT").await.unwrap();
         assert_eq!(ends(touches).await, 2 * (turn + 1), "{level}");
@@ -187,16 +191,30 @@ async fn a_transaction_with_an_old_snapshot_sees_the_new_number() {
     }
 }
 
-/// Otherwise an older holder could write after what this one has read.
+/// What it reads could be from before its touch.
 #[tokio::test]
-async fn a_touch_that_is_rolled_back_claims_nothing() {
+async fn a_transaction_cannot_touch() {
     let server = accounts().await;
-    let [older, newer] = &mut [holder(&server, 7).await, connect(&server, Counts::Changed).await];
-    run(newer, "BEGIN").await.unwrap();
-    touch(newer, 8, 8).await.unwrap();
-    run(newer, "ROLLBACK").await.unwrap();
-    assert_eq!(run(newer, WRITE).await, refused("RF428"));
-    run(older, WRITE).await.unwrap();
+    let mut client = holder(&server, 7).await;
+    for begin in ["BEGIN", "START TRANSACTION WITH CONSISTENT SNAPSHOT", "XA START 'x'", "SET autocommit = 0"]
+    {
+        run(&mut client, begin).await.unwrap();
+        assert_eq!(touch(&mut client, 8, 8).await, refused("25001"), "{begin}");
+        client = holder(&server, 7).await;
+    }
+    run(&mut client, WRITE).await.unwrap();
+}
+
+/// As after the ROLLBACK of a touch: otherwise an older holder could write after what this one has read.
+#[tokio::test]
+async fn a_touch_that_the_table_has_lost_claims_nothing() {
+    let server = accounts().await;
+    for lose in ["DELETE FROM ringfence_guard", "UPDATE ringfence_guard SET high = 7"] {
+        let newer = &mut holder(&server, 8).await;
+        run(newer, lose).await.unwrap();
+        assert_eq!(run(newer, WRITE).await, refused("RF428"), "{lose}");
+    }
+    run(&mut holder(&server, 7).await, WRITE).await.unwrap();
 }
 
 /// MariaDB drops shared locks at XA PREPARE at the other levels.
@@ -212,7 +230,7 @@ async fn a_prepared_transaction_keeps_a_touch_waiting_if_it_is_serializable() {
         let mut live = connect(&server, Counts::Changed).await;
         async move { touch(&mut live, 8, 8).await }
     });
-    waiting(&server).await;
+    waiting(&server, 1).await;
     run(&mut late, "XA COMMIT 'x'").await.unwrap();
     ends(touches).await.unwrap();
 }
@@ -289,32 +307,48 @@ async fn a_variable_that_no_touch_made_claims_nothing() {
     }
 }
 
+/// The key of a row is that of its text, whatever the character set of its column.
 #[tokio::test]
-async fn a_key_is_its_bytes_in_each_character_set() {
+async fn a_key_is_its_bytes_in_utf_8_in_each_character_set() {
     let server = accounts().await;
     let client = &mut connect(&server, Counts::Changed).await;
-    run(client, "CREATE TABLE users (name varchar(20) CHARACTER SET utf8mb4 PRIMARY KEY, n int)")
-        .await
-        .unwrap();
-    let protect = "CREATE TRIGGER users_insert AFTER INSERT ON users FOR EACH ROW CALL ringfence_demand(CONCAT('users/', NEW.name))";
-    run(client, protect).await.unwrap();
-    for set in ["utf8mb4", "latin1"] {
+    for (column, set) in
+        ["utf8mb4", "latin1", "utf16"].into_iter().flat_map(|c| [(c, "utf8mb4"), (c, "latin1")])
+    {
+        let table = format!(
+            "SET NAMES utf8mb4; CREATE OR REPLACE TABLE users (name varchar(20) CHARACTER SET {column} PRIMARY KEY, n int);
+             CREATE TRIGGER users_insert AFTER INSERT ON users FOR EACH ROW CALL ringfence_demand(CONCAT('users/', NEW.name))"
+        );
+        run(client, &table).await.unwrap();
         // The bytes of the literal are those of the character set.
         let name = if set == "latin1" { "_latin1 x'E4'" } else { "'ä'" };
-        run(client, &format!("SET NAMES {set}; SET @ringfence_may_claim = ringfence_touch(CONCAT('users/', {name}), 7, NULL)"))
-            .await
-            .unwrap();
-        for (other, then) in [("'Ä'", "RF428"), ("'a'", "RF428"), ("'ä '", "RF428")] {
-            run(client, "SET NAMES utf8mb4").await.unwrap();
-            assert_eq!(
-                run(client, &format!("INSERT INTO users VALUES ({other}, 0)")).await,
-                refused(then),
-                "{other}"
-            );
+        let touch = format!("SET @ringfence_may_claim = ringfence_touch(CONCAT('users/', {name}), 7, NULL)");
+        run(client, &format!("SET NAMES {set}; {touch}; SET NAMES utf8mb4")).await.unwrap();
+        // The last one has, in latin1, the bytes of the key.
+        for other in ["Ä", "a", "ä ", "Ã¤"] {
+            let insert = format!("INSERT INTO users VALUES ('{other}', 0)");
+            assert_eq!(run(client, &insert).await, refused("RF428"), "{column} {set}: {other}");
         }
-        run(client, &format!("INSERT INTO users VALUES ({name}, 0)")).await.unwrap();
-        run(client, "DELETE FROM users").await.unwrap();
+        run(client, &format!("INSERT INTO users VALUES ({name}, 0)")).await.expect(column);
     }
+}
+
+#[tokio::test]
+async fn each_name_is_refused_by_its_own_error() {
+    let server = accounts().await;
+    let client = &mut connect(&server, Counts::Changed).await;
+    let longest = "a".repeat(512);
+    run(client, &format!("SET @ringfence_may_claim = ringfence_touch('{longest}', 7, NULL)")).await.unwrap();
+    for mode in ["STRICT_ALL_TABLES", ""] {
+        run(client, &format!("SET sql_mode = '{mode}'; CALL ringfence_demand('{longest}')")).await.unwrap();
+        let long = format!("CALL ringfence_demand('{longest}a')");
+        assert_eq!(run(client, &long).await, refused("RF428"), "{mode}");
+    }
+    // The database is in latin1, and the errors name the key.
+    assert_eq!(run(client, "CALL ringfence_demand('锁')").await, refused("RF428"));
+    run(client, "SET @ringfence_may_claim = ringfence_touch('锁', 7, NULL)").await.unwrap();
+    let stale = "SET @ringfence_may_claim = ringfence_touch('锁', 6, NULL)";
+    assert_eq!(run(client, stale).await, refused("RF412"));
 }
 
 #[tokio::test]

@@ -148,6 +148,60 @@ def test_django_code_that_claims_nothing_writes_by_a_connection_of_the_lease(
         connection.settings_dict = before
 
 
+def test_a_connection_of_django_keeps_the_claims_that_it_had(
+    account: Any, client: ringfence.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from django.db import DatabaseError, connection
+
+    from ringfence import _sql
+    from ringfence.django import by_connection
+
+    for inherited, own, both in (
+        ("", "-c ringfence.may_claim=a=5", "-c ringfence.may_claim=a=5"),
+        ("-c x.y=1", "-c ringfence.may_claim=a=5", "-c x.y=1 -c ringfence.may_claim=a=5"),
+        (
+            "-c ringfence.may_claim=d=2 -c ringfence.may_claim=b=4",
+            "-c ringfence.may_claim=a=5",
+            "-c ringfence.may_claim=d=2  -c ringfence.may_claim=a=5,b=4",
+        ),
+        (
+            "-c x.y=1 -c ringfence.may_claim=a=3,b=4 -c geqo=off",
+            "-c ringfence.may_claim=a=5,c=5",
+            "-c x.y=1 -c geqo=off -c ringfence.may_claim=a=5,c=5,b=4",
+        ),
+    ):
+        assert _sql.merged(inherited, own) == both
+
+    before = connection.settings_dict
+
+    def write(*ids: int) -> None:
+        for row in ids:
+            account(id=row, balance=1).save()
+
+    with client.lock("accounts/61") as by_variable, client.lock("accounts/62") as outer:
+        # As under `ringfence lock accounts/61 --postgres`.
+        monkeypatch.setenv("PGOPTIONS", by_variable.postgres_options())
+        with by_connection(outer):
+            write(61, 62)
+            with client.lock("accounts/63") as inner, by_connection(inner):
+                write(61, 62, 63)
+            write(61, 62)
+            with pytest.raises(DatabaseError, match="token required"):
+                write(63)
+        close = connection._close
+
+        def fail() -> None:
+            close()
+            raise DatabaseError("the server is gone")
+
+        with pytest.raises(DatabaseError, match="gone"), by_connection(outer):
+            monkeypatch.setattr(connection, "_close", fail)
+        monkeypatch.undo()
+        assert connection.settings_dict is before
+    with pytest.raises(DatabaseError, match="token required"):
+        write(62)
+
+
 def test_djangos_migrations_are_taken_back_but_the_numbers_stay(account: Any) -> None:
     from django.core.management import call_command
     from django.db import connection

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, TypedDict
 from urllib.parse import quote
 
-from . import _wire
+from . import _sql, _wire
 from ._held import Held, guarded
 from ._lifetime import State
 from .errors import Error, Invalid, LossReason, Lost, Stale
@@ -87,7 +87,7 @@ class BaseLease:
         claims = ",".join(f"{quote(key, safe='')}={self.token}" for key in sorted(fences))
         if len(claims) > _MAX_CLAIMS:
             raise Invalid("keys", f"take {len(claims)} of {_MAX_CLAIMS} bytes as options of a connection")
-        return f"-c ringfence.may_claim={claims}"
+        return f"{_sql.SETTING}{claims}"
 
     def check(self) -> None:
         """Raises `Lost` if it is lost or released. No check stops a process that is paused after it: send the token."""

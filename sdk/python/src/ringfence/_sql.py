@@ -8,6 +8,7 @@ from typing import Protocol
 TOUCH = "SELECT ringfence.touch({0}, {1}, {2})"
 CLAIM = "SELECT ringfence.claim({0}, {1}, {2})"
 TRIGGERS = ("ringfence_new", "ringfence_old", "ringfence_moved", "ringfence_truncate", "ringfence_claim")
+SETTING = "-c ringfence.may_claim="
 _STALE = "RF412"
 
 
@@ -39,6 +40,21 @@ def arguments(lease: Shown, key: str | None) -> tuple[str, int, int]:
     lease.check()
     fence = lease.fence(key)
     return key if key is not None else lease.keys[0], lease.token, fence
+
+
+def merged(inherited: str, own: str) -> str:
+    """The options that are there, with the claims of `own`.
+
+    PostgreSQL takes the last of two settings: so the claims of an outer lease move to the new one, unless their key has a newer one.
+    """
+    before, found, rest = inherited.rpartition(SETTING)
+    if not found:
+        return f"{inherited} {own}".lstrip()
+    outer, _, after = rest.partition(" ")
+    claims = own.removeprefix(SETTING).split(",")
+    newer = {claim.partition("=")[0] for claim in claims}
+    claims += [claim for claim in outer.split(",") if claim and claim.partition("=")[0] not in newer]
+    return f"{before}{after} {SETTING}{','.join(claims)}".lstrip()
 
 
 def is_stale(error: BaseException) -> bool:

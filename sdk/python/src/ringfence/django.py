@@ -20,6 +20,7 @@ synchronous views and commands, as Django's transactions are. `Locked` gives a m
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -91,15 +92,20 @@ def guarded_update(queryset: Any, lease: _sql.Shown, key: str | None = None, /, 
 def by_connection(lease: _lease.BaseLease, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
     """A block whose writes claim by themselves: it has a connection of its own, which has touched, and is of no pool.
 
-    It is that of this thread. The tables are protected `by_connection`. Not in a transaction. Raises `Stale`, and what
-    `lease.postgres_options()` raises; in the block, a stale token is a database error (RF412).
+    It is that of this thread. Claims of its other options or PGOPTIONS, as under `ringfence lock --postgres`, stay, and are touched,
+    too. The tables are protected `by_connection`. Not in a transaction. Raises `Stale`, and what `lease.postgres_options()`
+    raises; in the block, a stale token is a database error (RF412).
     """
     connection = connections[using]
     _demand_postgres(connection)
     connection.validate_no_atomic_block()
     before = connection.settings_dict
     options = {name: value for name, value in before["OPTIONS"].items() if name != "pool"}
-    options["options"] = f"{options.get('options', '')} {lease.postgres_options()}".lstrip()
+    inherited = options.get("options")
+    if inherited is None:
+        # As libpq does.
+        inherited = os.environ.get("PGOPTIONS", "")
+    options["options"] = _sql.merged(inherited, lease.postgres_options())
     connection.close()
     # Others share the dictionary.
     connection.settings_dict = {**before, "OPTIONS": options}
@@ -107,8 +113,11 @@ def by_connection(lease: _lease.BaseLease, *, using: str = DEFAULT_DB_ALIAS) -> 
         _execute("CALL ringfence.touch_all()", (), using)
         yield
     finally:
-        connection.close()
-        connection.settings_dict = before
+        # By the settings with which it was opened.
+        try:
+            connection.close()
+        finally:
+            connection.settings_dict = before
 
 
 class InstallGuard(Operation):  # type: ignore[misc]
