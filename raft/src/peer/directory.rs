@@ -74,8 +74,9 @@ struct Peer {
     url: Option<String>,
     /// What an incarnation said of its program when this node last connected to it.
     program: Option<(Uuid, Program)>,
-    /// Whether the last connection attempt failed: only changes are logged.
-    is_failing: bool,
+    /// The kinds of failures since this node last reached it, each of which was logged once: that a connection was closed says less than why
+    /// there is no other one.
+    failures: Vec<io::ErrorKind>,
     known: Known,
 }
 
@@ -209,16 +210,22 @@ impl Directory {
         });
     }
 
-    /// Logs once that `id` became unreachable, or reachable again.
+    /// Logs that `id` became unreachable, once for each kind of reason, or reachable again.
     pub(super) fn note_reachable(&self, id: NodeId, result: Result<(), &io::Error>) {
         let mut peers = self.peers();
         let peer = peers.entry(id).or_default();
         match result {
-            Ok(()) if peer.is_failing => tracing::info!(peer = id, "peer is reachable again"),
-            Err(error) if !peer.is_failing => tracing::warn!(peer = id, %error, "peer cannot be reached"),
-            _ => {}
+            Ok(()) if peer.failures.is_empty() => {}
+            Ok(()) => {
+                tracing::info!(peer = id, "peer is reachable again");
+                peer.failures.clear();
+            }
+            Err(error) if peer.failures.contains(&error.kind()) => {}
+            Err(error) => {
+                tracing::warn!(peer = id, %error, "peer cannot be reached");
+                peer.failures.push(error.kind());
+            }
         }
-        peer.is_failing = result.is_err();
     }
 
     /// Notes that this node accepted an entry or a heartbeat of this leader.
@@ -233,7 +240,7 @@ impl Directory {
 
     /// Whether the last attempt to connect to `id` succeeded.
     pub(super) fn is_well(&self, id: NodeId) -> bool {
-        self.peers().get(&id).is_some_and(|peer| !peer.is_failing)
+        self.peers().get(&id).is_some_and(|peer| peer.failures.is_empty())
     }
 
     /// Whether this node followed a leader within the last while.

@@ -261,7 +261,7 @@ async fn paused_between_read_and_write(option: &str) -> (String, String) {
         pipe = pipe.display(),
         tried = tried.display(),
     );
-    let words = format!("accounts/42 --ttl 2s{option}");
+    let words = format!("accounts/42 --ttl 6s{option}");
     let child = locked(&cluster, &server, &words, &program).spawn().unwrap();
     let supervisor = pids_in(&read).await[0];
     signal(&child, Signal::STOP);
