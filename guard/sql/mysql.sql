@@ -4,7 +4,7 @@
 --
 -- A holder shows the token of its lease and the fence that its grant or last renewal gave for the key (`keys[].fence`). A
 -- fence of NULL means the token, which is right for exclusive leases. Every token below the stored number is dead. Keys are compared as
--- bytes. No number is ever removed: the table ringfence_guard has a row for each key that was ever touched, and moves with the data.
+-- bytes of UTF-8. No number is ever removed: the table ringfence_guard has a row for each key that was ever touched, and moves with the data.
 --
 -- The triggers in guard/README.md, "MySQL and MariaDB", ask for the key of each row that is written. The writer touches its keys when its
 -- connection begins, and needs no other change. Most drivers and programs have a setting for that, such as init_command:
@@ -55,6 +55,7 @@ DELIMITER //
 -- Raises the number. Returns what the connection may claim by it: ,KEY=FENCE:TOKEN, with the key in hexadecimal digits.
 --
 -- Without the first look, each new connection of a lease would wait for the transactions of the others. DETERMINISTIC is for the binary log.
+-- Only MariaDB has, and runs, what is in the comment. Without --comments, the client of MySQL may leave it out.
 CREATE FUNCTION ringfence_touch(name longtext CHARACTER SET utf8mb4, token bigint, fence bigint) RETURNS varbinary(1100)
 DETERMINISTIC MODIFIES SQL DATA
 BEGIN
