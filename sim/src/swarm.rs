@@ -16,12 +16,15 @@ use crate::story::Line;
 /// Every run whose seed is a multiple of this is played twice: both must be the same.
 const REPEATED: u64 = 32;
 
+/// How many times as long a swarm lasts while something was not exercised: a busy machine plays fewer runs.
+const LONGER: u32 = 4;
+
 /// Runs with the seeds from one on.
 #[derive(Clone, Copy, Debug)]
 pub struct Swarm {
     /// The first seed.
     pub first: u64,
-    /// How long it lasts, if nothing is found.
+    /// How long it lasts, if nothing is found, and all that many runs exercise was exercised.
     pub time: Duration,
     /// How many runs are played at once.
     pub jobs: usize,
@@ -49,7 +52,7 @@ impl Swarm {
         thread::scope(|scope| {
             for _ in 0..self.jobs {
                 scope.spawn(|| {
-                    while !is_over.load(Relaxed) && began.elapsed() < self.time {
+                    while !is_over.load(Relaxed) && !self.is_enough(began.elapsed(), &total) {
                         let seed = next.fetch_add(1, Relaxed);
                         let outcome = play_one(seed);
                         if !outcome.findings.is_empty() {
@@ -62,6 +65,11 @@ impl Swarm {
             }
         });
         total.into_inner().expect("nothing panics while the total is locked")
+    }
+
+    fn is_enough(&self, played: Duration, total: &Mutex<Total>) -> bool {
+        let total = total.lock().expect("nothing panics while the total is locked");
+        played >= LONGER * self.time || played >= self.time && total.coverage.missing_of_many().is_empty()
     }
 }
 
