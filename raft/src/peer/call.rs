@@ -6,8 +6,9 @@
 //! fail.
 //!
 //! Askers take turns in the leader's queue, but not on the link that leads to it. So a link refuses proposals of an asker that has its part
-//! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. It does so at once, as the leader's queue does:
-//! the client can ask another node. Other calls always find room.
+//! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. While answers come, the client is told so at
+//! once, as by the leader's queue. If none has come lately, the other side may have gone: a refused call was not sent then, so it is tried again,
+//! perhaps at the next leader.
 //!
 //! A call fails as *not sent* only if none of its bytes was given to the connection. From then on its outcome is unknown
 //! until its answer arrives. Whoever stops waiting before that takes the call back: the connection and the caller race for it,
@@ -15,8 +16,8 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -45,6 +46,8 @@ const PART: usize = 16 << 10;
 pub(super) const MAX_QUEUED: usize = 4_096;
 /// Pause after a failed connection attempt. Without it, each round of reads of a leader would try to connect again.
 const AGAIN: Duration = Duration::from_millis(50);
+/// An answer within this time shows that the other side works.
+pub(super) const LATELY: Duration = Duration::from_millis(500);
 /// The most bytes of one answer: a thousand grants with all the keys that a lease may have.
 const MAX_ANSWER: usize = 64 << 20;
 /// How long a connection that another has replaced waits for answers. A change of the members may take 10 s.
@@ -134,6 +137,8 @@ impl Drop for Pending {
 pub(super) struct CallLink {
     queue: mpsc::Sender<Queued>,
     proposals: Arc<Room<Asker>>,
+    /// When the last answer came; at first, when the link was made.
+    answered: Arc<Mutex<Instant>>,
     task: AbortHandle,
 }
 
@@ -146,8 +151,10 @@ impl Drop for CallLink {
 impl CallLink {
     pub(super) fn start(directory: Arc<Directory>, since: Since, target: Target, runtime: &Handle) -> Self {
         let (queue, calls) = mpsc::channel(MAX_QUEUED);
-        let caller = Caller { directory, since, target, calls };
-        Self { queue, proposals: Room::new(PROPOSALS), task: runtime.spawn(caller.run()).abort_handle() }
+        let answered = Arc::new(Mutex::new(Instant::now()));
+        let caller = Caller { directory, since, target, calls, answered: Arc::clone(&answered) };
+        let task = runtime.spawn(caller.run()).abort_handle();
+        Self { queue, proposals: Room::new(PROPOSALS), answered, task }
     }
 
     pub(super) fn send(&self, call: Call) -> Result<Pending, CallError> {
@@ -155,7 +162,7 @@ impl CallLink {
             Call::ProposeOf { asker, request, .. } => {
                 let asker = Asker::from_number(*asker);
                 let portion = self.proposals.take(asker, 1 + request.size_hint() / PART);
-                Some(portion.ok_or(CallError::Full)?)
+                Some(portion.ok_or_else(|| self.no_room())?)
             }
             _ => None,
         };
@@ -172,7 +179,16 @@ impl CallLink {
             }
         }
     }
+
+    fn no_room(&self) -> CallError {
+        match self.answered.lock().expect(UNPOISONED).elapsed() < LATELY {
+            true => CallError::Full,
+            false => CallError::NotSent(timed_out("too many proposals are unanswered, and no answer comes")),
+        }
+    }
 }
+
+const UNPOISONED: &str = "nothing panics while the time is locked";
 
 /// Connects when there is a call, and again after a break. For [`AGAIN`] after a failed attempt, calls fail at once.
 struct Caller {
@@ -180,6 +196,7 @@ struct Caller {
     since: Since,
     target: Target,
     calls: mpsc::Receiver<Queued>,
+    answered: Arc<Mutex<Instant>>,
 }
 
 impl Caller {
@@ -234,11 +251,17 @@ impl Caller {
                     Err(error) => break error,
                 },
                 answered = next_answer(&mut sent.link.reader) => match answered {
-                    Ok((number, answer)) => sent.complete(number, answer),
+                    Ok((number, answer)) => {
+                        *self.answered.lock().expect(UNPOISONED) = Instant::now();
+                        sent.complete(number, answer);
+                    }
                     Err(error) => break error,
                 },
                 answered = Before::next_answer(&mut sent.before) => match answered {
-                    Ok((number, answer)) => sent.complete(number, answer),
+                    Ok((number, answer)) => {
+                        *self.answered.lock().expect(UNPOISONED) = Instant::now();
+                        sent.complete(number, answer);
+                    }
                     Err(error) => sent.forget_before(&error),
                 },
                 () = sent.successor.changed() => if let Err(error) = sent.look(&self.directory, self.target) {
