@@ -30,6 +30,9 @@ const BASELINE_FOR: Duration = Duration::from_secs(300);
 /// A leader that was not heard for so long had gone, or the way from it was cut.
 const UNHEARD: Duration = Duration::from_millis(ELECTION_MS.end);
 
+/// How many reasons are logged why a peer is not reached: some name a time, and are others each day.
+const MAX_REASONS: usize = 4;
+
 /// Whom a connection is to, and what for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Target {
@@ -74,9 +77,9 @@ struct Peer {
     url: Option<String>,
     /// What an incarnation said of its program when this node last connected to it.
     program: Option<(Uuid, Program)>,
-    /// The kinds of failures since this node last reached it, each of which was logged once: that a connection was closed says less than why
-    /// there is no other one.
-    failures: Vec<io::ErrorKind>,
+    /// Why it was not reached since it last was. Each reason is logged once, and so are some of them: that a connection was closed says less
+    /// than why there is no other one.
+    failures: Vec<String>,
     known: Known,
 }
 
@@ -210,7 +213,7 @@ impl Directory {
         });
     }
 
-    /// Logs that `id` became unreachable, once for each kind of reason, or reachable again.
+    /// Logs that `id` became unreachable, and further reasons, or that it is reachable again.
     pub(super) fn note_reachable(&self, id: NodeId, result: Result<(), &io::Error>) {
         let mut peers = self.peers();
         let peer = peers.entry(id).or_default();
@@ -220,10 +223,12 @@ impl Directory {
                 tracing::info!(peer = id, "peer is reachable again");
                 peer.failures.clear();
             }
-            Err(error) if peer.failures.contains(&error.kind()) => {}
             Err(error) => {
-                tracing::warn!(peer = id, %error, "peer cannot be reached");
-                peer.failures.push(error.kind());
+                let why = error.to_string();
+                if peer.failures.len() < MAX_REASONS && !peer.failures.contains(&why) {
+                    tracing::warn!(peer = id, error = why, "peer cannot be reached");
+                    peer.failures.push(why);
+                }
             }
         }
     }
