@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use ringfence_lease::{Command, Condition, Conditional, Outcome, Refusal};
-use ringfence_raft::{DirError, Handle, Node, NodeId, Says, Settings, StartError, StoppedNode};
+use ringfence_raft::{DirError, Handle, InspectError, Node, NodeId, Says, Settings, StartError, StoppedNode};
 use ringfence_wire::{Key, RulesRange, Upgraded};
 use tempfile::TempDir;
 use tokio::task::yield_now;
@@ -76,7 +76,13 @@ async fn changes(cluster: Cluster) -> Vec<usize> {
     let mut changes = Vec::new();
     for (node, running) in cluster.nodes {
         running.stop().await;
-        let stopped = StoppedNode::open(&cluster.dir.path().join(node.to_string())).unwrap();
+        let stopped = loop {
+            match StoppedNode::open(&cluster.dir.path().join(node.to_string())) {
+                // Until a snapshot is read or written.
+                Err(InspectError::Dir(DirError::InUse(_))) => yield_now().await,
+                opened => break opened.unwrap(),
+            }
+        };
         let mut count = 0;
         for entry in stopped.log().unwrap().entries {
             let Says::Commands { rules, requests, .. } = entry.says else { continue };
