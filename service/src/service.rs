@@ -154,3 +154,14 @@ impl Service {
         (self.lease_id(number) == lease_id).then_some(number)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn as_many_requests_of_one_asker_are_taken_back_as_a_node_has_connections() {
+        assert!(TAKE_BACKS.allows(16_384, 16_384));
+        assert!(TAKE_BACKS.allows(16_384 + 1, 1));
+    }
+}
