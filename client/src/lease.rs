@@ -251,7 +251,8 @@ impl Lease {
         self.check().err().unwrap_or(Error::Lost(Loss::Stale))
     }
 
-    /// Another handle, which releases nothing when it is dropped. After a [release](Self::release) by it, the first one releases nothing.
+    /// Another handle. It keeps no lease: that ends when the first handle is dropped. After a [release](Self::release) by this one, the first one
+    /// releases nothing.
     pub fn copy(&self) -> Self {
         let (held, renewals) = (Arc::clone(&self.held), Arc::clone(&self.renewals));
         Self { held, renewals, release: self.release.disarmed(), mirrored: self.mirrored }
