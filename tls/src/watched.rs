@@ -90,7 +90,7 @@ impl<T> Watched<T> {
         Arc::clone(&self.used().0)
     }
 
-    /// Rises whenever new files are in use: then ask again whether they trust those who are connected.
+    /// Rises whenever something else is in use: ask again then for what followed from the former.
     pub fn version(&self) -> u64 {
         self.version.load(Ordering::Acquire)
     }
@@ -163,7 +163,11 @@ impl<T: Send + Sync> Reload for Watched<T> {
     }
 
     fn files(&self) -> Vec<(PathBuf, bool)> {
-        self.seen().loaded.iter().map(|content| (content.file.clone(), content.has_key())).collect()
+        let mut files: Vec<_> =
+            self.seen().loaded.iter().map(|content| (content.file.clone(), content.has_key())).collect();
+        // One file may have a certificate and its key.
+        files.dedup();
+        files
     }
 }
 
