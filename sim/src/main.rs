@@ -49,7 +49,7 @@ enum Command {
     Regressions,
     /// Runs with fresh seeds, for some minutes, until one fails
     Swarm {
-        /// For how long
+        /// For how long; up to four times as long while something was not exercised
         #[arg(long, default_value_t = 2.0)]
         minutes: f64,
         /// The first seed [default: drawn]

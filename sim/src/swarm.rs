@@ -16,7 +16,7 @@ use crate::story::Line;
 /// Every run whose seed is a multiple of this is played twice: both must be the same.
 const REPEATED: u64 = 32;
 
-/// How many times as long a swarm lasts while something was not exercised: a busy machine plays fewer runs.
+/// At most how many times as long a swarm lasts while something was not exercised: a busy machine plays fewer runs.
 const LONGER: u32 = 4;
 
 /// Runs with the seeds from one on.
@@ -24,7 +24,7 @@ const LONGER: u32 = 4;
 pub struct Swarm {
     /// The first seed.
     pub first: u64,
-    /// How long it lasts, if nothing is found, and all that many runs exercise was exercised.
+    /// How long it lasts, unless a run fails; up to [`LONGER`] times as long while something was not exercised.
     pub time: Duration,
     /// How many runs are played at once.
     pub jobs: usize,
@@ -69,7 +69,8 @@ impl Swarm {
 
     fn is_enough(&self, played: Duration, total: &Mutex<Total>) -> bool {
         let total = total.lock().expect("nothing panics while the total is locked");
-        played >= LONGER * self.time || played >= self.time && total.coverage.missing_of_many().is_empty()
+        played >= self.time.saturating_mul(LONGER)
+            || played >= self.time && total.coverage.missing_of_many().is_empty()
     }
 }
 
