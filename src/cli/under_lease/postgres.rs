@@ -125,7 +125,7 @@ impl Postgres {
 /// The options that are there, with the claims of `own`. PostgreSQL takes the last of two settings: so the claims of an outer `lock` move to
 /// the new one, unless their key has a newer claim.
 fn merged(inherited: &str, own: &str) -> String {
-    let Some((before, rest)) = inherited.split_once(SETTING) else {
+    let Some((before, rest)) = inherited.rsplit_once(SETTING) else {
         return format!("{inherited} {own}").trim_start().to_owned();
     };
     let (outer, after) = rest.split_once(' ').unwrap_or((rest, ""));

@@ -2,7 +2,8 @@
 //! connection, and then copies bytes: no SQL is read. Programs connect without TLS; to the server goes what `psql` needed, TLS or none.
 //!
 //! It serves this user's processes alone: others would write under this lease. It has threads of its own: no amount of data delays a renewal, and
-//! no number of strangers what is copied. Its connections end with the lease, by the clock of that, and with COMMAND.
+//! no number of strangers what is copied, though they can delay that a connection begins. Its connections end with the lease, by the clock of
+//! that, and with COMMAND.
 
 mod first_message;
 
@@ -34,6 +35,17 @@ const MAX_STRANGERS: usize = 16;
 const SOON: Duration = Duration::from_secs(10);
 /// How long a stranger may take to listen.
 const BRIEFLY: Duration = Duration::from_secs(1);
+/// When a server whose host is silent has gone: without that, COMMAND would wait for it as long as the lease is renewed.
+const GONE_AFTER: Duration = Duration::from_secs(120);
+/// Parameters of libpq for where it connects and whom it trusts there, which psql follows, and the proxy does not.
+const NOT_FOLLOWED: [(&str, &str); 6] = [
+    ("hostaddr", "PGHOSTADDR"),
+    ("service", "PGSERVICE"),
+    ("requirepeer", "PGREQUIREPEER"),
+    ("require_auth", "PGREQUIREAUTH"),
+    ("sslcrl", "PGSSLCRL"),
+    ("sslcrldir", "PGSSLCRLDIR"),
+];
 
 /// The state of an open connection in the kernel's table, and the inode of a socket that its owner has closed.
 const ESTABLISHED: &str = "01";
@@ -63,8 +75,10 @@ impl Server {
     /// Of what `psql` said of its connection: what encrypts it, and port and host.
     pub(super) fn of([encrypted, place]: [String; 2], url: &str) -> anyhow::Result<Self> {
         let (port, host) = place.split_once(' ').context("psql does not say where it is connected")?;
-        if parameter(url, "hostaddr", "PGHOSTADDR").is_some() {
-            bail!("--postgres-proxy: psql does not tell what hostaddr leads to: name the address as host");
+        if let Some((name, _)) =
+            NOT_FOLLOWED.iter().find(|(name, variable)| parameter(url, name, variable).is_some())
+        {
+            bail!("--postgres-proxy: psql follows {name}, and the proxy would not: leave it out");
         }
         let tls = match encrypted.as_str() {
             "nothing" => None,
@@ -81,7 +95,7 @@ impl Server {
             return Ok(Box::new(UnixStream::connect(format!("{}/.s.PGSQL.{}", self.host, self.port)).await?));
         }
         let mut stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
+        ringfence_dial::tune(&stream, GONE_AFTER)?;
         let Some(tls) = &self.tls else { return Ok(Box::new(stream)) };
         stream.write_all(&first_message::ASK_FOR_TLS).await?;
         if stream.read_u8().await? != b'S' {
@@ -128,6 +142,7 @@ impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
 impl Proxy {
     pub(super) fn start(port: u16, server: Server, claims: String, lease: &Lease) -> anyhow::Result<Self> {
+        knows_users().context("--postgres-proxy: it cannot tell who connects")?;
         let address = (Ipv4Addr::LOCALHOST, port);
         let listener = std::net::TcpListener::bind(address)
             .with_context(|| format!("--postgres-proxy: cannot listen on 127.0.0.1:{port}"))?;
@@ -159,8 +174,7 @@ async fn serve(listener: std::net::TcpListener, serving: Arc<Serving>) -> io::Re
             sleep(Duration::from_millis(100)).await;
             continue;
         };
-        // At once: the kernel takes the socket for root's when its owner has closed it.
-        if !is_own(from, serving.port) {
+        if !is_own(&program, from, serving.port) {
             if let Ok(place) = Arc::clone(&strangers).try_acquire_owned() {
                 tokio::spawn(async move { timeout(BRIEFLY, refuse(program)).await.map(|_| drop(place)) });
             }
@@ -213,14 +227,29 @@ async fn refuse(mut stranger: TcpStream) -> io::Result<()> {
     stranger.write_all(&refusal(why)).await
 }
 
-/// Whether an open socket at `from` that is connected to `port` here is this user's. A program may use IPv6's form of the same address.
-fn is_own(from: SocketAddr, port: u16) -> bool {
+/// The kernel's tables of connections, in the network namespace of this process. A program may use IPv6's form of the same address.
+const TABLES: [&str; 2] = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
+
+/// An error if the kernel does not tell this process users apart.
+fn knows_users() -> anyhow::Result<()> {
+    std::fs::read_to_string(TABLES[0]).context(TABLES[0])?;
+    let map = std::fs::read_to_string("/proc/self/uid_map").context("/proc/self/uid_map")?;
+    let other = std::fs::read_to_string("/proc/sys/kernel/overflowuid").context("overflowuid")?;
+    let knows_all = map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !knows_all && other.trim() == rustix::process::geteuid().as_raw().to_string() {
+        bail!("in this user namespace, all users of others look like this one");
+    }
+    Ok(())
+}
+
+/// Whether the other end of a connection, at `from`, is an open socket of this user. The kernel takes it for root's once it is closed.
+fn is_own(program: &TcpStream, from: SocketAddr, port: u16) -> bool {
     let SocketAddr::V4(from) = from else { return false };
     let hex =
         |address: Ipv4Addr, port: u16| format!("{:08X}:{port:04X}", u32::from_ne_bytes(address.octets()));
     let (theirs, ours) = (hex(*from.ip(), from.port()), hex(Ipv4Addr::LOCALHOST, port));
     let own = rustix::process::geteuid().as_raw().to_string();
-    for table in ["/proc/net/tcp", "/proc/net/tcp6"] {
+    for table in TABLES {
         // A system without IPv6 has no table of it.
         let sockets = std::fs::read_to_string(table).unwrap_or_default();
         for socket in sockets.lines() {
@@ -229,7 +258,8 @@ fn is_own(from: SocketAddr, port: u16) -> bool {
                 && local.ends_with(&theirs)
                 && remote.ends_with(&ours)
             {
-                return user == own && inode != NONE;
+                // If the other end has reset it, the row is that of a later connection from there.
+                return user == own && inode != NONE && program.peer_addr().is_ok();
             }
         }
     }
