@@ -261,13 +261,19 @@ async fn paused_between_read_and_write(option: &str) -> (String, String) {
         pipe = pipe.display(),
         tried = tried.display(),
     );
-    let words = format!("accounts/42 --ttl 6s{option}");
-    let child = locked(&cluster, &server, &words, &program).spawn().unwrap();
-    let supervisor = pids_in(&read).await[0];
+    let paused = format!("accounts/42 --ttl 2s{option}");
+    // On a busy machine the lease may be lost before the program has read.
+    let (child, supervisor) = loop {
+        let mut child = locked(&cluster, &server, &paused, &program).spawn().unwrap();
+        tokio::select! {
+            pids = pids_in(&read) => break (child, pids[0]),
+            _ = child.wait() => {}
+        }
+    };
     signal(&child, Signal::STOP);
     kill_process(supervisor, Signal::STOP).unwrap();
     let next = ADD.replace("+ 1", "+ 10");
-    run(locked(&cluster, &server, &words, &next)).await.with(0);
+    run(locked(&cluster, &server, &format!("accounts/42 --ttl 30s{option}"), &next)).await.with(0);
     std::fs::write(&pipe, "\n").unwrap();
     let told = text_of(&tried).await;
     kill_process(supervisor, Signal::CONT).unwrap();
