@@ -27,7 +27,7 @@ def test_each_case_of_the_table_names_what_plays_it() -> None:
         for name in names:
             is_known = f'"{name}" ' in scenarios or f"def {name}(" in known or f'test("{name}"' in known
             assert is_known, name
-    for language in ("go", "python", "typescript"):
+    for language in ("go", "java", "python", "typescript"):
         assert "[What happens when](../README.md)" in (SDK / language / "README.md").read_text()
 
 

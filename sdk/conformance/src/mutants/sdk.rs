@@ -82,8 +82,8 @@ impl Sdk {
 
     /// The abilities that it does not offer. A process of Node.js cannot fork, ends only once its calls have, and has one thread for
     /// callbacks and renewals; nothing interrupts its code. In asyncio, Ctrl-C cancels a task and ends the loop: `cancel` and `exit` play
-    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. So does a goroutine, which
-    /// nothing interrupts; a program of Go ends with its main function, whatever is pending. Neither Go nor Java can fork.
+    /// that. A thread cannot be cancelled, and the thread that renews goes on while another one is blocked. The same is true of goroutines,
+    /// which nothing interrupts; a program of Go ends with its main function, whatever is pending. Neither Go nor Java can fork.
     fn lacks(self) -> &'static [&'static str] {
         match self {
             Self::Python => ASYNCIO_LACKS,

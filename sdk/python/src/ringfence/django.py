@@ -90,11 +90,11 @@ def guarded_update(queryset: Any, lease: _sql.Shown, key: str | None = None, /, 
 
 @contextmanager
 def by_connection(lease: _lease.BaseLease, *, using: str = DEFAULT_DB_ALIAS) -> Iterator[None]:
-    """A block whose writes claim by themselves: it has a connection of its own, which has touched, and is of no pool.
+    """A block whose writes claim by themselves.
 
-    It is that of this thread. Claims of its other options or PGOPTIONS, as under `ringfence lock --postgres`, stay, and are touched,
-    too. The tables are protected `by_connection`. Not in a transaction. Raises `Stale`, and what `lease.postgres_options()`
-    raises; in the block, a stale token is a database error (RF412).
+    In it, this thread has a connection of its own, which belongs to no pool and has touched the keys. Claims of its other options or
+    PGOPTIONS, as under `ringfence lock --postgres`, stay, and are touched, too. The tables are protected `by_connection`. Not in a
+    transaction. Raises `Stale`, and what `lease.postgres_options()` raises; in the block, a stale token is a database error (RF412).
     """
     connection = connections[using]
     _demand_postgres(connection)
