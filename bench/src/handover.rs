@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::args::{Output, count};
 use crate::background::{Background, Ready, Stop};
 use crate::figures::{Figure, digits, table};
-use crate::service::{Handing, Loss, Services};
+use crate::service::{Contender, Handing, Loss, Services};
 
 #[derive(Args)]
 pub(crate) struct Plan {
@@ -62,17 +62,18 @@ const LATEST: Duration = Duration::from_secs(120);
 
 /// Measures all services in each round.
 pub(crate) async fn handover(plan: &Plan) -> Result<Handover> {
-    let contenders: Vec<_> = plan.services.found()?.into_iter().filter(|it| it.hands_on()).collect();
+    let mut contenders = plan.services.found()?;
+    contenders.retain(|it| it.start_handing().is_some());
     ensure!(!contenders.is_empty(), "none of these services can do this");
     let named = |(loss, _)| contenders.iter().map(move |it| (it.name(), loss));
     let rows = LOSSES.into_iter().flat_map(named);
     let mut rows: Vec<_> = rows.map(|(service, loss)| Row { service, loss, ..Row::default() }).collect();
     for round in 1..=plan.rounds {
-        let turns = LOSSES.iter().flat_map(|(_, loss)| contenders.iter().map(move |it| (*loss, it)));
-        for ((loss, contender), row) in turns.zip(&mut rows) {
+        let starts = || contenders.iter().filter_map(Contender::start_handing);
+        let turns = LOSSES.iter().flat_map(|(_, loss)| starts().map(move |start| (*loss, start)));
+        for ((loss, start), row) in turns.zip(&mut rows) {
             eprintln!("round {round} of {}: {}, {}", plan.rounds, row.service, row.loss);
-            let service = contender.start_handing().await?;
-            measure(&*service, plan, loss, row)
+            measure(&*start.await?, plan, loss, row)
                 .await
                 .with_context(|| format!("{}, {}", row.service, row.loss))?;
         }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
@@ -60,7 +60,7 @@ pub(crate) enum Loss {
 }
 
 /// A service that hands a lock on when its holder is gone.
-pub(crate) trait Handing: Service {
+pub(crate) trait Handing {
     /// Waits for the lock, with a client that outlives the leader, and of which the service knows for `ttl` that it lives.
     fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>>;
 
@@ -209,23 +209,20 @@ impl Contender {
         !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
-    /// Whether [`Contender::start_handing`] can start it.
-    pub(crate) fn hands_on(&self) -> bool {
-        matches!(
-            self,
-            Self::Ringfence(_, Security::None)
-                | Self::Etcd { calls: etcd::Calls::Lock, .. }
-                | Self::ZooKeeper { .. }
-        )
-    }
-
-    /// Starts it without any data, to lose its leader.
-    pub(crate) async fn start_handing(&self) -> Result<Box<dyn Handing>> {
-        Ok(match self {
-            Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
-            Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
-            Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
-            _ => bail!("{} hands no lock on", self.name()),
+    /// Starts it without any data, to lose its leader; `None` where that is not measured.
+    pub(crate) fn start_handing(&self) -> Option<BoxFuture<'_, Result<Box<dyn Handing>>>> {
+        async fn started<S: Handing + 'static>(start: impl Future<Output = Result<S>>) -> Result<Box<dyn Handing>> {
+            Ok(Box::new(start.await?))
+        }
+        Some(match self {
+            Self::Ringfence(program, security @ Security::None) => {
+                started(ringfence::start(program, *security)).boxed()
+            }
+            Self::Etcd { program, calls: calls @ etcd::Calls::Lock, .. } => {
+                started(etcd::start(program, *calls)).boxed()
+            }
+            Self::ZooKeeper { class_path } => started(zookeeper::start(class_path)).boxed(),
+            _ => return None,
         })
     }
 
@@ -247,7 +244,7 @@ impl Contender {
     }
 }
 
-/// A few ms, after which a client tries again that is told nothing when a lock is free.
+/// How long a client waits before it tries again: 1 to 5 ms.
 fn backoff() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..5_000))
 }

@@ -82,7 +82,9 @@ async fn carry(
                 }
                 while let Some(Request { id, words, answer }) = next {
                     lines += &format!("{id} {words}\n");
-                    answer.and_then(|answer| open.insert(id, answer));
+                    if let Some(answer) = answer {
+                        open.insert(id, answer);
+                    }
                     next = requests.try_recv().ok();
                 }
                 if input.write_all(lines.as_bytes()).await.is_err() {
