@@ -24,7 +24,7 @@ use ringfence_harness::Trio;
 use crate::args::Program;
 use crate::job::{Assignment, Job};
 use crate::load::Worker;
-use crate::peers::Peer;
+use crate::fetched::Fetched;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
@@ -110,7 +110,7 @@ pub(crate) struct Services {
 impl Services {
     /// The services that are installed and wanted. Prints which are not installed.
     pub(crate) fn found(&self) -> Result<Vec<Contender>> {
-        let newest = || Peer::Etcd.found().unwrap_or_else(|_| "etcd".into());
+        let newest = || Fetched::Etcd.found().unwrap_or_else(|_| "etcd".into());
         let etcds = if self.etcd.is_empty() { vec![newest()] } else { self.etcd.clone() };
         let program = self.ringfence.path()?;
         let mut found = installed(&program, &etcds);
@@ -150,8 +150,8 @@ fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
         Err(error) => left_out("ZooKeeper", error),
     }
     let fetched = [
-        ("NATS", Peer::Nats.found().map(|program| Contender::Nats { program })),
-        ("Hazelcast", Peer::class_path().map(|class_path| Contender::Hazelcast { class_path })),
+        ("NATS", Fetched::Nats.found().map(|program| Contender::Nats { program })),
+        ("Hazelcast", Fetched::class_path().map(|class_path| Contender::Hazelcast { class_path })),
     ];
     for (service, contender) in fetched {
         match contender {

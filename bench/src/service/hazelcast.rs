@@ -42,7 +42,7 @@ struct Request {
 
 /// Three members of Hazelcast, which keep all in memory.
 pub(super) async fn start(class_path: &str) -> Result<Hazelcast> {
-    let (program, first) = ("java", ["-Xmx1g", "-cp", class_path, "Peer"]);
+    let (program, first) = ("java", ["-Xmx1g", "-cp", class_path, "Fetched"]);
     let servers = Trio::start(program, |command, id, ip, _| {
         command.args(first).args(["member", &id.to_string(), &ip.to_string()]);
         Ok(())

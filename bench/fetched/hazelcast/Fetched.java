@@ -10,8 +10,8 @@ import java.util.HashMap;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** `Peer member ID IP`: a member of three. `Peer clients IP`: clients of theirs, as in `bench/src/service/hazelcast.rs`. */
-public class Peer {
+/** `Fetched member ID IP`: a member of three. `Fetched clients IP`: clients of theirs, as in `bench/src/service/hazelcast.rs`. */
+public class Fetched {
     private static final int PORT = 5701;
 
     public static void main(String[] arguments) throws Exception {
