@@ -180,7 +180,7 @@ impl Contender {
             Self::Resp(_) => "ringfence, RESP".to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
-            Self::Nats { .. } => "nats kv".to_owned(),
+            Self::Nats { .. } => "nats kv, no expiry".to_owned(),
             Self::Hazelcast { .. } => "hazelcast, in memory".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
             Self::Redis { always: true } => "redis fsync".to_owned(),

@@ -40,7 +40,7 @@ public class Fetched {
         Hazelcast.newHazelcastInstance(config);
     }
 
-    /** A client of the first member, which need not lead: a client cannot ask for the leader. */
+    /** A client of all members. It asks any of them, and that one asks the leader: this version's client cannot ask the leader itself. */
     private static HazelcastInstance connect(String ip) {
         var config = new ClientConfig();
         for (var id = 0; id < 3; id++) {
