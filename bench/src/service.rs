@@ -18,13 +18,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use ringfence_harness::Trio;
 
 use crate::args::Program;
+use crate::fetched::Fetched;
 use crate::job::{Assignment, Job};
 use crate::load::Worker;
-use crate::fetched::Fetched;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
@@ -210,18 +210,20 @@ impl Contender {
     }
 
     /// Starts it without any data, to lose its leader; `None` where that is not measured.
-    pub(crate) fn start_handing(&self) -> Option<BoxFuture<'_, Result<Box<dyn Handing>>>> {
-        async fn started<S: Handing + 'static>(start: impl Future<Output = Result<S>>) -> Result<Box<dyn Handing>> {
+    pub(crate) fn start_handing(&self) -> Option<LocalBoxFuture<'_, Result<Box<dyn Handing>>>> {
+        async fn started<S: Handing + 'static>(
+            start: impl Future<Output = Result<S>>,
+        ) -> Result<Box<dyn Handing>> {
             Ok(Box::new(start.await?))
         }
         Some(match self {
             Self::Ringfence(program, security @ Security::None) => {
-                started(ringfence::start(program, *security)).boxed()
+                started(ringfence::start(program, *security)).boxed_local()
             }
             Self::Etcd { program, calls: calls @ etcd::Calls::Lock, .. } => {
-                started(etcd::start(program, *calls)).boxed()
+                started(etcd::start(program, *calls)).boxed_local()
             }
-            Self::ZooKeeper { class_path } => started(zookeeper::start(class_path)).boxed(),
+            Self::ZooKeeper { class_path } => started(zookeeper::start(class_path)).boxed_local(),
             _ => return None,
         })
     }
