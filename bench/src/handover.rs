@@ -37,7 +37,7 @@ pub(crate) struct Plan {
 struct Row {
     service: String,
     loss: &'static str,
-    /// From the end of the time to live until the next client holds. Below 0 if that began before its holder knew of it.
+    /// From the end of the time to live until the next client holds. Below 0 if that time began before the holder knew that it holds.
     beyond_s: Figure,
 }
 
