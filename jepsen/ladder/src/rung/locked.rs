@@ -195,11 +195,6 @@ impl Stage for Guarded {
         Box::pin(async move { Ok(self.nodes.inflict(fault).await?.0) })
     }
 
-    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
-        let key = key.to_owned();
-        Box::pin(async move { bail!("{key} is stuck") })
-    }
-
     fn count(&self, key: &str) -> BoxFuture<'_, anyhow::Result<Option<i64>>> {
         self.database.count(key)
     }
