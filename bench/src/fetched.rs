@@ -79,7 +79,8 @@ impl Fetched {
                 &[
                     &[
                         "mvn",
-                        "-qB",
+                        "--quiet",
+                        "--batch-mode",
                         "dependency:copy",
                         &format!("-Dartifact=com.hazelcast:hazelcast:{HAZELCAST}"),
                         "-DoutputDirectory=.",
