@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use crate::args::{Output, count};
 use crate::background::{Background, Ready, Stop};
 use crate::figures::{Figure, digits, table};
-use crate::service::{Handing, Loss, Services};
+use crate::service::{Contender, Handing, Loss, Services};
 
 #[derive(Args)]
 pub(crate) struct Plan {
@@ -37,7 +37,7 @@ pub(crate) struct Plan {
 struct Row {
     service: String,
     loss: &'static str,
-    /// Beyond the time to live, until the next client holds.
+    /// From the end of the time to live until the next client holds. Below 0 if that time began before the holder knew that it holds.
     beyond_s: Figure,
 }
 
@@ -55,22 +55,25 @@ const LOSSES: [(&str, Option<Loss>); 3] = [
 ];
 /// The time to live of those that wait, while they do not tell that they live.
 const WAITER_TTL: Duration = Duration::from_secs(60);
+/// A next holder that comes earlier still would share the lock.
+const EARLIEST_S: f64 = -0.5;
 /// Bounds the time until a free lock is held, and the time beyond the time to live.
 const LATEST: Duration = Duration::from_secs(120);
 
 /// Measures all services in each round.
 pub(crate) async fn handover(plan: &Plan) -> Result<Handover> {
-    let contenders: Vec<_> = plan.services.found()?.into_iter().filter(|it| it.hands_on()).collect();
+    let mut contenders = plan.services.found()?;
+    contenders.retain(|it| it.start_handing().is_some());
     ensure!(!contenders.is_empty(), "none of these services can do this");
     let named = |(loss, _)| contenders.iter().map(move |it| (it.name(), loss));
     let rows = LOSSES.into_iter().flat_map(named);
     let mut rows: Vec<_> = rows.map(|(service, loss)| Row { service, loss, ..Row::default() }).collect();
     for round in 1..=plan.rounds {
-        let turns = LOSSES.iter().flat_map(|(_, loss)| contenders.iter().map(move |it| (*loss, it)));
-        for ((loss, contender), row) in turns.zip(&mut rows) {
+        let starts = || contenders.iter().filter_map(Contender::start_handing);
+        let turns = LOSSES.iter().flat_map(|(_, loss)| starts().map(move |start| (*loss, start)));
+        for ((loss, start), row) in turns.zip(&mut rows) {
             eprintln!("round {round} of {}: {}, {}", plan.rounds, row.service, row.loss);
-            let service = contender.start_handing().await?;
-            measure(&*service, plan, loss, row)
+            measure(&*start.await?, plan, loss, row)
                 .await
                 .with_context(|| format!("{}, {}", row.service, row.loss))?;
         }
@@ -88,11 +91,15 @@ async fn measure(service: &dyn Handing, plan: &Plan, loss: Option<Loss>, row: &m
         let client = async move |ready, stop| freeze(timeout(LATEST, held).await??, ready, stop);
         gone.push(Background::start(client).await?);
         let end = Instant::now() + ttl;
-        let next = service.hold(key, WAITER_TTL);
+        let next = service.hold(key.clone(), WAITER_TTL);
         waiting.spawn(async move {
             // Kept by its client until all have been measured.
             let held = next.await?;
-            anyhow::Ok((Instant::now().saturating_duration_since(end), held))
+            let now = Instant::now();
+            let late = now.saturating_duration_since(end).as_secs_f64();
+            let beyond_s = late - end.saturating_duration_since(now).as_secs_f64();
+            ensure!(beyond_s > EARLIEST_S, "{key}: the next one holds {} s too early", -beyond_s);
+            Ok((beyond_s, held))
         });
     }
     if let Some(loss) = loss {
@@ -105,8 +112,8 @@ async fn measure(service: &dyn Handing, plan: &Plan, loss: Option<Loss>, row: &m
     while let Some(done) =
         timeout_at(latest, waiting.join_next()).await.context("a lock has no next holder")?
     {
-        let (beyond, held) = done??;
-        row.beyond_s.push(beyond.as_secs_f64());
+        let (beyond_s, held) = done??;
+        row.beyond_s.push(beyond_s);
         kept.push(held);
     }
     gone.into_iter().try_for_each(Background::stop)
@@ -127,9 +134,9 @@ impl fmt::Display for Handover {
         let Self { ttl_s, rows } = self;
         writeln!(f, "Seconds beyond the time to live of {ttl_s} s, until the next client holds\n")?;
         let cells = rows.iter().map(|Row { service, loss, beyond_s }| {
-            let of = |percent| beyond_s.quantile(percent, 100).map_or_else(|| "-".to_owned(), digits);
-            vec![format!("{loss}: {service}"), of(50), of(99), beyond_s.spread()]
+            let p99 = beyond_s.quantile(99, 100).map_or_else(|| "-".to_owned(), digits);
+            vec![format!("{loss}: {service}"), p99, beyond_s.spread()]
         });
-        f.write_str(&table(&["", "p50", "p99", "median (least to most)"], &cells.collect::<Vec<_>>()))
+        f.write_str(&table(&["", "p99", "median (least to most)"], &cells.collect::<Vec<_>>()))
     }
 }

@@ -1,10 +1,11 @@
-//! Measures Ringfence beside its peers, on one machine, in one run.
+//! Measures Ringfence beside other services, on one machine, in one run.
 
 #![allow(clippy::print_stdout, reason = "figures are what this prints")]
 
 mod args;
 mod background;
 mod calls;
+mod fetched;
 mod figures;
 mod floor;
 mod greedy;
@@ -15,7 +16,6 @@ mod load;
 mod measure;
 mod members;
 mod pairs;
-mod peers;
 mod scale;
 mod service;
 mod shell;
@@ -29,10 +29,10 @@ use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use tokio::runtime;
 
+use fetched::Fetched;
 use figures::show;
 use job::Job;
 use measure::Options;
-use peers::Peer;
 
 /// Compares Ringfence with other lock services, on one machine, in one run
 #[derive(Parser)]
@@ -69,11 +69,11 @@ enum Command {
     Hostile(hostile::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
     Members(members::Plan),
-    /// Gets services that the system has no package of, from the registries of their languages, into `target/peers`
+    /// Gets services that the system has no package of, from the registries of their languages, into `target/fetched`
     Fetch {
         /// Which [default: all]
         #[arg(value_enum)]
-        peers: Vec<Peer>,
+        services: Vec<Fetched>,
     },
     /// Two programs in alternation, so that the drift of the machine meets both: the ratios of neighbouring turns
     Pairs(pairs::Plan),
@@ -141,10 +141,10 @@ async fn run(command: Command) -> Result<()> {
             show(&figures, &plan.output)?;
             figures.check()
         }
-        Command::Fetch { peers } if peers.is_empty() => {
-            Peer::value_variants().iter().try_for_each(|peer| peer.fetch())
+        Command::Fetch { services } => {
+            let wanted = if services.is_empty() { Fetched::value_variants() } else { &services };
+            wanted.iter().try_for_each(|service| service.fetch())
         }
-        Command::Fetch { peers } => peers.iter().try_for_each(|peer| peer.fetch()),
         Command::Pairs(plan) => show(&pairs::pairs(&plan).await?, &plan.output),
         Command::Shell(plan) => {
             println!("{}", shell::shell(&plan).await?);

@@ -15,16 +15,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use futures_util::FutureExt;
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, LocalBoxFuture};
 use ringfence_harness::Trio;
 
 use crate::args::Program;
+use crate::fetched::Fetched;
 use crate::job::{Assignment, Job};
 use crate::load::Worker;
-use crate::peers::Peer;
 
 pub(crate) use echo::serve_echo;
 pub(crate) use ringfence::{GREEDY_REQUESTS_PER_S, Ringfence, Security, start as start_ringfence};
@@ -60,7 +60,7 @@ pub(crate) enum Loss {
 }
 
 /// A service that hands a lock on when its holder is gone.
-pub(crate) trait Handing: Service {
+pub(crate) trait Handing {
     /// Waits for the lock, with a client that outlives the leader, and of which the service knows for `ttl` that it lives.
     fn hold(&self, key: String, ttl: Duration) -> BoxFuture<'static, Result<Held>>;
 
@@ -110,7 +110,7 @@ pub(crate) struct Services {
 impl Services {
     /// The services that are installed and wanted. Prints which are not installed.
     pub(crate) fn found(&self) -> Result<Vec<Contender>> {
-        let newest = || Peer::Etcd.found().unwrap_or_else(|_| "etcd".into());
+        let newest = || Fetched::Etcd.found().unwrap_or_else(|_| "etcd".into());
         let etcds = if self.etcd.is_empty() { vec![newest()] } else { self.etcd.clone() };
         let program = self.ringfence.path()?;
         let mut found = installed(&program, &etcds);
@@ -150,8 +150,8 @@ fn installed(ringfence: &Path, etcds: &[PathBuf]) -> Vec<Contender> {
         Err(error) => left_out("ZooKeeper", error),
     }
     let fetched = [
-        ("NATS", Peer::Nats.found().map(|program| Contender::Nats { program })),
-        ("Hazelcast", Peer::class_path().map(|class_path| Contender::Hazelcast { class_path })),
+        ("NATS", Fetched::Nats.found().map(|program| Contender::Nats { program })),
+        ("Hazelcast", Fetched::class_path().map(|class_path| Contender::Hazelcast { class_path })),
     ];
     for (service, contender) in fetched {
         match contender {
@@ -180,7 +180,7 @@ impl Contender {
             Self::Resp(_) => "ringfence, RESP".to_owned(),
             Self::Etcd { version, calls, .. } => format!("etcd {version} {calls}"),
             Self::ZooKeeper { .. } => "zookeeper".to_owned(),
-            Self::Nats { .. } => "nats kv".to_owned(),
+            Self::Nats { .. } => "nats kv, no expiry".to_owned(),
             Self::Hazelcast { .. } => "hazelcast, in memory".to_owned(),
             Self::Redis { always: false } => "redis".to_owned(),
             Self::Redis { always: true } => "redis fsync".to_owned(),
@@ -209,23 +209,22 @@ impl Contender {
         !matches!(self, Self::Redlock | Self::Echo | Self::Mirror(_))
     }
 
-    /// Whether [`Contender::start_handing`] can start it.
-    pub(crate) fn hands_on(&self) -> bool {
-        matches!(
-            self,
-            Self::Ringfence(_, Security::None)
-                | Self::Etcd { calls: etcd::Calls::Lock, .. }
-                | Self::ZooKeeper { .. }
-        )
-    }
-
-    /// Starts it without any data, to lose its leader.
-    pub(crate) async fn start_handing(&self) -> Result<Box<dyn Handing>> {
-        Ok(match self {
-            Self::Ringfence(program, security) => Box::new(ringfence::start(program, *security).await?),
-            Self::Etcd { program, calls, .. } => Box::new(etcd::start(program, *calls).await?),
-            Self::ZooKeeper { class_path } => Box::new(zookeeper::start(class_path).await?),
-            _ => bail!("{} hands no lock on", self.name()),
+    /// Starts it without any data, to lose its leader; `None` where that is not measured.
+    pub(crate) fn start_handing(&self) -> Option<LocalBoxFuture<'_, Result<Box<dyn Handing>>>> {
+        async fn started<S: Handing + 'static>(
+            start: impl Future<Output = Result<S>>,
+        ) -> Result<Box<dyn Handing>> {
+            Ok(Box::new(start.await?))
+        }
+        Some(match self {
+            Self::Ringfence(program, security @ Security::None) => {
+                started(ringfence::start(program, *security)).boxed_local()
+            }
+            Self::Etcd { program, calls: calls @ etcd::Calls::Lock, .. } => {
+                started(etcd::start(program, *calls)).boxed_local()
+            }
+            Self::ZooKeeper { class_path } => started(zookeeper::start(class_path)).boxed_local(),
+            _ => return None,
         })
     }
 
@@ -247,7 +246,7 @@ impl Contender {
     }
 }
 
-/// A few ms, after which a client tries again that is told nothing when a lock is free.
+/// How long a client waits before it tries again: 1 to 5 ms.
 fn backoff() -> Duration {
     Duration::from_micros(fastrand::u64(1_000..5_000))
 }

@@ -112,7 +112,12 @@ impl Handing for Etcd {
     }
 
     fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>> {
-        lose(self.cluster.servers(), self.leader, loss).boxed()
+        async move {
+            let leads = self.cluster.leader().await == Some(self.leader);
+            ensure!(leads, "another server leads by now");
+            lose(self.cluster.servers(), self.leader, loss).await
+        }
+        .boxed()
     }
 }
 

@@ -42,7 +42,7 @@ struct Request {
 
 /// Three members of Hazelcast, which keep all in memory.
 pub(super) async fn start(class_path: &str) -> Result<Hazelcast> {
-    let (program, first) = ("java", ["-Xmx1g", "-cp", class_path, "Peer"]);
+    let (program, first) = ("java", ["-Xmx1g", "-cp", class_path, "Fetched"]);
     let servers = Trio::start(program, |command, id, ip, _| {
         command.args(first).args(["member", &id.to_string(), &ip.to_string()]);
         Ok(())
@@ -82,7 +82,9 @@ async fn carry(
                 }
                 while let Some(Request { id, words, answer }) = next {
                     lines += &format!("{id} {words}\n");
-                    answer.and_then(|answer| open.insert(id, answer));
+                    if let Some(answer) = answer {
+                        open.insert(id, answer);
+                    }
                     next = requests.try_recv().ok();
                 }
                 if input.write_all(lines.as_bytes()).await.is_err() {

@@ -1,4 +1,4 @@
-//! Three nodes of Ringfence. Clients talk to the leader, as those of the peers do.
+//! Three nodes of Ringfence. Clients talk to the leader, as do those of other services that can.
 
 use std::fs;
 use std::net::SocketAddr;

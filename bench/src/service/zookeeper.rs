@@ -90,7 +90,12 @@ impl Handing for ZooKeeper {
     }
 
     fn lose_leader(&self, loss: Loss) -> BoxFuture<'_, Result<()>> {
-        lose(self.cluster.servers(), self.leader, loss).boxed()
+        async move {
+            let leads = self.cluster.leader().await == Some(self.leader);
+            ensure!(leads, "another server leads by now");
+            lose(self.cluster.servers(), self.leader, loss).await
+        }
+        .boxed()
     }
 }
 

@@ -3,8 +3,8 @@
 use std::process::Stdio;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
-use ringfence_harness::until;
+use anyhow::Context;
+use ringfence_harness::{stands_still, until};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -64,49 +64,58 @@ impl Actor {
         self.answer().await
     }
 
-    /// Stops it with its descendants, and waits until all their threads stand still.
+    /// Stops it, and then its descendants. Each stands still before its children are read: it starts no other.
     pub(crate) async fn stop(&self) -> anyhow::Result<()> {
-        for pid in self.signal(Signal::STOP)? {
-            let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
-            let stands_still = async || {
-                let Ok(tasks) = std::fs::read_dir(&tasks) else { return Some(()) };
-                let stands =
-                    |stat: String| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T'));
-                let mut stats = tasks.flatten().map(|task| std::fs::read_to_string(task.path().join("stat")));
-                stats.all(|stat| stat.is_ok_and(stands)).then_some(())
-            };
-            until(SOON, "a holder stands still", stands_still).await?;
+        let mut pids = vec![self.pid()?];
+        while let Some(pid) = pids.pop() {
+            // A descendant may have ended by itself.
+            let _ = kill_process(pid, Signal::STOP);
+            let still = async || stands_still(pid).then_some(());
+            until(SOON, "a holder stands still", still).await?;
+            pids.extend(children(pid));
         }
         Ok(())
     }
 
     pub(crate) fn resume(&self) -> anyhow::Result<()> {
-        self.signal(Signal::CONT).map(drop)
+        self.signal(Signal::CONT)
     }
 
     /// Kills it with its descendants, and reaps it.
     pub(crate) async fn kill(&mut self) -> anyhow::Result<()> {
+        self.stop().await?;
         self.signal(Signal::KILL)?;
         Ok(self.child.kill().await?)
     }
 
-    /// Sends it to the process and its descendants, from the first one down.
-    fn signal(&self, signal: Signal) -> anyhow::Result<Vec<Pid>> {
-        let pid_of = |id: u32| Pid::from_raw(i32::try_from(id).ok()?);
-        let Some(own) = self.child.id().and_then(pid_of) else { bail!("holder {} has ended", self.name) };
-        let mut pids = vec![own];
+    fn pid(&self) -> anyhow::Result<Pid> {
+        self.child.id().and_then(pid_of).with_context(|| format!("holder {} has ended", self.name))
+    }
+
+    /// Sends it to the process and its descendants, which stand still.
+    fn signal(&self, signal: Signal) -> anyhow::Result<()> {
+        let mut pids = vec![self.pid()?];
         let mut seen = 0;
-        while let Some(pid) = pids.get(seen).map(|pid| pid.as_raw_nonzero()) {
-            let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
-            let children = children.unwrap_or_default();
-            pids.extend(children.split_whitespace().filter_map(|id| pid_of(id.parse().ok()?)));
+        while let Some(&pid) = pids.get(seen) {
+            pids.extend(children(pid));
             seen += 1;
         }
-        kill_process(own, signal)?;
-        // A descendant may have ended by itself.
-        for pid in &pids[1..] {
-            let _ = kill_process(*pid, signal);
+        for pid in pids {
+            // One that was stopped may have ended before that.
+            let _ = kill_process(pid, signal);
         }
-        Ok(pids)
+        Ok(())
     }
+}
+
+fn pid_of(id: u32) -> Option<Pid> {
+    Pid::from_raw(i32::try_from(id).ok()?)
+}
+
+/// Those that any of its threads has started, and that have not been reaped.
+fn children(pid: Pid) -> Vec<Pid> {
+    let tasks = std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero()));
+    let lists = tasks.into_iter().flatten().flatten().map(|task| task.path().join("children"));
+    let lists: Vec<_> = lists.filter_map(|list| std::fs::read_to_string(list).ok()).collect();
+    lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|id| pid_of(id.parse().ok()?)).collect()
 }

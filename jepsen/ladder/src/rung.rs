@@ -12,7 +12,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
 use futures_util::future::BoxFuture;
 
 use crate::fault::Fault;
@@ -138,8 +138,10 @@ pub(crate) trait Stage {
     /// Makes a fault of the servers happen, and returns what was observed of it. An error says that it was not observed.
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>>;
 
-    /// What the servers say of the lock, for one who asks why it is stuck.
-    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>>;
+    /// What the servers say of the lock, for one who asks why it is stuck. By default an error, as it never should be.
+    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
+        Box::pin(std::future::ready(Err(anyhow!("{key} is stuck"))))
+    }
 
     /// The stock count, where the data is not in the referee's register.
     fn count(&self, key: &str) -> BoxFuture<'_, anyhow::Result<Option<i64>>> {

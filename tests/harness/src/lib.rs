@@ -87,6 +87,7 @@ pub use mariadb_server::MariaDbServer;
 pub use network::Network;
 pub use node::{LeftBehind, Node};
 pub use postgres_server::{PgBouncer, PostgresServer};
+pub use process::stands_still;
 pub use program::{Ended, run};
 pub use prometheus_server::PrometheusServer;
 pub use proxy::{Delivery, Direction, Proxy, splice};

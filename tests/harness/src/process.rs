@@ -46,6 +46,19 @@ pub(crate) fn output(command: &mut Command, input: &str) -> io::Result<String> {
     }
 }
 
+/// Whether no thread of a process runs: each has ended or is stopped, in no system call that still writes.
+pub fn stands_still(pid: Pid) -> bool {
+    let stands = |task: DirEntry| {
+        let stat = std::fs::read_to_string(task.path().join("stat"));
+        // The state follows the name, which may contain anything.
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with(['T', 'Z', 'X'])))
+    };
+    match std::fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) {
+        Ok(tasks) => tasks.flatten().all(stands),
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
+    }
+}
+
 /// A child process that is not reaped yet, so that no other process has its pid. It is killed when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Process {
@@ -94,17 +107,6 @@ impl Process {
     pub(crate) fn kill_group(&mut self) -> io::Result<()> {
         kill_process_group(Pid::from_child(&self.child), Signal::KILL)?;
         self.child.wait().map(drop)
-    }
-
-    /// Whether every thread is stopped.
-    fn stands_still(&self) -> bool {
-        let stands = |task: DirEntry| {
-            let stat = std::fs::read_to_string(task.path().join("stat"));
-            // The state follows the name, which may contain anything.
-            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
-        };
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.id()));
-        tasks.is_ok_and(|tasks| tasks.flatten().all(stands))
     }
 }
 
@@ -206,9 +208,10 @@ impl Server {
         self.with_process(|process| process.signal(signal).map_err(self.cannot("signal")))
     }
 
-    /// Waits until every thread is stopped: none is inside a system call that still writes.
+    /// Waits until [no thread runs](stands_still).
     pub(crate) async fn stands_still(&self) -> Result<(), Error> {
-        let look = async || self.state().process.as_ref().is_some_and(Process::stands_still).then_some(());
+        let stands = |process: &Process| stands_still(Pid::from_child(&process.child));
+        let look = async || self.state().process.as_ref().is_some_and(stands).then_some(());
         until(WITHIN, format!("{} stands still", self.name), look).await
     }
 

@@ -94,7 +94,7 @@ impl Locked {
 }
 
 impl Program {
-    /// What it prints; nothing is printed by one that was ended.
+    /// What it prints. No output means that it was ended.
     async fn ask(&mut self, sql: &str, within: Duration) -> anyhow::Result<Answer> {
         // One that was ended reads nothing any more.
         let _ = self.input.write_all(format!("{sql};\n\\echo :SQLSTATE\n").as_bytes()).await;
@@ -173,7 +173,9 @@ pub(super) struct Guarded {
 impl Guarded {
     pub(super) async fn start(rung: &Rung, fault: Fault, ground: &Ground) -> anyhow::Result<Self> {
         let program = ground.program.to_str().context("the path of the program is no text")?.to_owned();
-        let guard = std::process::Command::new(&program).args(["guard", "postgres"]).output()?;
+        let guard = Command::new(&program).args(["guard", "postgres"]).kill_on_drop(true).output().await?;
+        let why = String::from_utf8_lossy(&guard.stderr);
+        ensure!(guard.status.success(), "ringfence guard postgres: {}: {why}", guard.status);
         let nodes = Running::start(fault, ground).await?;
         let database = Database::start(rung, fault).await?;
         database.ask(&String::from_utf8(guard.stdout)?).await?;
@@ -193,11 +195,6 @@ impl Stage for Guarded {
 
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
         Box::pin(async move { Ok(self.nodes.inflict(fault).await?.0) })
-    }
-
-    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
-        let key = key.to_owned();
-        Box::pin(async move { bail!("{key} is stuck") })
     }
 
     fn count(&self, key: &str) -> BoxFuture<'_, anyhow::Result<Option<i64>>> {

@@ -3,7 +3,6 @@
 //! The address stands for the leader at first. When that is killed, the address leads to the next one, as a virtual address or a balancer
 //! does, and as the front of a Redis server leads to its replica.
 
-use anyhow::bail;
 use futures_util::future::BoxFuture;
 
 use super::ringfence::Running;
@@ -56,10 +55,5 @@ impl Stage for Address {
             }
             Ok(observed)
         })
-    }
-
-    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
-        let key = key.to_owned();
-        Box::pin(async move { bail!("{key} is stuck") })
     }
 }

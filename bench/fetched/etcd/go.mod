@@ -1,4 +1,4 @@
-module peer
+module fetched
 
 go 1.26
 
