@@ -55,7 +55,8 @@ func New(urls []string, options ...ClientOption) (*Client, error) {
 	}
 	c := &core{
 		clock: given.clock, tell: tell, closed: make(chan struct{}),
-		calls: make(map[*call]struct{}), leases: make(map[*release]struct{}), works: make(map[*work]struct{}), failed: make(map[string][]string),
+		calls: make(map[*call]struct{}), leases: make(map[*release]struct{}), works: make(map[*work]struct{}),
+		adoptions: make(map[string]*wanted), failed: make(map[string][]string),
 	}
 	c.ends, c.end = context.WithCancelCause(context.Background())
 	c.keeper = newKeeper(c)
@@ -149,7 +150,7 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
 // with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes
-// of the call. A [LostError] says that it has ended.
+// of the call. A [LostError] says that it has ended, or that this client is releasing it or adopts it by a later call.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}
@@ -166,14 +167,8 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 		return nil, err
 	}
 	defer done()
-	if err := c.core.leave(leaseID); err != nil {
-		return nil, err
-	}
-	adopted, err := c.core.renew(ctx, leaseID, 0, false)
-	if err != nil {
-		return nil, err
-	}
-	return c.core.hold(ctx, adopted, wanted)
+	wanted.leaseID = leaseID
+	return c.core.adopt(ctx, wanted)
 }
 
 // Locked says whether anybody holds the key now. To be sure that nobody has it later, acquire it. It needs the right to read the key.

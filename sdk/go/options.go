@@ -82,6 +82,8 @@ type wanted struct {
 	limit               int
 	hasWait, hasMaxHold bool
 	onError             func(error)
+	// leaseID is that of the lease to adopt.
+	leaseID string
 	// isCandidate: it may wait for as long as others lead.
 	isCandidate bool
 }

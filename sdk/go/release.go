@@ -170,7 +170,7 @@ func (r *release) keep(successor *held) error {
 		return err
 	}
 	r.core.keeper.remove(successor)
-	r.core.after(r.left(r.held.clock()), func() { r.core.releaseInBackground(successor.leaseID, successor.keys()) })
+	r.core.after(r.left(r.held.clock()), successor.leaseID, successor.keys())
 	return nil
 }
 

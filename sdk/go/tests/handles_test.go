@@ -219,6 +219,58 @@ func TestALeaseThatIsBeingReleasedIsNotAdopted(t *testing.T) {
 	}
 }
 
+func TestOfTwoAdoptionsAtOnceOneHasTheLease(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	for range 50 {
+		lease, err := client.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		handles := make([]*ringfence.Lease, 2)
+		for i := range handles {
+			both.Add(1)
+			go func() {
+				defer both.Done()
+				handles[i], _ = client.Adopt(t.Context(), lease.ID())
+			}()
+		}
+		both.Wait()
+		count := 0
+		for _, handle := range handles {
+			if handle == nil {
+				continue
+			}
+			if err := handle.Release(t.Context()); err != nil {
+				t.Error(err)
+			}
+			if handle.State() == ringfence.Ended {
+				count++
+			}
+		}
+		if count != 1 || !isFree(cluster, "a")() {
+			t.Fatalf("%d have released it", count)
+		}
+	}
+}
+
+func TestALeaseThatHoldsAtLeastIsNotAdopted(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a", ringfence.HoldAtLeast(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, err = client.Adopt(t.Context(), lease.ID())
+	if lost := (*ringfence.LostError)(nil); !errors.As(err, &lost) || lost.Reason != ringfence.Released {
+		t.Error(err)
+	}
+}
+
 func TestCloseSaysWhatCallsThatAreUnderWayLeave(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	holder, err := cluster.Client().Acquire(t.Context(), "a")
