@@ -29,13 +29,22 @@ func TestWhatAResponseMeans(t *testing.T) {
 		{503, "busy", ambiguous},
 		{504, urn + `indeterminate","status":504}`, ambiguous},
 	} {
-		answered := &response{status: one.status, body: []byte(one.body), retryAfter: -1}
+		answered := &response{status: one.status, body: []byte(one.body), cluster: "c", retryAfter: -1}
 		got := outcomeOf(answered, func(answered *response) error {
 			_, err := readGrant(answered.body, "id")
 			return err
 		})
 		if got.is != one.is {
 			t.Errorf("%d %s is %d, not %d", one.status, one.body, got.is, one.is)
+		}
+	}
+}
+
+func TestWhatNamesNoClusterIsDoneByNoNode(t *testing.T) {
+	for _, status := range []int{200, 201, 202, 204} {
+		got := outcomeOf(&response{status: status}, func(*response) error { return nil })
+		if got.is != ambiguous {
+			t.Errorf("%d is %d", status, got.is)
 		}
 	}
 }
