@@ -345,7 +345,7 @@ func (c *core) close(ctx context.Context) error {
 	c.mu.Unlock()
 	if len(left) > 0 {
 		c.closedErr = &LeftError{left}
-		c.tell.warn(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
+		c.tell.warnNow(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
 	}
 	c.tell.settle(ctx)
 	close(c.closed)

@@ -3,6 +3,8 @@ package tests
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -85,6 +87,55 @@ func TestCloseWaitsForNoHookBeyondItsContext(t *testing.T) {
 		t.Error("it has waited for the hook: ", err)
 	}
 	close(blocked)
+}
+
+func TestCloseHasSaidWhatIsLeftWhenItReturns(t *testing.T) {
+	cluster, said := ringfencetest.Start(t), &log{}
+	blocked := make(chan struct{})
+	defer close(blocked)
+	client := cluster.Client(ringfence.WithLogger(slog.New(slog.NewTextHandler(said, nil))), ringfence.WithHooks(ringfence.Hooks{
+		Released: func(ringfence.LeaseView) { <-blocked },
+	}))
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(lease)
+	cluster.Silent()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	left := (*ringfence.LeftError)(nil)
+	if err := client.Close(ctx); !errors.As(err, &left) || !said.has(ringfence.WarnClose) {
+		t.Error("the log does not have ", err)
+	}
+	cluster.Back()
+}
+
+func TestCloseWaitsForNoLoggerThatBlocks(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	blocked := make(chan struct{})
+	client := cluster.Client(ringfence.WithLogger(slog.New(slog.NewTextHandler(blocking(blocked), nil))))
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(lease)
+	cluster.Silent()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	left := (*ringfence.LeftError)(nil)
+	if err := client.Close(ctx); !errors.As(err, &left) {
+		t.Error(err)
+	}
+	close(blocked)
+	cluster.Back()
+}
+
+type blocking chan struct{}
+
+func (b blocking) Write(text []byte) (int, error) {
+	<-b
+	return len(text), nil
 }
 
 func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
