@@ -52,13 +52,17 @@ func newAttempts(n *nodes) *attempts {
 	return &attempts{nodes: n, longestPause: time.Second, distrusting: make(map[*node]bool)}
 }
 
+// pause comes before each attempt, and before what that asks is chosen: meanwhile, others may change their mind. An error says that nobody waits any
+// more.
+func (a *attempts) pause(ctx context.Context) error {
+	if a.failed > 0 && a.failed%a.nodes.configured == 0 {
+		return sleep(ctx, min(a.backoff.next(), a.longestPause))
+	}
+	return nil
+}
+
 // attempt makes one. An error says that nobody waits any more.
 func (a *attempts) attempt(ctx context.Context, asked *request, limit time.Duration, read func(*response) error) (outcome, error) {
-	if a.failed > 0 && a.failed%a.nodes.configured == 0 {
-		if err := sleep(ctx, min(a.backoff.next(), a.longestPause)); err != nil {
-			return outcome{}, err
-		}
-	}
 	isAlone := !asked.isWait && !asked.isApart && (asked.operation == nil || a.failed >= a.nodes.configured)
 	if isAlone {
 		turn, err := a.turn(ctx)
@@ -264,6 +268,9 @@ func (a *attempts) call(ctx context.Context, asked *request, leaseID string, ret
 	begun := time.Now()
 	past := func() time.Duration { return time.Since(begun) - a.idle }
 	for {
+		if a.pause(ctx) != nil {
+			return nil, ended(ctx)
+		}
 		limit := min(max(retry-past(), 100*time.Millisecond), retryLimit)
 		if a.nodes.hasAnother() {
 			limit = min(limit, attemptLimit)
