@@ -325,7 +325,7 @@ func (c *core) close(ctx context.Context) error {
 	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Keys(c.leases))
 	c.mu.Unlock()
 	for _, one := range calls {
-		one.cancel(ErrClosed)
+		one.cancel(errEnds)
 	}
 	for _, one := range leases {
 		one.take()
@@ -334,7 +334,7 @@ func (c *core) close(ctx context.Context) error {
 	c.mu.Lock()
 	c.isOver = true
 	c.mu.Unlock()
-	c.end(ErrClosed)
+	c.end(errEnds)
 	c.keeper.clear()
 	// Nothing that is left waits for the cluster any more. What it does not release is among what failed.
 	c.settle(context.Background())

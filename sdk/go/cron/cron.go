@@ -68,9 +68,10 @@ func NewElector(ctx context.Context, client *ringfence.Client, key string, optio
 	// With a context that has ended, it only checks what it was given.
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	invalid := (*ringfence.InvalidError)(nil)
-	if err := client.Lead(ended, key, nil, options...); errors.As(err, &invalid) {
-		return nil, err
+	err := client.Lead(ended, key, nil, options...)
+	// An error that one wraps is the cause of the caller's context.
+	if invalid, isInvalid := err.(*ringfence.InvalidError); isInvalid {
+		return nil, invalid
 	}
 	e := &Elector{done: make(chan struct{})}
 	go func() {

@@ -113,6 +113,12 @@ func TestAnElectorSaysWhyItNeverLeads(t *testing.T) {
 	if _, err := NewElector(t.Context(), client, "jobs//leader"); !errors.As(err, &invalid) || invalid.Field != "key" {
 		t.Error(err)
 	}
+	caused, cancel := context.WithCancelCause(t.Context())
+	cancel(&ringfence.InvalidError{Field: "another"})
+	ended := campaigns(t, caused, cluster, "leader")
+	if err := ended.Wait(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 	elector := campaigns(t, t.Context(), cluster, "leader")
 	leads(t, elector)
 	cluster.Close()
