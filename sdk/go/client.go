@@ -67,7 +67,11 @@ func New(urls []string, options ...ClientOption) (*Client, error) {
 	return &Client{c}, nil
 }
 
-// Acquire acquires a key: it waits its turn, first come first served, through changes of the leader. Release the lease when the work is done.
+// Acquire acquires a key: it waits its turn, first come first served, through changes of the leader.
+//
+//	lease, err := client.Acquire(ctx, "accounts/42")
+//	…
+//	defer lease.Release(ctx) // until then, the lease is kept
 //
 // If the context ends, the place in the queue, or the grant, is given back in the background. It does not touch a lease that was granted.
 func (c *Client) Acquire(ctx context.Context, key string, options ...Option) (*Lease, error) {
