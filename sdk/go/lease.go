@@ -183,7 +183,7 @@ func (l *Lease) Release(ctx context.Context) error {
 }
 
 // Detach leaves the lease to its id, for [Client.Adopt] in another process: nothing renews it here any more, and it ends with its time-to-live unless
-// somebody renews or releases it by this id. [Client.Close] ends its context.
+// somebody renews or releases it by this id. [Client.Close] ends its context. Release does nothing any more, but tells a loss.
 func (l *Lease) Detach() (string, error) {
 	if err := l.Err(); err != nil {
 		return "", err

@@ -72,7 +72,14 @@ func (r *release) end(ctx context.Context) error {
 	done := r.begin(false)
 	select {
 	case <-done:
-		return r.err
+		if r.err != nil {
+			return r.err
+		}
+		// It may have been left to its id, and lost since.
+		if loss := r.held.look(r.held.clock()); loss != "" && loss != Released {
+			return &LostError{loss}
+		}
+		return nil
 	case <-ctx.Done():
 		return ended(ctx)
 	}

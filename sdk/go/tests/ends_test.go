@@ -60,6 +60,23 @@ func TestALeaseThatIsDetachedInAnOutageIsNotRenewedAfterIt(t *testing.T) {
 	}
 }
 
+func TestADetachedLeaseIsLostForWhoWorksUnderIt(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	err := cluster.Client().Do(t.Context(), "a", func(_ context.Context, lease *ringfence.Lease) error {
+		if _, err := lease.Detach(); err != nil {
+			return err
+		}
+		if err := lease.Release(t.Context()); err != nil || isFree(cluster, "a")() {
+			t.Error("it was released: ", err)
+		}
+		cluster.Advance(time.Minute)
+		return nil
+	})
+	if lost := (*ringfence.LostError)(nil); !errors.As(err, &lost) || lost.Reason != ringfence.Unconfirmed {
+		t.Error(err)
+	}
+}
+
 func TestCloseTellsWhoWorksUnderADetachedLease(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	client := cluster.Client()
