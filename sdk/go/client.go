@@ -127,13 +127,11 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 			}
 			continue
 		}
-		err = under(ctx, lease, work)
+		released, err := under(ctx, lease, work)
 		if err == nil {
 			return nil
 		}
-		own := lease.release
-		// It is over, and says how.
-		loss := lossIn(own.end(ctx))
+		own, loss := lease.release, lossIn(released)
 		if lost := (*LostError)(nil); own.wasTaken() && errors.As(err, &lost) {
 			return ErrClosed
 		}
@@ -234,7 +232,8 @@ func (c *Client) do(ctx context.Context, claims []Claim, field func(int) string,
 	if err != nil {
 		return err
 	}
-	return under(ctx, lease, work)
+	_, err = under(ctx, lease, work)
+	return err
 }
 
 func (c *Client) pause(ctx context.Context) error {
@@ -261,8 +260,8 @@ func isPassing(err error) bool {
 	}
 }
 
-// under works under a lease, and releases it once the work has ended.
-func under(ctx context.Context, lease *Lease, work Work) (err error) {
+// under works under a lease, and releases it once the work has ended. It returns what the release came to, and what both did.
+func under(ctx context.Context, lease *Lease, work Work) (released, err error) {
 	own := lease.release
 	// It is the caller's, whatever that is, and told of the loss.
 	working, cancel := context.WithCancelCause(ctx)
@@ -272,7 +271,7 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	defer func() {
 		stop()
 		cancel(nil)
-		released := own.end(ctx)
+		released = own.end(ctx)
 		// Until here nobody has dropped it.
 		runtime.KeepAlive(lease)
 		switch {
@@ -288,5 +287,5 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	}()
 	err = work(working, lease)
 	hasEnded = true
-	return err
+	return nil, err
 }
