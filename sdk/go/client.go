@@ -161,7 +161,7 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	if wanted.ttl != usualTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
+	if wanted.hasTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
 		return nil, &InvalidError{"options", "a lease that is adopted has its own: MaxHold, HoldAtLeast and NoRenew are of its handle"}
 	}
 	ctx, done, err := c.core.call(ctx)

@@ -181,7 +181,7 @@ func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	invalid := (*ringfence.InvalidError)(nil)
-	for _, option := range []ringfence.Option{ringfence.TTL(time.Minute), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
+	for _, option := range []ringfence.Option{ringfence.TTL(15 * time.Second), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
 		if _, err := client.Adopt(t.Context(), leaseID, option); !errors.As(err, &invalid) || invalid.Field != "options" {
 			t.Error(err)
 		}
