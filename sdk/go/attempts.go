@@ -180,9 +180,10 @@ func (a *attempts) failedBefore(err error) (outcome, error) {
 	if failed == nil {
 		return outcome{}, err
 	}
+	got := outcomeWithout(failed)
 	a.failed++
-	a.lastFailure = failed.why
-	return outcome{is: notDone, why: failed.why}, nil
+	a.lastFailure = got.why
+	return got, nil
 }
 
 func (a *attempts) sendAlone(ctx context.Context, one *node, asked *request, limit time.Duration) (*response, error) {

@@ -47,7 +47,7 @@ func outcomeOf(response *response, read func(*response) error) outcome {
 	status := response.status
 	if status >= 200 && status < 300 && response.cluster != "" {
 		if err := read(response); err != nil {
-			return outcome{is: ambiguous, response: response, why: "an unreadable answer: " + err.Error()}
+			return outcome{is: ambiguous, response: response, why: "an unreadable answer: " + shown(err.Error())}
 		}
 		return outcome{is: done, response: response}
 	}
@@ -72,10 +72,11 @@ func outcomeOf(response *response, read func(*response) error) outcome {
 
 // outcomeWithout is the outcome if there was no response.
 func outcomeWithout(failed *failure) outcome {
+	is := notDone
 	if failed.wasSent {
-		return outcome{is: ambiguous, why: failed.why}
+		is = ambiguous
 	}
-	return outcome{is: notDone, why: failed.why}
+	return outcome{is: is, why: shown(failed.why)}
 }
 
 func (o outcome) isDefinite() bool {

@@ -2,6 +2,7 @@ package ringfence
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -45,6 +46,20 @@ func TestWhatNamesNoClusterIsDoneByNoNode(t *testing.T) {
 		got := outcomeOf(&response{status: status}, func(*response) error { return nil })
 		if got.is != ambiguous {
 			t.Errorf("%d is %d", status, got.is)
+		}
+	}
+}
+
+func TestNothingThatOthersWroteReachesATerminalAsItIs(t *testing.T) {
+	odd := "\x1b[2J" + strings.Repeat("A", 20_000)
+	unread := func(*response) error { return errors.New(odd) }
+	for _, got := range []outcome{
+		outcomeWithout(&failure{why: odd}),
+		outcomeOf(&response{status: 200, cluster: "c"}, unread),
+		outcomeOf(&response{status: 400, body: encode(map[string]any{"type": urn + "held", "status": 400, "detail": odd})}, unread),
+	} {
+		if !strings.Contains(got.why, "\uFFFD[2JAA") || strings.Contains(got.why, "\x1b") || len(got.why) > longestDetail+100 {
+			t.Errorf("%.30q of %d bytes", got.why, len(got.why))
 		}
 	}
 }
