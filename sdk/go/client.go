@@ -151,8 +151,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes
-// of the call. A [LostError] says that it has ended, or that this client is releasing it or adopts it by a later call.
+// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; for other handles of this client it is lost, whatever comes of
+// the call. A [LostError] says that it has ended, or that this client is releasing it or adopts it by a later call.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}

@@ -196,7 +196,10 @@ func (c *core) leave(wanted *wanted) error {
 	}
 	c.mu.Unlock()
 	for _, own := range all {
-		own.detach()
+		if own.detach() {
+			// The next handle may release it at any time, and nobody would tell this one.
+			own.held.lose(Unconfirmed, c.clock())
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()

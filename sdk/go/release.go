@@ -119,16 +119,18 @@ func (r *release) drop() {
 	r.take()
 }
 
-// detach leaves it to its id.
-func (r *release) detach() {
+// detach leaves it to its id, unless it is being released, or was left before.
+func (r *release) detach() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done == nil {
-		r.done = make(chan struct{})
-		close(r.done)
-		r.core.forget(r)
-		r.held.stopRenewing(r.held.clock())
+	if r.done != nil {
+		return false
 	}
+	r.done = make(chan struct{})
+	close(r.done)
+	r.core.forget(r)
+	r.held.stopRenewing(r.held.clock())
+	return true
 }
 
 func (r *release) perform() error {
