@@ -37,16 +37,16 @@ func TestALeaseThatIsDetachedInAnOutageIsNotRenewedAfterIt(t *testing.T) {
 		Failed:  func(lease ringfence.LeaseView, _ string) { count(&failed, lease) },
 		Renewed: func(lease ringfence.LeaseView) { count(&renewed, lease) },
 	}))
-	lease, err := client.Acquire(t.Context(), "a")
+	lease, err := client.Acquire(t.Context(), "a", ringfence.TTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := client.Acquire(t.Context(), "other")
+	other, err := client.Acquire(t.Context(), "other", ringfence.TTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cluster.Away()
-	cluster.Advance(6 * time.Second)
+	cluster.Advance(21 * time.Second)
 	// By then the pauses are so long that it is detached in one.
 	until(t, "renewals fail", func() bool { return failed.Load() >= 6 })
 	if _, err := lease.Detach(); err != nil {
@@ -54,7 +54,7 @@ func TestALeaseThatIsDetachedInAnOutageIsNotRenewedAfterIt(t *testing.T) {
 	}
 	cluster.Back()
 	until(t, "the other lease is renewed", func() bool { return renewed.Load() > 0 })
-	cluster.Advance(9 * time.Second)
+	cluster.Advance(39 * time.Second)
 	if !isFree(cluster, "a")() || isFree(cluster, "other")() {
 		t.Error("it was renewed: ", lease.State(), other.State())
 	}
