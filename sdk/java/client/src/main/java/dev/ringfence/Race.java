@@ -83,10 +83,11 @@ final class Race<T, E extends Exception> {
     }
   }
 
-  /** Whether another try may end in another way. */
+  /** Whether another try may end in another way. A lease may be lost before anybody works under it. */
   private static boolean isPassing(RingfenceException error) {
     return error instanceof UnavailableException
         || error instanceof UnknownException
+        || error instanceof LostException
         || error instanceof RejectedException rejected && rejected.kind().equals("overloaded");
   }
 

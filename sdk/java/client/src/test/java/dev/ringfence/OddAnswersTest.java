@@ -148,6 +148,25 @@ final class OddAnswersTest {
   }
 
   @Test
+  void whoLeadsStandsAgainIfItsGrantEndsBeforeItWorks() throws Exception {
+    AtomicInteger asked = new AtomicInteger();
+    String revoked = "{\"type\":\"urn:ringfence:problem:lease-gone\",\"status\":410,\"reason\":\"revoked\"}";
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        boolean isFirst = asked.getAndIncrement() == 0;
+        StubNode.say(out, isFirst ? 410 : 201, isFirst ? revoked : StubNode.grant(path, 60_000));
+      } else {
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      assertEquals(7L, client.lock("k").ttl(Duration.ofMinutes(1)).lead(Lease::token));
+      assertEquals(2, asked.get());
+    }
+  }
+
+  @Test
   void aGrantOfOtherKeysIsNone() throws Exception {
     try (StubNode node = new StubNode((method, path, body, out) -> {
       boolean isAcquire = method.equals("PUT");
