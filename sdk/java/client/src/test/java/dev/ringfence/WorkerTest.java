@@ -9,12 +9,14 @@ import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.spi.AbstractInterruptibleChannel;
 import java.time.Duration;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
@@ -124,6 +126,50 @@ final class WorkerTest {
       assertTrue(why instanceof ClosedByInterruptException, why::toString);
     } finally {
       worker.shutdown();
+    }
+  }
+
+  @Test
+  void anInterruptWaitsForNoOther() throws Exception {
+    Workers workers = new Workers();
+    CountDownLatch mayEnd = new CountDownLatch(1);
+    CountDownLatch last = new CountDownLatch(1);
+    try {
+      for (int i = 0; i < 100; i++) {
+        workers.interrupt(() -> await(mayEnd));
+      }
+      workers.interrupt(last::countDown);
+      assertTrue(last.await(60, TimeUnit.SECONDS), "it waits for channels of others");
+    } finally {
+      mayEnd.countDown();
+      workers.end();
+    }
+  }
+
+  @Test
+  void aFlagThatAHookLeavesDoesNotReachTheNext() throws Exception {
+    Workers workers = new Workers();
+    CountDownLatch first = new CountDownLatch(1);
+    BlockingQueue<Boolean> flags = new LinkedBlockingQueue<>();
+    try {
+      workers.hook(
+          () -> {
+            await(first);
+            Thread.currentThread().interrupt();
+          });
+      workers.hook(() -> flags.add(Thread.currentThread().isInterrupted()));
+      first.countDown();
+      assertEquals(false, flags.poll(60, TimeUnit.SECONDS));
+    } finally {
+      workers.end();
+    }
+  }
+
+  private static void await(CountDownLatch latch) {
+    try {
+      latch.await();
+    } catch (InterruptedException stopped) {
+      throw new IllegalStateException(stopped);
     }
   }
 
