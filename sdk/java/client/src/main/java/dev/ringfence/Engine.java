@@ -89,11 +89,16 @@ final class Engine {
 
   /** Takes over a lease: renews it once, and keeps it. */
   Held adopt(String leaseId, Patience patience) throws InterruptedException {
-    Confirmation first = cluster.renew(leaseId, null, patience);
-    Lifetime lifetime = Lifetime.of(first, null, true);
-    Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
-    keep(held);
-    return held;
+    keeper.adopts(leaseId, true);
+    try {
+      Confirmation first = cluster.renew(leaseId, null, patience);
+      Lifetime lifetime = Lifetime.of(first, null, true);
+      Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
+      keep(held);
+      return held;
+    } finally {
+      keeper.adopts(leaseId, false);
+    }
   }
 
   private void keep(Held held) {
