@@ -245,7 +245,7 @@ final class Keeper {
   private static void learn(Held held, Response result) {
     if (result.status() == 200) {
       try {
-        held.confirm(new Confirmation(result.sent(), Grant.read(result.json(), held.leaseId)));
+        held.confirm(new Confirmation(result.sent(), Grant.read(result.json(), held.leaseId, held.view.keys())));
       } catch (Json.Malformed error) {
         LOG.log(System.Logger.Level.WARNING, "the renewal of a lease was unreadable: " + error.getMessage());
       }

@@ -216,6 +216,31 @@ final class OddAnswersTest {
   }
 
   @Test
+  void aRenewalOfOtherKeysIsNone() throws Exception {
+    AtomicBoolean isOld = new AtomicBoolean();
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        String grant = StubNode.grant(path, 3_000);
+        StubNode.say(out, 201, isOld.get() ? grant.replace("in_ms\":3000", "in_ms\":1000") : grant);
+      } else if (path.endsWith("/renew")) {
+        String grants = path.equals("/v1/renew") ? StubNode.results(body, 200, 3_000) : StubNode.grant(path, 3_000);
+        StubNode.say(out, 200, grants.replace("\"key\":\"k\"", "\"key\":\"other\""));
+      } else {
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      LockRequest lock = client.lock("k").ttl(Duration.ofSeconds(3));
+      Lease lease = lock.acquire();
+      assertThrows(TimedOutException.class, () -> lease.renew(Duration.ofMillis(300)));
+      assertEquals(Optional.of(LossReason.UNCONFIRMED), lease.awaitLoss(Duration.ofSeconds(20)));
+      isOld.set(true);
+      assertThrows(TimedOutException.class, () -> lock.acquire(Duration.ofMillis(500)));
+    }
+  }
+
+  @Test
   void anEmptyAnswerToABatchIsNoneToItsCalls() throws Exception {
     AtomicInteger alone = new AtomicInteger();
     try (StubNode node = new StubNode((method, path, body, out) -> {
