@@ -16,7 +16,7 @@ use crate::loop_lag;
 /// A thread that hangs for longer does nothing soon. If that is the Raft thread, another node may lead by then.
 const BLOCKED: Duration = Duration::from_millis(1_500);
 /// How often this looks.
-const LOOK: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(250);
 
 /// Who learns of what hangs.
 #[derive(Clone)]

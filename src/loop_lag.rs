@@ -8,8 +8,12 @@ use ringfence_aside::Beat;
 
 use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
-/// How often the lag is measured.
-const INTERVAL: Duration = Duration::from_millis(10);
+/// How often the lag is measured while the loop is busy, and while it is not: an idle node shall cost little.
+const BUSY: Duration = Duration::from_millis(10);
+const CALM: Duration = Duration::from_millis(50);
+/// Whoever lags by more is busy, for so many measurements.
+const LAGS: Duration = Duration::from_millis(5);
+const MEASUREMENTS: u32 = 500;
 /// The longest lag is that of the current window and the one before.
 const WINDOW: Duration = Duration::from_secs(30);
 
@@ -26,11 +30,13 @@ pub(crate) async fn measure() {
     let lags = LOOP_LAG_SECONDS.get();
     let longest = LOOP_LAG_LONGEST_SECONDS.get();
     let (mut previous, mut current, mut began) = (Duration::ZERO, Duration::ZERO, Instant::now());
+    let mut busy = 0_u32;
     loop {
-        let due = Instant::now() + INTERVAL;
+        let due = Instant::now() + if busy > 0 { BUSY } else { CALM };
         tokio::time::sleep_until(due.into()).await;
         let lag = due.elapsed();
         BEAT.beat();
+        busy = if lag > LAGS { MEASUREMENTS } else { busy.saturating_sub(1) };
         if began.elapsed() >= WINDOW {
             (previous, current, began) = (current, Duration::ZERO, Instant::now());
         }

@@ -21,7 +21,7 @@ mod table;
 mod tests;
 
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ pub(super) use self::memory::BESIDE;
 use self::memory::Memory;
 pub use self::memory::{Portion, Room};
 pub(super) use self::served::{Admitted, InFlight};
-use self::table::{Class, EvictionOrder, Table};
+use self::table::{Class, Order, Place, Table};
 use crate::measure::{CONNECTIONS, CONNECTIONS_MOST, CloseReason};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
@@ -48,12 +48,11 @@ const PATIENCE: Duration = Duration::from_millis(20);
 pub(super) const HEAD_TIMEOUT: Duration = Duration::from_secs(10);
 /// The most requests of a dialog that are in flight at a time.
 pub(super) const MOST_IN_FLIGHT: usize = 64;
-/// How often a connection whose request body arrives gets a new order among those that are closed first.
-const BODY_TURN_MS: u64 = 1_000;
 /// The connections of a server.
 pub struct Connections {
     max: usize,
-    created: Instant,
+    /// How many orders were given to connections.
+    orders: AtomicU64,
     table: Mutex<Table>,
     /// Notified when a connection has closed.
     room: Notify,
@@ -72,6 +71,7 @@ pub struct Connection {
     is_gone: AtomicBool,
     /// How many of its requests hold it back.
     held_back: AtomicUsize,
+    place: Place,
     state: Mutex<State>,
     /// Notified when the connection may have to close.
     close: Notify,
@@ -84,7 +84,7 @@ struct State {
     /// When the phase began or, of a response, when something was last sent.
     since: Instant,
     tenant: Tenant,
-    order: EvictionOrder,
+    class: Class,
     /// How many requests have begun, and have no response that is buffered or sent. Only dialogs have several.
     in_flight: usize,
     /// The request waits for a lease or is a watch, or the like.
@@ -124,7 +124,7 @@ impl Connections {
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self {
             max,
-            created: Instant::now(),
+            orders: AtomicU64::new(0),
             table: Mutex::new(Table::new(max)),
             room: Notify::new(),
             memory: Memory::new(),
@@ -166,13 +166,11 @@ impl Connections {
     }
 
     fn add(self: &Arc<Self>, table: &mut Table, from: SocketAddr, tenant: Tenant) -> Admitted {
-        let now = Instant::now();
-        let order = table.order(Class::Quiet, self.ms(now));
         let state = State {
             phase: Phase::Idle,
-            since: now,
+            since: Instant::now(),
             tenant: tenant.clone(),
-            order,
+            class: Class::Quiet,
             in_flight: 0,
             lasts: false,
             begins: false,
@@ -189,18 +187,18 @@ impl Connections {
             evictions: AtomicUsize::new(0),
             is_gone: AtomicBool::new(false),
             held_back: AtomicUsize::new(0),
+            place: Place::new(self.order(Class::Quiet)),
             state: Mutex::new(state),
             close: Notify::new(),
             flushed: Notify::new(),
         });
         table.open += 1;
-        table.add(&tenant, order, Arc::clone(&connection));
+        table.add(&tenant, Arc::clone(&connection));
         Admitted(connection)
     }
 
-    /// A time of an order.
-    fn ms(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.created).as_millis() as u64
+    fn order(&self, class: Class) -> Order {
+        Order::new(class, self.orders.fetch_add(1, Relaxed))
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -216,11 +214,9 @@ impl Connection {
 
     /// Gives it a new order.
     fn put(&self, state: &mut State, class: Class) {
-        {
-            let mut table = self.connections.table();
-            let new = table.order(class, self.connections.ms(Instant::now()));
-            table.reorder(&state.tenant, state.order, new);
-            state.order = new;
+        state.class = class;
+        if self.place.change(self.connections.order(class)) {
+            self.connections.table().list(&state.tenant, &self.place);
         }
         if self.is_evicted() {
             self.close.notify_one();
@@ -242,8 +238,8 @@ impl Connection {
             (None, Tenant::Principal(_)) => Tenant::host(self.from),
         };
         let mut table = self.connections.table();
-        if let Some(connection) = table.remove(&state.tenant, state.order) {
-            table.add(&tenant, state.order, connection);
+        if let Some(connection) = table.remove(&state.tenant, &self.place) {
+            table.add(&tenant, connection);
         }
         state.tenant = tenant;
     }
@@ -284,10 +280,7 @@ impl Connection {
     /// The handler waits for more of the request's body.
     pub(super) fn waits_for_body(&self) {
         let mut state = self.state();
-        // A new order for each of many small pieces would hold up all other connections.
-        let turn_began_ms = (self.connections.ms(Instant::now()) + 1).saturating_sub(BODY_TURN_MS);
-        let is_new = state.order.is_quiet_since(turn_began_ms);
-        if state.phase == Phase::Handling && !is_new {
+        if state.phase == Phase::Handling {
             self.put(&mut state, Class::Quiet);
         }
     }
@@ -316,7 +309,7 @@ impl Connection {
     /// Nothing more of a response can be sent before the client reads.
     pub(super) fn blocked(&self) {
         let mut state = self.state();
-        if state.order.class == Class::Busy && matches!(state.phase, Phase::Responding | Phase::Flushing) {
+        if state.class == Class::Busy && matches!(state.phase, Phase::Responding | Phase::Flushing) {
             self.put(&mut state, Class::Blocked);
         }
     }
@@ -355,7 +348,7 @@ impl Connection {
             let mut check_at = Instant::now() + HEAD_TIMEOUT;
             {
                 let state = self.state();
-                let enough = if state.order.class == Class::Busy { 2 } else { 1 };
+                let enough = if state.class == Class::Busy { 2 } else { 1 };
                 if self.evictions.load(Relaxed) >= enough {
                     return CloseReason::Evicted;
                 }

@@ -6,11 +6,12 @@
 //! Whose a request is shows once it has begun: its first turn is that of the tenant that the connection had before.
 
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, ready};
 use std::time::{Duration, Instant};
 
+use pin_project_lite::pin_project;
 use ringfence_room::Queue;
 use tokio::sync::oneshot;
 use tokio::task::yield_now;
@@ -164,25 +165,42 @@ async fn turns_taken() {
     .await;
 }
 
+pin_project! {
+    /// A future that goes on in turns: see [`in_turns`].
+    pub(super) struct InTurns<T, F> {
+        turns: Arc<Turns>,
+        tenant: T,
+        #[pin]
+        future: F,
+        next: Option<Turn>,
+        has_begun: bool,
+    }
+}
+
 /// The same future, of a task that has a turn. It goes on in another one, if the thread has not looked for long: a thousand handlers that
 /// waited for the same may go on together.
-pub(super) async fn in_turns<F: Future>(
+pub(super) fn in_turns<T: Fn() -> Tenant, F: Future>(
     turns: &Arc<Turns>,
-    tenant: impl Fn() -> Tenant,
+    tenant: T,
     future: F,
-) -> F::Output {
-    let (mut future, mut next, mut has_begun) = (pin!(future), None, false);
-    poll_fn(|cx| {
-        if std::mem::replace(&mut has_begun, true) && next.is_none() {
-            next = turns.ask_again(&tenant);
+) -> InTurns<T, F> {
+    InTurns { turns: Arc::clone(turns), tenant, future, next: None, has_begun: false }
+}
+
+impl<T: Fn() -> Tenant, F: Future> Future for InTurns<T, F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        let this = self.project();
+        if std::mem::replace(this.has_begun, true) && this.next.is_none() {
+            *this.next = this.turns.ask_again(this.tenant);
         }
-        if let Some(turn) = &mut next {
+        if let Some(turn) = this.next {
             ready!(Pin::new(turn).poll(cx));
-            next = None;
+            *this.next = None;
         }
-        future.as_mut().poll(cx)
-    })
-    .await
+        this.future.poll(cx)
+    }
 }
 
 /// What a reader or a writer has left of its turn, and its next one.

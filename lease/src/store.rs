@@ -9,7 +9,7 @@
 //!   spaces           owner, id: how the lease ended, for 60 s
 //! ```
 //!
-//! Everything about a lease is stored once, in its slot. An index has the number of the slot, and four bytes that make
+//! Everything about a lease is stored once, in its slot. An index has the number of the slot, and a few bits that make
 //! most reads of the lease unnecessary. A key that one lease holds alone has no queue of its own.
 //!
 //! **Cost.** Every method takes O(log n) for each key of the leases that it changes, and no collection ever copies more
@@ -23,9 +23,10 @@ use crate::keys::Keys;
 use crate::lease::Lease;
 use crate::owner::SpaceNo;
 
+mod deadlines;
 mod ended;
 mod fifo;
-mod index;
+mod ids;
 mod load;
 mod locks;
 mod modes;
@@ -41,7 +42,7 @@ pub(crate) use queue::Lock;
 pub(crate) use slots::{Chunks, Slot};
 pub(crate) use spaces::{Known, Spaces};
 
-use index::Index;
+use deadlines::Deadlines;
 use locks::Locks;
 use queue::Claimant;
 use slots::Slots;
@@ -52,9 +53,9 @@ pub(crate) struct Store {
     leases: Slots<Lease>,
     spaces: Spaces,
     /// The live leases by deadline.
-    live: Index<Slot>,
+    live: Deadlines<Slot>,
     /// The waiters by deadline.
-    waiting: Index<Slot>,
+    waiting: Deadlines<Slot>,
     locks: Locks,
     /// About how many bytes all leases take.
     bytes: u64,
@@ -180,7 +181,7 @@ impl Store {
         let space = self.spaces.get_mut(number);
         space.waiting += usize::from(waits);
         space.bytes += bytes;
-        space.by_id.insert(&id, slot, |slot| self.leases.get(slot).id);
+        space.by_id.insert(id, slot, |slot| self.leases.get(slot).id);
         self.schedule(slot);
         self.enter(slot);
         slot

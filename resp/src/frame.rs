@@ -153,16 +153,13 @@ fn number(rest: &[u8], malformed: Malformed) -> Result<Option<(i64, usize)>, Mal
     Ok(Some((integer(digits).ok_or(malformed)?, end + 1)))
 }
 
-/// The length of `i64::MIN`, with its sign.
-const MAX_DIGITS: usize = 20;
-
 /// A whole number as Redis reads it: digits, without a `+`, a leading zero or a space.
 pub(crate) fn integer(digits: &[u8]) -> Option<i64> {
-    if digits.len() > MAX_DIGITS {
-        return None;
+    if matches!(digits, [b'0'] | [b'1'..=b'9', ..] | [b'-', b'1'..=b'9', ..]) {
+        str::from_utf8(digits).ok()?.parse().ok()
+    } else {
+        None
     }
-    let number: i64 = str::from_utf8(digits).ok()?.parse().ok()?;
-    (number.to_string().as_bytes() == digits).then_some(number)
 }
 
 /// The line of words at the beginning of `rest`, with its end. `None`: the end has not arrived.

@@ -8,7 +8,7 @@ pub struct Account<O> {
     all: usize,
     /// No owner has nothing.
     by: HashMap<O, usize>,
-    /// The same, the greediest last, since that was asked for the first time.
+    /// The same, the greediest last, since there was a choice for the first time.
     order: Option<BTreeSet<(usize, O)>>,
 }
 
@@ -31,6 +31,9 @@ impl<O: Owner> Account<O> {
 
     /// Who has taken most.
     pub fn greediest(&mut self) -> Option<&O> {
+        if self.by.len() < 2 {
+            return self.by.keys().next();
+        }
         let ordered = || self.by.iter().map(|(owner, own)| (*own, owner.clone())).collect();
         self.order.get_or_insert_with(ordered).last().map(|(_, owner)| owner)
     }

@@ -163,6 +163,9 @@ func (a *acquire) until(ctx context.Context) (confirmation, error) {
 
 // put makes one PUT. No grant is a place in the queue.
 func (a *acquire) put(ctx context.Context) (outcome, *grant, error) {
+	if err := a.attempts.pause(ctx); err != nil {
+		return outcome{}, nil, err
+	}
 	isBrief := !a.hasPlace || !a.unanswered.IsZero() || !a.core.nodes.isProven(a.core.nodes.best())
 	wait, mayWait := brief, false
 	if !isBrief {

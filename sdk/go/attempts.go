@@ -2,7 +2,6 @@ package ringfence
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 )
@@ -52,15 +51,19 @@ func newAttempts(n *nodes) *attempts {
 	return &attempts{nodes: n, longestPause: time.Second, distrusting: make(map[*node]bool)}
 }
 
+// pause comes before each attempt, and before what that asks is chosen: meanwhile, others may change their mind. An error says that nobody waits any
+// more.
+func (a *attempts) pause(ctx context.Context) error {
+	if a.failed > 0 && a.failed%a.nodes.configured == 0 {
+		return sleep(ctx, min(a.backoff.next(), a.longestPause))
+	}
+	return nil
+}
+
 // attempt makes one. An error says that nobody waits any more.
 func (a *attempts) attempt(ctx context.Context, asked *request, limit time.Duration, read func(*response) error) (outcome, error) {
-	if a.failed > 0 && a.failed%a.nodes.configured == 0 {
-		if err := sleep(ctx, min(a.backoff.next(), a.longestPause)); err != nil {
-			return outcome{}, err
-		}
-	}
-	isAlone := !asked.isWait && !asked.isApart && (asked.operation == nil || a.failed >= a.nodes.configured)
-	if isAlone {
+	mayShare := asked.operation != nil && a.failed < a.nodes.configured
+	if !mayShare && asked.takesTurn() {
 		turn, err := a.turn(ctx)
 		if err != nil {
 			return a.failedBefore(err)
@@ -69,9 +72,9 @@ func (a *attempts) attempt(ctx context.Context, asked *request, limit time.Durat
 	}
 	one := a.nodes.best()
 	begun := time.Now()
-	answered, err := a.send(ctx, one, asked, limit, isAlone)
-	failed := (*failure)(nil)
-	if err != nil && !errors.As(err, &failed) {
+	answered, err := a.send(ctx, one, asked, limit, mayShare)
+	failed := asFailure(err)
+	if err != nil && failed == nil {
 		return outcome{}, err
 	}
 	var got outcome
@@ -133,11 +136,11 @@ func (a *attempts) record(one *node, got outcome, answered *response, asked time
 }
 
 // send sends it, unless the node turns out to be silent while another may answer.
-func (a *attempts) send(ctx context.Context, one *node, asked *request, limit time.Duration, hasTurn bool) (*response, error) {
+func (a *attempts) send(ctx context.Context, one *node, asked *request, limit time.Duration, mayShare bool) (*response, error) {
 	if err := a.nodes.met(ctx, one); err != nil {
 		return nil, err
 	}
-	if asked.operation == nil || hasTurn || asked.isWait || asked.isApart {
+	if !mayShare {
 		return a.sendAlone(ctx, one, asked, limit)
 	}
 	answered, err := one.batcher.send(ctx, asked, limit, func() bool { return a.nodes.hasUsableBesides(one) })
@@ -173,13 +176,14 @@ func (a *attempts) turn(ctx context.Context) (*turn, error) {
 
 // failedBefore is the outcome of what was not sent, since others got no answer.
 func (a *attempts) failedBefore(err error) (outcome, error) {
-	failed := (*failure)(nil)
-	if !errors.As(err, &failed) {
+	failed := asFailure(err)
+	if failed == nil {
 		return outcome{}, err
 	}
+	got := outcomeWithout(failed)
 	a.failed++
-	a.lastFailure = failed.why
-	return outcome{is: notDone, why: failed.why}, nil
+	a.lastFailure = got.why
+	return got, nil
 }
 
 func (a *attempts) sendAlone(ctx context.Context, one *node, asked *request, limit time.Duration) (*response, error) {
@@ -211,9 +215,8 @@ func (a *attempts) sendAlone(ctx context.Context, one *node, asked *request, lim
 		case got := <-over:
 			stop()
 			unwatch(ctx.Err() != nil)
-			failed := (*failure)(nil)
 			// What is over at once does not hold up those who wait.
-			if errors.As(got.err, &failed) && !asked.isWait && !asked.isApart && time.Since(begun) >= slow {
+			if failed := asFailure(got.err); failed != nil && asked.takesTurn() && time.Since(begun) >= slow {
 				a.nodes.alone.fail(&failure{why: failed.why, isUnasked: true})
 			}
 			return got.response, got.err
@@ -264,6 +267,9 @@ func (a *attempts) call(ctx context.Context, asked *request, leaseID string, ret
 	begun := time.Now()
 	past := func() time.Duration { return time.Since(begun) - a.idle }
 	for {
+		if a.pause(ctx) != nil {
+			return nil, ended(ctx)
+		}
 		limit := min(max(retry-past(), 100*time.Millisecond), retryLimit)
 		if a.nodes.hasAnother() {
 			limit = min(limit, attemptLimit)

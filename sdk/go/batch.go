@@ -215,8 +215,8 @@ func (b *batcher) fail(calls []*batched, err error) {
 	for _, call := range calls {
 		call.answered <- answer{nil, err}
 	}
-	failed := (*failure)(nil)
-	if !errors.As(err, &failed) {
+	failed := asFailure(err)
+	if failed == nil {
 		return
 	}
 	b.mu.Lock()

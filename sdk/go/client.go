@@ -55,7 +55,8 @@ func New(urls []string, options ...ClientOption) (*Client, error) {
 	}
 	c := &core{
 		clock: given.clock, tell: tell, closed: make(chan struct{}),
-		calls: make(map[*call]struct{}), leases: make(map[*release]struct{}), works: make(map[*work]struct{}), failed: make(map[string][]string),
+		calls: make(map[*call]struct{}), leases: make(map[*release]struct{}), works: make(map[*work]struct{}),
+		adoptions: make(map[string]*wanted), failed: make(map[string][]string),
 	}
 	c.ends, c.end = context.WithCancelCause(context.Background())
 	c.keeper = newKeeper(c)
@@ -66,7 +67,11 @@ func New(urls []string, options ...ClientOption) (*Client, error) {
 	return &Client{c}, nil
 }
 
-// Acquire acquires a key: it waits its turn, first come first served, through changes of the leader. Release the lease when the work is done.
+// Acquire acquires a key: it waits its turn, first come first served, through changes of the leader.
+//
+//	lease, err := client.Acquire(ctx, "accounts/42")
+//	…
+//	defer lease.Release(ctx) // until then, the lease is kept
 //
 // If the context ends, the place in the queue, or the grant, is given back in the background. It does not touch a lease that was granted.
 func (c *Client) Acquire(ctx context.Context, key string, options ...Option) (*Lease, error) {
@@ -122,13 +127,11 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 			}
 			continue
 		}
-		err = under(ctx, lease, work)
+		released, err := under(ctx, lease, work)
 		if err == nil {
 			return nil
 		}
-		own := lease.release
-		// It is over, and says how.
-		loss := lossIn(own.end(ctx))
+		own, loss := lease.release, lossIn(released)
 		if lost := (*LostError)(nil); own.wasTaken() && errors.As(err, &lost) {
 			return ErrClosed
 		}
@@ -148,8 +151,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; other handles of this client are detached, whatever comes
-// of the call. A [LostError] says that it has ended.
+// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; for other handles of this client it is lost, whatever comes of
+// the call. A [LostError] says that it has ended, or that this client is releasing it or adopts it by a later call.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}
@@ -158,7 +161,7 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 	if err != nil {
 		return nil, err
 	}
-	if wanted.ttl != usualTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
+	if wanted.hasTTL || wanted.hasWait || wanted.isShared || wanted.holder != "" || wanted.metadata != nil {
 		return nil, &InvalidError{"options", "a lease that is adopted has its own: MaxHold, HoldAtLeast and NoRenew are of its handle"}
 	}
 	ctx, done, err := c.core.call(ctx)
@@ -166,14 +169,8 @@ func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (
 		return nil, err
 	}
 	defer done()
-	if err := c.core.leave(leaseID); err != nil {
-		return nil, err
-	}
-	adopted, err := c.core.renew(ctx, leaseID, 0, false)
-	if err != nil {
-		return nil, err
-	}
-	return c.core.hold(ctx, adopted, wanted)
+	wanted.leaseID = leaseID
+	return c.core.adopt(ctx, wanted)
 }
 
 // Locked says whether anybody holds the key now. To be sure that nobody has it later, acquire it. It needs the right to read the key.
@@ -235,7 +232,8 @@ func (c *Client) do(ctx context.Context, claims []Claim, field func(int) string,
 	if err != nil {
 		return err
 	}
-	return under(ctx, lease, work)
+	_, err = under(ctx, lease, work)
+	return err
 }
 
 func (c *Client) pause(ctx context.Context) error {
@@ -262,8 +260,8 @@ func isPassing(err error) bool {
 	}
 }
 
-// under works under a lease, and releases it once the work has ended.
-func under(ctx context.Context, lease *Lease, work Work) (err error) {
+// under works under a lease, and releases it once the work has ended. It returns what the release came to, and what both did.
+func under(ctx context.Context, lease *Lease, work Work) (released, err error) {
 	own := lease.release
 	// It is the caller's, whatever that is, and told of the loss.
 	working, cancel := context.WithCancelCause(ctx)
@@ -273,7 +271,7 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	defer func() {
 		stop()
 		cancel(nil)
-		released := own.end(ctx)
+		released = own.end(ctx)
 		// Until here nobody has dropped it.
 		runtime.KeepAlive(lease)
 		switch {
@@ -289,5 +287,5 @@ func under(ctx context.Context, lease *Lease, work Work) (err error) {
 	}()
 	err = work(working, lease)
 	hasEnded = true
-	return err
+	return nil, err
 }

@@ -35,6 +35,8 @@ type core struct {
 	calls  map[*call]struct{}
 	leases map[*release]struct{}
 	works  map[*work]struct{}
+	// adoptions are the last of each lease that are under way.
+	adoptions map[string]*wanted
 	// failed are the leases that were not released while the client was being closed, with their keys.
 	failed    map[string][]string
 	isClosing bool
@@ -51,11 +53,12 @@ type call struct {
 	done   chan struct{}
 }
 
-// A work gives back a lease in the background.
+// A work gives back a lease in the background. Until the last of a lease is over, nobody else may have that.
 type work struct {
 	leaseID string
 	keys    []string
-	done    chan struct{}
+	// done is nil if the end of the client does not wait for it.
+	done chan struct{}
 }
 
 // call begins a call of the user. It ends with its context, or when the client is closed. The returned function says that it is over.
@@ -123,37 +126,69 @@ func (c *core) background(leaseID string, keys []string, do func() error) bool {
 	return isBegun
 }
 
-// after does something later, unless the client ends before.
-func (c *core) after(d time.Duration, do func()) {
+// after gives back a lease later, unless the client ends before.
+func (c *core) after(d time.Duration, leaseID string, keys []string) {
+	own := &work{leaseID: leaseID}
+	c.mu.Lock()
+	c.works[own] = struct{}{}
+	c.mu.Unlock()
 	c.spawn(func() {
 		if sleep(c.ends, d) == nil {
-			do()
+			c.releaseInBackground(leaseID, keys)
 		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		delete(c.works, own)
 	})
 }
 
-// hold keeps a lease that was granted. It is released at once if the client is being closed.
+// hold keeps a lease that was granted. It is released at once if the client is being closed, and left alone if a later call adopts it.
 func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
 	held := newHeld(newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
 	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
 	c.keeper.add(held)
 	c.mu.Lock()
-	isClosing := c.isClosing
-	if !isClosing {
+	isClosing, isLeft := c.isClosing, wanted.leaseID != "" && c.adoptions[wanted.leaseID] != wanted
+	if !isClosing && !isLeft {
 		c.leases[own] = struct{}{}
 	}
 	c.mu.Unlock()
-	if isClosing {
+	switch {
+	case isLeft:
+		c.keeper.remove(held)
+		return nil, &LostError{Released}
+	case isClosing:
 		own.take()
 		return nil, ErrClosed
 	}
 	return newLease(own, ctx), nil
 }
 
-// leave leaves a lease to another handle of it, unless it is being released.
-func (c *core) leave(leaseID string) error {
+// adopt renews a lease, and keeps it, unless it is being released. The last call has it: what had it before, or is about to, is left without.
+func (c *core) adopt(ctx context.Context, wanted *wanted) (*Lease, error) {
+	defer func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.adoptions[wanted.leaseID] == wanted {
+			delete(c.adoptions, wanted.leaseID)
+		}
+	}()
+	if err := c.leave(wanted); err != nil {
+		return nil, err
+	}
+	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)
+	if err != nil {
+		return nil, err
+	}
+	return c.hold(ctx, adopted, wanted)
+}
+
+// leave leaves a lease to a call that adopts it, unless it is being released.
+func (c *core) leave(wanted *wanted) error {
+	leaseID := wanted.leaseID
 	var all []*release
 	c.mu.Lock()
+	c.adoptions[leaseID] = wanted
 	for own := range c.leases {
 		if own.held.leaseID == leaseID {
 			all = append(all, own)
@@ -161,7 +196,10 @@ func (c *core) leave(leaseID string) error {
 	}
 	c.mu.Unlock()
 	for _, own := range all {
-		own.detach()
+		if own.detach() {
+			// The next handle may release it at any time, and nobody would tell this one.
+			own.held.lose(Unconfirmed, c.clock())
+		}
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -290,7 +328,7 @@ func (c *core) close(ctx context.Context) error {
 	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Keys(c.leases))
 	c.mu.Unlock()
 	for _, one := range calls {
-		one.cancel(ErrClosed)
+		one.cancel(errEnds)
 	}
 	for _, one := range leases {
 		one.take()
@@ -299,7 +337,7 @@ func (c *core) close(ctx context.Context) error {
 	c.mu.Lock()
 	c.isOver = true
 	c.mu.Unlock()
-	c.end(ErrClosed)
+	c.end(errEnds)
 	c.keeper.clear()
 	// Nothing that is left waits for the cluster any more. What it does not release is among what failed.
 	c.settle(context.Background())
@@ -310,7 +348,7 @@ func (c *core) close(ctx context.Context) error {
 	c.mu.Unlock()
 	if len(left) > 0 {
 		c.closedErr = &LeftError{left}
-		c.tell.warn(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
+		c.tell.warnNow(WarnClose, "not released when the client was closed: "+quoted(slicesOf(left)))
 	}
 	c.tell.settle(ctx)
 	close(c.closed)
@@ -326,7 +364,9 @@ func (c *core) settle(ctx context.Context) {
 			over = append(over, one.done)
 		}
 		for one := range c.works {
-			over = append(over, one.done)
+			if one.done != nil {
+				over = append(over, one.done)
+			}
 		}
 		c.mu.Unlock()
 		if len(over) == 0 {

@@ -39,6 +39,9 @@ var losses = map[LossReason]string{
 // ErrClosed is the error of a call of a client that is closed.
 var ErrClosed = errors.New("ringfence: the client is closed")
 
+// errEnds is the cause of the end of what ends with the client. No caller can have it: ErrClosed may be that of another client.
+var errEnds = errors.New("the client ends")
+
 // An InvalidError says that the call is invalid. Nothing was sent.
 type InvalidError struct {
 	// Field is what is wrong: ttl, claims[2].key, urls[0].
@@ -196,7 +199,7 @@ func ended(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	switch {
 	// Nothing but the end of the client ends a request for which somebody waits.
-	case cause == ErrClosed || cause == nil:
+	case cause == errEnds || cause == nil:
 		return ErrClosed
 	case errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return &TimedOutError{Reason: "timeout"}

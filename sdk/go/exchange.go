@@ -38,6 +38,9 @@ type request struct {
 	within          string
 }
 
+// takesTurn says whether it needs one of the connections of what is sent alone.
+func (r *request) takesTurn() bool { return !r.isWait && !r.isApart }
+
 // A response, read in full.
 type response struct {
 	sent   Moment
@@ -61,10 +64,10 @@ type failure struct {
 
 func (f *failure) Error() string { return f.why }
 
-// failureIn is the failure that is the cause of the end of a context, if one is.
-func failureIn(ctx context.Context) *failure {
+// asFailure is the failure that an error is or wraps; nil if there is none.
+func asFailure(err error) *failure {
 	var failed *failure
-	if errors.As(context.Cause(ctx), &failed) {
+	if errors.As(err, &failed) {
 		return failed
 	}
 	return nil
@@ -222,13 +225,13 @@ func (x *exchange) late() {
 func (x *exchange) failed(ctx context.Context, err error) error {
 	_, isSent := x.sentAt()
 	why := func(text string) string { return x.node.url + ": " + text }
-	if cause := failureIn(ctx); cause != nil {
+	if cause := asFailure(context.Cause(ctx)); cause != nil {
 		return &failure{why: why(cause.why), wasSent: isSent}
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	if refused := (*failure)(nil); errors.As(err, &refused) {
+	if refused := asFailure(err); refused != nil {
 		return &failure{why: why(refused.why), isDistrust: refused.isDistrust}
 	}
 	if isRefusal(err) && x.isFirst() {
@@ -240,7 +243,7 @@ func (x *exchange) failed(ctx context.Context, err error) error {
 // probe asks whether the node lives. It fails unless the node answers that it does, or that it has no room; nothing that matters was sent.
 func (n *node) probe(ctx context.Context) (*response, error) {
 	answered, err := n.exchange(ctx, &request{method: http.MethodGet, path: "/livez", within: threadsRun}, answersWithin)
-	if failed := (*failure)(nil); errors.As(err, &failed) {
+	if failed := asFailure(err); failed != nil {
 		if failed.isDistrust {
 			return nil, failed
 		}

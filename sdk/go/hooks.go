@@ -56,6 +56,8 @@ const (
 	// mostBehind is how many that did not return are left behind, and mostTold how much waits to be told. What is beyond is not told.
 	mostBehind = 16
 	mostTold   = 10_000
+	// lastLimit is how long the last warning may take, whatever waits to be told: the program may end.
+	lastLimit = 250 * time.Millisecond
 )
 
 // What is told is a call, and says whether that is of a hook, or of the logger.
@@ -118,6 +120,20 @@ func (t *teller) lost(lease LeaseView, reason LossReason) {
 
 func (t *teller) warn(code, message string) {
 	t.enqueue(false, func() { t.logger.Warn(message, "code", code) })
+}
+
+// warnNow has warned when it returns, unless the logger blocks.
+func (t *teller) warnNow(code, message string) {
+	written := make(chan struct{})
+	go func() {
+		defer close(written)
+		defer func() { _ = recover() }()
+		t.logger.Warn(message, "code", code)
+	}()
+	select {
+	case <-written:
+	case <-time.After(lastLimit):
+	}
 }
 
 func (t *teller) tell(hook func()) {

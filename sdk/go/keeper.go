@@ -220,6 +220,9 @@ func (k *keeper) renewAll(all []*kept) time.Duration {
 	tries := newAttempts(k.core.nodes)
 	tries.longestPause = limit / 2
 	for {
+		if tries.pause(k.core.ends) != nil {
+			return 0
+		}
 		live, ids := k.live(all)
 		if len(live) == 0 {
 			return 0

@@ -123,8 +123,10 @@ func (l *Lease) Err() error {
 }
 
 // Context is cancelled when the lease is lost or released, before another client can have it; [context.Cause] has the [LostError] then. It has the
-// values of the context that the lease was acquired with, and not its end. [context.AfterFunc] calls a function after a loss. As long as somebody has it
-// or one that derives from it, the lease is kept; likewise until AfterFunc is stopped, or a context that derives from it cancelled.
+// values of the context that the lease was acquired with, and not its end. [context.AfterFunc] calls a function after a loss.
+//
+// The lease is kept as long as somebody has the context, or one that derives from it, until that is cancelled, or AfterFunc stopped. Who only waits for
+// its end has it no more, and keeps nothing: with `defer lease.Release(ctx)`, the lease is kept until the function returns.
 func (l *Lease) Context() context.Context {
 	return leaseContext{l.release.held.ended, l.handle}
 }
@@ -181,7 +183,7 @@ func (l *Lease) Release(ctx context.Context) error {
 }
 
 // Detach leaves the lease to its id, for [Client.Adopt] in another process: nothing renews it here any more, and it ends with its time-to-live unless
-// somebody renews or releases it by this id. [Client.Close] ends its context.
+// somebody renews or releases it by this id. [Client.Close] ends its context. Release does nothing any more, but tells a loss.
 func (l *Lease) Detach() (string, error) {
 	if err := l.Err(); err != nil {
 		return "", err

@@ -34,7 +34,7 @@ type Claim struct {
 type Option func(*wanted)
 
 // TTL is how long others wait if this process vanishes: 100 ms to 24 h, 15 s by default. Below a few seconds, it survives no change of the leader.
-func TTL(d time.Duration) Option { return func(w *wanted) { w.ttl = d } }
+func TTL(d time.Duration) Option { return func(w *wanted) { w.ttl, w.hasTTL = d, true } }
 
 // Wait is how long to wait in the queue at most. By default, for as long as it takes. The deadline of the context bounds the whole call.
 func Wait(d time.Duration) Option { return func(w *wanted) { w.wait, w.hasWait = d, true } }
@@ -78,10 +78,12 @@ type wanted struct {
 	holdAtLeast time.Duration
 	renews      bool
 
-	isShared, hasLimit  bool
-	limit               int
-	hasWait, hasMaxHold bool
-	onError             func(error)
+	isShared, hasLimit          bool
+	limit                       int
+	hasTTL, hasWait, hasMaxHold bool
+	onError                     func(error)
+	// leaseID is that of the lease to adopt.
+	leaseID string
 	// isCandidate: it may wait for as long as others lead.
 	isCandidate bool
 }

@@ -2,6 +2,7 @@ package ringfence
 
 import (
 	"net/http"
+	"strconv"
 	"time"
 )
 
@@ -12,8 +13,10 @@ import (
 //	4xx with a type of Ringfence                   refused     the end
 //	429                                            limited     not done; the same node, once it says
 //	503 unavailable; nothing was sent              not done    repeat elsewhere
-//	504; a 3xx; a 4xx or 5xx that no node wrote;   ambiguous   repeat elsewhere
+//	504; a 3xx; what no node wrote;                ambiguous   repeat elsewhere
 //	an unreadable 2xx; no complete response
+//
+// A node names its cluster in each 2xx, and in a refusal unless that is for a credential or the like: then its body tells who wrote it.
 type outcome struct {
 	is       verdict
 	response *response
@@ -42,16 +45,16 @@ const (
 // outcomeOf judges a response. read reads a 2xx, and fails if it is not as expected.
 func outcomeOf(response *response, read func(*response) error) outcome {
 	status := response.status
-	if status >= 200 && status < 300 {
+	if status >= 200 && status < 300 && response.cluster != "" {
 		if err := read(response); err != nil {
-			return outcome{is: ambiguous, response: response, why: "an unreadable answer: " + err.Error()}
+			return outcome{is: ambiguous, response: response, why: "an unreadable answer: " + shown(err.Error())}
 		}
 		return outcome{is: done, response: response}
 	}
 	problem := readProblem(response.body, status)
 	switch {
 	case problem == nil:
-		return outcome{is: ambiguous, response: response, why: "a " + http.StatusText(status) + " that no node wrote"}
+		return outcome{is: ambiguous, response: response, why: "a " + strconv.Itoa(status) + " that no node wrote"}
 	case status == http.StatusTooManyRequests:
 		wait := min(response.retryAfter, longestRetryAfter)
 		if wait < 0 {
@@ -69,10 +72,11 @@ func outcomeOf(response *response, read func(*response) error) outcome {
 
 // outcomeWithout is the outcome if there was no response.
 func outcomeWithout(failed *failure) outcome {
+	is := notDone
 	if failed.wasSent {
-		return outcome{is: ambiguous, why: failed.why}
+		is = ambiguous
 	}
-	return outcome{is: notDone, why: failed.why}
+	return outcome{is: is, why: shown(failed.why)}
 }
 
 func (o outcome) isDefinite() bool {

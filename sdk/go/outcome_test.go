@@ -2,6 +2,7 @@ package ringfence
 
 import (
 	"encoding/json"
+	"errors"
 	"strings"
 	"testing"
 )
@@ -29,13 +30,36 @@ func TestWhatAResponseMeans(t *testing.T) {
 		{503, "busy", ambiguous},
 		{504, urn + `indeterminate","status":504}`, ambiguous},
 	} {
-		answered := &response{status: one.status, body: []byte(one.body), retryAfter: -1}
+		answered := &response{status: one.status, body: []byte(one.body), cluster: "c", retryAfter: -1}
 		got := outcomeOf(answered, func(answered *response) error {
 			_, err := readGrant(answered.body, "id")
 			return err
 		})
 		if got.is != one.is {
 			t.Errorf("%d %s is %d, not %d", one.status, one.body, got.is, one.is)
+		}
+	}
+}
+
+func TestWhatNamesNoClusterIsDoneByNoNode(t *testing.T) {
+	for _, status := range []int{200, 201, 202, 204} {
+		got := outcomeOf(&response{status: status}, func(*response) error { return nil })
+		if got.is != ambiguous {
+			t.Errorf("%d is %d", status, got.is)
+		}
+	}
+}
+
+func TestNothingThatOthersWroteReachesATerminalAsItIs(t *testing.T) {
+	odd := "\x1b[2J" + strings.Repeat("A", 20_000)
+	unread := func(*response) error { return errors.New(odd) }
+	for _, got := range []outcome{
+		outcomeWithout(&failure{why: odd}),
+		outcomeOf(&response{status: 200, cluster: "c"}, unread),
+		outcomeOf(&response{status: 400, body: encode(map[string]any{"type": urn + "held", "status": 400, "detail": odd})}, unread),
+	} {
+		if !strings.Contains(got.why, "\uFFFD[2JAA") || strings.Contains(got.why, "\x1b") || len(got.why) > longestDetail+100 {
+			t.Errorf("%.30q of %d bytes", got.why, len(got.why))
 		}
 	}
 }

@@ -72,7 +72,14 @@ func (r *release) end(ctx context.Context) error {
 	done := r.begin(false)
 	select {
 	case <-done:
-		return r.err
+		if r.err != nil {
+			return r.err
+		}
+		// It may have been left to its id, and lost since.
+		if loss := r.held.look(r.held.clock()); loss != "" && loss != Released {
+			return &LostError{loss}
+		}
+		return nil
 	case <-ctx.Done():
 		return ended(ctx)
 	}
@@ -112,16 +119,18 @@ func (r *release) drop() {
 	r.take()
 }
 
-// detach leaves it to its id.
-func (r *release) detach() {
+// detach leaves it to its id, unless it is being released, or was left before.
+func (r *release) detach() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.done == nil {
-		r.done = make(chan struct{})
-		close(r.done)
-		r.core.forget(r)
-		r.held.stopRenewing(r.held.clock())
+	if r.done != nil {
+		return false
 	}
+	r.done = make(chan struct{})
+	close(r.done)
+	r.core.forget(r)
+	r.held.stopRenewing(r.held.clock())
+	return true
 }
 
 func (r *release) perform() error {
@@ -170,7 +179,7 @@ func (r *release) keep(successor *held) error {
 		return err
 	}
 	r.core.keeper.remove(successor)
-	r.core.after(r.left(r.held.clock()), func() { r.core.releaseInBackground(successor.leaseID, successor.keys()) })
+	r.core.after(r.left(r.held.clock()), successor.leaseID, successor.keys())
 	return nil
 }
 

@@ -17,26 +17,24 @@ const (
 
 var system = newSystemClock(readAll)
 
-// SystemClock reads CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW. Where a sandbox forbids that, it is the clock of the Go runtime, and goes on from the last
-// reading if it is forbidden later: a moment can be compared with any other.
+// SystemClock reads CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW. Once a sandbox forbids that, it goes on from the last reading for good, by the clock of the Go
+// runtime: a moment can be compared with any other, and it never goes back.
 func SystemClock() Moment { return system.now() }
 
 // A systemClock has one origin for good.
 type systemClock struct {
 	read func() (Moment, bool)
 
-	mu   sync.Mutex
-	last Moment
+	mu          sync.Mutex
+	isForbidden bool
+	last        Moment
 	// at is when last was read, by the clock of the runtime, which no sandbox forbids.
 	at time.Time
 }
 
 func newSystemClock(read func() (Moment, bool)) *systemClock {
 	c := &systemClock{read: read, at: time.Now()}
-	var isAllowed bool
-	if c.last, isAllowed = read(); !isAllowed {
-		c.read = func() (Moment, bool) { return Moment{}, false }
-	}
+	c.now()
 	return c
 }
 
@@ -45,9 +43,12 @@ func (c *systemClock) now() Moment {
 	defer c.mu.Unlock()
 	// Before the reading: a pause between the two lets what goes on from it be too late, and leases end early.
 	at := time.Now()
-	if now, isAllowed := c.read(); isAllowed {
-		c.last, c.at = now, at
-		return now
+	if !c.isForbidden {
+		if now, isAllowed := c.read(); isAllowed {
+			c.last, c.at = now, at
+			return now
+		}
+		c.isForbidden = true
 	}
 	return c.last.after(at.Sub(c.at))
 }

@@ -27,7 +27,7 @@ impl Drop for Admitted {
     fn drop(&mut self) {
         let state = self.0.state();
         let mut table = self.0.connections.table();
-        table.remove(&state.tenant, state.order);
+        table.remove(&state.tenant, &self.0.place);
         table.open -= 1;
         self.0.connections.room.notify_one();
     }
@@ -41,7 +41,7 @@ impl InFlight {
     pub(crate) fn respond(&self) {
         let mut state = self.0.state();
         // The rest of the body may be missing.
-        if state.order.class == Class::Quiet {
+        if state.class == Class::Quiet {
             self.0.put(&mut state, Class::Busy);
         }
         // The response has a portion of its own from now on.
@@ -58,7 +58,7 @@ impl Drop for InFlight {
             state.phase = Phase::Flushing;
         } else {
             state.phase = Phase::Handling;
-            if state.order.class == Class::Blocked {
+            if state.class == Class::Blocked {
                 self.0.put(&mut state, Class::Busy);
             }
         }

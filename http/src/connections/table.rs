@@ -2,6 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 
 use super::Connection;
@@ -10,20 +11,62 @@ use crate::tenant::Tenant;
 /// The part of all connections that those of no principal may have if there is no room: one of this many.
 const STRANGERS: usize = 4;
 
-/// When a connection is closed, compared with the others of its tenant: the first in this order is closed first.
+/// When a connection is closed, compared with the others of its tenant: the first in this order is closed first. No two are the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct EvictionOrder {
-    pub(super) class: Class,
-    /// When it was given, in milliseconds since the server started; counted down where the newest goes first.
-    at_ms: u64,
-    /// Makes it unique.
-    number: u64,
+pub(super) struct Order(u64);
+
+/// How many numbers of orders there are: the highest two bits are the class.
+const NUMBERS: u64 = 1 << 62;
+
+impl Order {
+    /// `number` counts the orders that were given, those of all connections.
+    pub(super) fn new(class: Class, number: u64) -> Self {
+        let number = match class {
+            Class::Lasting => NUMBERS - 1 - number,
+            _ => number,
+        };
+        Self(class as u64 * NUMBERS + number)
+    }
 }
 
-impl EvictionOrder {
-    /// Whether it was given to a quiet connection at this time or later.
-    pub(super) fn is_quiet_since(self, since_ms: u64) -> bool {
-        self.class == Class::Quiet && self.at_ms >= since_ms
+/// The order of a connection, which changes with each request, and the one under which the table has it. The latter is never greater, so
+/// that most changes leave the table as it is: whoever evicts asks the first in the table whether it still has its order there.
+///
+/// Each side first writes what is its own, and then reads what is the other's. So one of them sees that the table must change.
+pub(super) struct Place {
+    order: AtomicU64,
+    /// Changes only while the table is locked.
+    listed: AtomicU64,
+}
+
+impl Place {
+    pub(super) fn new(Order(order): Order) -> Self {
+        Self { order: order.into(), listed: order.into() }
+    }
+
+    /// Changes the order. Whether the table must learn of it.
+    pub(super) fn change(&self, Order(order): Order) -> bool {
+        self.order.store(order, SeqCst);
+        order < self.listed.load(SeqCst)
+    }
+
+    fn order(&self) -> Order {
+        Order(self.order.load(SeqCst))
+    }
+
+    fn listed(&self) -> Order {
+        Order(self.listed.load(SeqCst))
+    }
+
+    /// What the table is to have it under from now on.
+    fn list(&self) -> Order {
+        loop {
+            let order = self.order();
+            self.listed.store(order.0, SeqCst);
+            if order <= self.order() {
+                return order;
+            }
+        }
     }
 }
 
@@ -51,7 +94,7 @@ pub(super) struct Table {
     principals: Pool,
     /// Those that were evicted and may be open still, the longest evicted first.
     evicted: VecDeque<Weak<Connection>>,
-    next: u64,
+    tenants_seen: u64,
 }
 
 /// Connections of tenants of one kind.
@@ -67,7 +110,27 @@ struct Pool {
 struct Owned {
     /// Counts tenants.
     number: u64,
-    orders: BTreeMap<EvictionOrder, Arc<Connection>>,
+    orders: BTreeMap<Order, Arc<Connection>>,
+}
+
+impl Owned {
+    /// The order of the connection that is closed first. Each step to it saved one to a request.
+    fn first(&mut self) -> Option<Order> {
+        loop {
+            let (listed, connection) = self.orders.first_key_value()?;
+            if connection.place.order() <= *listed {
+                return Some(*listed);
+            }
+            let connection = Arc::clone(connection);
+            self.list(&connection.place);
+        }
+    }
+
+    fn list(&mut self, place: &Place) {
+        if let Some(connection) = self.orders.remove(&place.listed()) {
+            self.orders.insert(place.list(), connection);
+        }
+    }
 }
 
 impl Table {
@@ -81,34 +144,22 @@ impl Table {
         self.strangers.count + self.principals.count
     }
 
-    /// A new order.
-    pub(super) fn order(&mut self, class: Class, since_ms: u64) -> EvictionOrder {
-        self.next += 1;
-        let (at_ms, number) = match class {
-            Class::Lasting => (u64::MAX - since_ms, u64::MAX - self.next),
-            _ => (since_ms, self.next),
-        };
-        EvictionOrder { class, at_ms, number }
-    }
-
     /// Adds a connection.
-    pub(super) fn add(&mut self, tenant: &Tenant, order: EvictionOrder, connection: Arc<Connection>) {
-        self.next += 1;
-        let number = self.next;
-        self.pool(tenant).add(tenant, number, order, connection);
+    pub(super) fn add(&mut self, tenant: &Tenant, connection: Arc<Connection>) {
+        self.tenants_seen += 1;
+        let number = self.tenants_seen;
+        self.pool(tenant).add(tenant, number, connection);
     }
 
     /// Removes a connection, if it was not evicted.
-    pub(super) fn remove(&mut self, tenant: &Tenant, order: EvictionOrder) -> Option<Arc<Connection>> {
-        self.pool(tenant).remove(tenant, order)
+    pub(super) fn remove(&mut self, tenant: &Tenant, place: &Place) -> Option<Arc<Connection>> {
+        self.pool(tenant).remove(tenant, place.listed())
     }
 
-    /// Gives a connection another order, if it was not evicted.
-    pub(super) fn reorder(&mut self, tenant: &Tenant, order: EvictionOrder, new: EvictionOrder) {
-        if let Some(owned) = self.pool(tenant).tenants.get_mut(tenant)
-            && let Some(connection) = owned.orders.remove(&order)
-        {
-            owned.orders.insert(new, connection);
+    /// Lists a connection under the order that it has now, if it was not evicted.
+    pub(super) fn list(&mut self, tenant: &Tenant, place: &Place) {
+        if let Some(owned) = self.pool(tenant).tenants.get_mut(tenant) {
+            owned.list(place);
         }
     }
 
@@ -122,7 +173,7 @@ impl Table {
         let own = pool.tenants.get(newcomer).map_or(0, |owned| owned.orders.len());
         let (most, _, largest) = pool.by_count.last()?;
         let tenant = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
-        let order = *pool.tenants.get(&tenant)?.orders.keys().next()?;
+        let order = pool.tenants.get_mut(&tenant)?.first()?;
         let evicted = pool.remove(&tenant, order)?;
         self.evicted.retain(|earlier| earlier.strong_count() > 0);
         self.evicted.push_back(Arc::downgrade(&evicted));
@@ -141,6 +192,14 @@ impl Table {
         }
     }
 
+    #[cfg(test)]
+    pub(super) fn assert_is_sound(&self) {
+        let owned = [&self.strangers, &self.principals].into_iter().flat_map(|pool| pool.tenants.values());
+        for (listed, connection) in owned.flat_map(|owned| &owned.orders) {
+            assert!(*listed == connection.place.listed() && *listed <= connection.place.order());
+        }
+    }
+
     /// Whether nothing is left of closed connections.
     #[cfg(test)]
     pub(super) fn is_empty(&self) -> bool {
@@ -151,18 +210,18 @@ impl Table {
 
 impl Pool {
     /// `number`: of the tenant, if it is new.
-    fn add(&mut self, tenant: &Tenant, number: u64, order: EvictionOrder, connection: Arc<Connection>) {
+    fn add(&mut self, tenant: &Tenant, number: u64, connection: Arc<Connection>) {
         let new = || Owned { number, orders: BTreeMap::new() };
         let owned = self.tenants.entry(tenant.clone()).or_insert_with(new);
         let at = |count| (count, Reverse(owned.number), tenant.clone());
         let (before, after) = (at(owned.orders.len()), at(owned.orders.len() + 1));
-        owned.orders.insert(order, connection);
+        owned.orders.insert(connection.place.listed(), connection);
         self.by_count.remove(&before);
         self.by_count.insert(after);
         self.count += 1;
     }
 
-    fn remove(&mut self, tenant: &Tenant, order: EvictionOrder) -> Option<Arc<Connection>> {
+    fn remove(&mut self, tenant: &Tenant, order: Order) -> Option<Arc<Connection>> {
         let owned = self.tenants.get_mut(tenant)?;
         let connection = owned.orders.remove(&order)?;
         let (left, number) = (owned.orders.len(), Reverse(owned.number));

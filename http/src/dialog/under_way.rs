@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::Answer;
@@ -91,11 +92,9 @@ impl<A> UnderWay<A> {
         answer: impl Future<Output = Answer> + Send + 'static,
     ) {
         let number = self.first + self.requests.len() as u64;
-        let (turns, connection) = (Arc::clone(turns), Arc::clone(&in_flight.0));
-        // In a box, as each future that is made of it would have two copies.
-        let answer = Box::pin(answer);
-        let running: Running =
-            Box::pin(async move { (number, in_turns(&turns, || connection.tenant(), answer).await) });
+        let connection = Arc::clone(&in_flight.0);
+        let answer = in_turns(turns, move || connection.tenant(), answer);
+        let running: Running = Box::pin(answer.map(move |answer| (number, answer)));
         match self.one {
             None => self.one = Some(running),
             Some(_) => self.others.push(running),

@@ -2,7 +2,7 @@ use ringfence_wire::{EndReason, LeaseId};
 use serde::{Deserialize, Serialize};
 
 use super::fifo::Fifo;
-use super::index::Index;
+use super::ids::Ids;
 use crate::Refusal;
 use crate::limits::REMEMBER_MS;
 
@@ -39,18 +39,19 @@ pub(crate) struct Ended {
     /// Oldest first.
     order: Fifo<EndedLease>,
     /// Their numbers in `order`.
-    by_id: Index<u32>,
+    by_id: Ids<u32>,
 }
 
 impl Ended {
     /// Builds it from these leases, oldest first; `None` if one comes twice.
     pub(crate) fn restore(order: Fifo<EndedLease>) -> Option<Self> {
-        let by_id = Index::of(order.numbered().map(|(number, ended)| (ended.id, number)))?;
+        let all = order.numbered().map(|(number, ended)| (ended.id, number));
+        let by_id = Ids::of(all, id_in(&order))?;
         Some(Self { order, by_id })
     }
 
     pub(crate) fn get(&self, id: LeaseId) -> Option<End> {
-        let number = self.by_id.get(&id, id_in(&self.order))?;
+        let number = self.by_id.get(id, id_in(&self.order))?;
         self.order.get(number).map(|ended| ended.end)
     }
 
@@ -61,7 +62,7 @@ impl Ended {
     /// Remembers an id that is not remembered yet. Beyond `most` it forgets the oldest.
     pub(crate) fn remember(&mut self, id: LeaseId, end: End, now_ms: u64, most: usize) {
         let number = self.order.push_back(EndedLease { ended_ms: now_ms, id, end });
-        self.by_id.insert(&id, number, id_in(&self.order));
+        self.by_id.insert(id, number, id_in(&self.order));
         while self.order.len() > most {
             self.forget_oldest();
         }
@@ -95,7 +96,7 @@ impl Ended {
 
     fn forget_oldest(&mut self) {
         if let Some(oldest) = self.order.front() {
-            self.by_id.remove(&oldest.id, id_in(&self.order));
+            self.by_id.remove(oldest.id, id_in(&self.order));
             self.order.pop_front();
         }
     }

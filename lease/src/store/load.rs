@@ -1,8 +1,9 @@
 use ringfence_wire::{Key, LeaseId, Mode, PrincipalName, Revision};
 
+use super::deadlines::Deadlines;
 use super::ended::{Ended, EndedLease};
 use super::fifo::Fifo;
-use super::index::Index;
+use super::ids::Ids;
 use super::queue::Claimant;
 use super::slots::Slot;
 use super::{Store, spaces};
@@ -55,7 +56,8 @@ impl Loader {
         let leases = || ids.iter().map(|(_, slot)| self.store.leases.get(*slot));
         let waiting = leases().filter(|lease| lease.waits()).count();
         let bytes = leases().map(|lease| lease.bytes(lease.waits())).sum();
-        let by_id = Index::of(ids.into_iter()).ok_or("two leases have one id")?;
+        let id_at = |slot| self.store.leases.get(slot).id;
+        let by_id = Ids::of(ids.into_iter(), id_at).ok_or("two leases have one id")?;
         let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
         *self.store.spaces.get_mut(self.space) = spaces::Space { by_id, waiting, bytes, ended };
         self.store.spaces.note_oldest(self.space, None);
@@ -151,7 +153,7 @@ impl Loader {
             return Err(ONE_CHANGE);
         }
         let live = store.leases.iter().filter(|(_, lease)| !lease.waits());
-        store.live = Index::of(live.map(|(slot, lease)| (lease.deadline(), slot))).ok_or(ONE_CHANGE)?;
+        store.live = Deadlines::of(live.map(|(slot, lease)| (lease.deadline(), slot))).ok_or(ONE_CHANGE)?;
         for (place, key) in &ready {
             if !store.locks.restore_ready(key, *place, &store.leases) {
                 return Err("a key is ready twice");

@@ -73,41 +73,6 @@ impl<T: Clone> Sorted<T> {
         values.binary_search_by(order).map(at).map_err(at)
     }
 
-    /// The same, starting at a guess: how far the value is, from 0 to 1, between the first value of its leaf and the first
-    /// of the next leaf (`None` for the last). A bad guess costs only more comparisons.
-    pub(crate) fn search_near(
-        &self,
-        mut order: impl FnMut(&T) -> Ordering,
-        guess: impl FnOnce(&T, Option<&T>) -> f32,
-    ) -> Result<At, At> {
-        let leaf = self.leaf_of(&mut order);
-        let Some(values) = self.leaves.get(leaf) else { return Err(At { leaf, place: 0 }) };
-        let at = |place| At { leaf, place };
-        // Values before `from` are less than what is sought, and values from `to` on are greater.
-        let (mut from, mut to) = (0, values.len());
-        let mut next =
-            ((guess(&self.firsts[leaf], self.firsts.get(leaf + 1)) * to as f32) as usize).min(to - 1);
-        let mut stride = 4;
-        while (from..to).contains(&next) {
-            match order(&values[next]) {
-                Ordering::Equal => return Ok(at(next)),
-                Ordering::Less => {
-                    from = next + 1;
-                    next += stride;
-                }
-                Ordering::Greater => {
-                    to = next;
-                    next = next.saturating_sub(stride);
-                }
-            }
-            stride *= 2;
-        }
-        values[from..to]
-            .binary_search_by(order)
-            .map(|place| at(from + place))
-            .map_err(|place| at(from + place))
-    }
-
     pub(crate) fn get(&self, at: At) -> &T {
         &self.leaves[at.leaf][at.place]
     }
@@ -236,14 +201,6 @@ mod tests {
         Some(sorted.remove(at))
     }
 
-    /// Whether a search from any guess finds what the plain one finds.
-    fn is_found_from_any_guess(sorted: &Sorted<u32>, value: u32) -> bool {
-        let plain = sorted.search(|other| other.cmp(&value));
-        [0.0, 0.1, 0.5, 0.9, 1.0]
-            .iter()
-            .all(|&guess| sorted.search_near(|other| other.cmp(&value), |_, _| guess) == plain)
-    }
-
     fn from(sorted: &Sorted<u32>, value: u32) -> impl Iterator<Item = u32> {
         let at = sorted.search(|other| other.cmp(&value)).unwrap_or_else(|at| at);
         sorted.iter_from(at).copied()
@@ -288,7 +245,6 @@ mod tests {
                 assert_is_sound(&sorted);
                 prop_assert_eq!(sorted.first(), set.first());
                 for start in [0, first, first + 1, 6_000] {
-                    prop_assert!(is_found_from_any_guess(&sorted, start));
                     prop_assert!(from(&sorted, start).eq(set.range(start..).copied()));
                 }
             }

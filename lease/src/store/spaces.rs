@@ -3,7 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use ringfence_wire::{LeaseId, PrincipalName};
 
 use super::ended::{End, Ended};
-use super::index::Index;
+use super::ids::Ids;
 use super::slots::Slot;
 use crate::lease::Lease;
 use crate::owner::SpaceNo;
@@ -11,7 +11,7 @@ use crate::owner::SpaceNo;
 /// One principal's lease ids. Two principals may use the same id for two leases.
 #[derive(Debug, Default)]
 pub(crate) struct Space {
-    pub(super) by_id: Index<Slot>,
+    pub(super) by_id: Ids<Slot>,
     pub(super) waiting: usize,
     /// About how many bytes its leases take.
     pub(super) bytes: u64,
@@ -67,7 +67,7 @@ impl Space {
     }
 
     pub(super) fn find(&self, id: LeaseId, id_at: impl Fn(Slot) -> LeaseId) -> Known {
-        match self.by_id.get(&id, id_at) {
+        match self.by_id.get(id, id_at) {
             Some(slot) => Known::Active(slot),
             None => self.ended.get(id).map_or(Known::Nothing, Known::Ended),
         }
@@ -171,7 +171,7 @@ impl Spaces {
     /// Takes a lease off its space, before it is remembered as ended.
     pub(super) fn remove(&mut self, lease: &Lease, id_at: impl Fn(Slot) -> LeaseId) {
         let space = self.get_mut(lease.space);
-        space.by_id.remove(&lease.id, id_at);
+        space.by_id.remove(lease.id, id_at);
         space.waiting -= usize::from(lease.waits());
         space.bytes -= lease.bytes(lease.waits());
     }

@@ -145,3 +145,15 @@ proptest! {
         prop_assert_eq!(understood(&array(&arguments), &[]), (vec![request(&arguments, false)], None));
     }
 }
+
+#[test]
+fn a_number_is_written_in_one_way() {
+    for number in [0, 1, -1, 10, i64::MAX, i64::MIN] {
+        assert_eq!(integer(number.to_string().as_bytes()), Some(number));
+    }
+    for other in
+        ["", "-", "-0", "00", "01", "-01", "+1", " 1", "1 ", "1a", "1.0", "9223372036854775808", "\u{663}"]
+    {
+        assert_eq!(integer(other.as_bytes()), None, "{other}");
+    }
+}

@@ -6,11 +6,14 @@ package cron
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
-	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/go-co-op/gocron/v2"
 
@@ -21,16 +24,16 @@ import (
 var ErrNotLeader = errors.New("ringfence: this program does not lead")
 
 const (
-	prefix = "cron/"
+	prefix     = "cron/"
+	longestKey = 512
 	// apart is by how much the clocks of the programs may differ by default.
 	apart = time.Second
 )
 
 // Locker has one program run a job each time. Where another has the job's key, it fails at once, and gocron skips that run.
 //
-// gocron does not tell when a run was due. So the key, "cron/" and the name of the job as one segment of a path, stays taken for a second, or as
-// HoldAtLeast of the options says, however short the run is: choose more than the clocks of the programs differ, and less than the time between two
-// runs. Nor does it tell a job that the lease of its run is lost: a job that must know of that acquires a lease of its own.
+// gocron does not tell when a run was due. So the key, "cron/" and the name of the job, stays taken for a second, or as HoldAtLeast of the options
+// says, however short the run is: choose more than the clocks of the programs differ, and less than the time between two runs. Nor does it tell a job that the lease of its run is lost: a job that must know of that acquires a lease of its own.
 func Locker(client *ringfence.Client, options ...ringfence.Option) gocron.Locker {
 	return locker{client, append([]ringfence.Option{ringfence.HoldAtLeast(apart)}, options...)}
 }
@@ -41,11 +44,35 @@ type locker struct {
 }
 
 func (l locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
-	lease, err := l.client.TryAcquire(ctx, prefix+url.PathEscape(key), l.options...)
+	lease, err := l.client.TryAcquire(ctx, keyOf(key), l.options...)
 	if err != nil {
 		return nil, err
 	}
 	return lock{lease}, nil
+}
+
+// keyOf is a job's key: what a key forbids is percent-encoded in its name, and no name is too long.
+func keyOf(job string) string {
+	var key strings.Builder
+	key.WriteString(prefix)
+	areDots := job == "." || job == ".."
+	for rest := job; rest != ""; {
+		char, size := utf8.DecodeRuneInString(rest)
+		isNone := char == utf8.RuneError && size == 1
+		if areDots || isNone || char == '/' || char == '%' || unicode.IsControl(char) {
+			for _, one := range []byte(rest[:size]) {
+				fmt.Fprintf(&key, "%%%02X", one)
+			}
+		} else {
+			key.WriteString(rest[:size])
+		}
+		rest = rest[size:]
+	}
+	if key.Len() > longestKey {
+		// Nothing that is encoded begins so.
+		return fmt.Sprintf("%s%%sha256:%x", prefix, sha256.Sum256([]byte(job)))
+	}
+	return key.String()
 }
 
 type lock struct {
@@ -68,9 +95,10 @@ func NewElector(ctx context.Context, client *ringfence.Client, key string, optio
 	// With a context that has ended, it only checks what it was given.
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
-	invalid := (*ringfence.InvalidError)(nil)
-	if err := client.Lead(ended, key, nil, options...); errors.As(err, &invalid) {
-		return nil, err
+	err := client.Lead(ended, key, nil, options...)
+	// An error that one wraps is the cause of the caller's context.
+	if invalid, isInvalid := err.(*ringfence.InvalidError); isInvalid {
+		return nil, invalid
 	}
 	e := &Elector{done: make(chan struct{})}
 	go func() {

@@ -3,6 +3,7 @@ package cron
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -113,6 +114,12 @@ func TestAnElectorSaysWhyItNeverLeads(t *testing.T) {
 	if _, err := NewElector(t.Context(), client, "jobs//leader"); !errors.As(err, &invalid) || invalid.Field != "key" {
 		t.Error(err)
 	}
+	caused, cancel := context.WithCancelCause(t.Context())
+	cancel(&ringfence.InvalidError{Field: "another"})
+	ended := campaigns(t, caused, cluster, "leader")
+	if err := ended.Wait(); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
 	elector := campaigns(t, t.Context(), cluster, "leader")
 	leads(t, elector)
 	cluster.Close()
@@ -126,15 +133,29 @@ func TestAnElectorSaysWhyItNeverLeads(t *testing.T) {
 
 func TestAJobHasAnyName(t *testing.T) {
 	cluster := ringfencetest.Start(t)
-	lock, err := Locker(cluster.Client()).Lock(t.Context(), "sync http://x/y")
-	if err != nil {
-		t.Fatal(err)
+	locker := Locker(cluster.Client(), ringfence.HoldAtLeast(0))
+	jobs := map[string]string{
+		"sync http://x/y": "cron/sync http:%2F%2Fx%2Fy",
+		"100%\n":          "cron/100%25%0A",
+		"..":              "cron/%2E%2E",
+		"...":             "cron/...",
+		"\xff\u0085":      "cron/%FF%C2%85",
+		// It is as long as a key may be, and the next too long.
+		strings.Repeat("報", 169):       "cron/" + strings.Repeat("報", 169),
+		strings.Repeat("報", 169) + "告": "cron/%sha256:bfe74e658a11767ad880a4bef912409b35316ad98e5003213342fe45c96527e3",
 	}
-	if holders := cluster.Holders("cron/sync%20http:%2F%2Fx%2Fy"); len(holders) != 1 {
-		t.Error(holders)
-	}
-	if err := lock.Unlock(t.Context()); err != nil {
-		t.Error(err)
+	for job, key := range jobs {
+		lock, err := locker.Lock(t.Context(), job)
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if holders := cluster.Holders(key); len(holders) != 1 {
+			t.Errorf("%q is not taken", key)
+		}
+		if err := lock.Unlock(t.Context()); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

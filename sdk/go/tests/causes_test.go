@@ -69,6 +69,29 @@ func TestWorkThatSucceededHasLostNothingWhateverEndsItsRelease(t *testing.T) {
 	}
 }
 
+func TestTheEndOfAnotherClientIsNoneOfThisOne(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client, other := cluster.Client(), cluster.Client()
+	if err := other.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cluster.Silent()
+	time.AfterFunc(100*time.Millisecond, func() { cancel(ringfence.ErrClosed) })
+	err = lease.Renew(ctx, 0)
+	cluster.Back()
+	_, later := client.Acquire(ctx, "b")
+	for _, err := range []error{err, later} {
+		if err == ringfence.ErrClosed || !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+	}
+}
+
 func TestWorkIsToldOfTheEndOfAnyContextAsItIs(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	client := cluster.Client()

@@ -40,6 +40,30 @@ func TestACopyOfAHandleIsOne(t *testing.T) {
 	})
 }
 
+func TestADeferredReleaseKeepsAHandleWhoseContextIsOnlyWaitedFor(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	collected := make(chan struct{})
+	lease, err := cluster.Client().Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := lease.Release(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}()
+	go func() {
+		collect()
+		close(collected)
+	}()
+	ctx := lease.Context()
+	select {
+	case <-ctx.Done():
+		t.Error("it was dropped")
+	case <-collected:
+	}
+}
+
 func TestAHandleThatItsOwnContextRefersToIsDropped(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	type session struct{ lease *ringfence.Lease }

@@ -3,6 +3,8 @@ package tests
 import (
 	"context"
 	"errors"
+	"log/slog"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -25,22 +27,53 @@ func TestRemainingTellsALossAsStateDoes(t *testing.T) {
 
 func TestALeaseThatIsDetachedInAnOutageIsNotRenewedAfterIt(t *testing.T) {
 	cluster := ringfencetest.Start(t)
-	var failed atomic.Int32
-	client := cluster.Client(ringfence.WithHooks(ringfence.Hooks{Failed: func(ringfence.LeaseView, string) { failed.Add(1) }}))
-	lease, err := client.Acquire(t.Context(), "a", ringfence.TTL(3*time.Second))
+	var failed, renewed atomic.Int32
+	count := func(n *atomic.Int32, lease ringfence.LeaseView) {
+		if lease.Keys[0] == "other" {
+			n.Add(1)
+		}
+	}
+	client := cluster.Client(ringfence.WithHooks(ringfence.Hooks{
+		Failed:  func(lease ringfence.LeaseView, _ string) { count(&failed, lease) },
+		Renewed: func(lease ringfence.LeaseView) { count(&renewed, lease) },
+	}))
+	lease, err := client.Acquire(t.Context(), "a", ringfence.TTL(time.Minute))
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := client.Acquire(t.Context(), "other", ringfence.TTL(time.Minute))
 	if err != nil {
 		t.Fatal(err)
 	}
 	cluster.Away()
-	until(t, "a renewal fails", func() bool { return failed.Load() > 0 })
+	cluster.Advance(21 * time.Second)
+	// By then the pauses are so long that it is detached in one.
+	until(t, "renewals fail", func() bool { return failed.Load() >= 6 })
 	if _, err := lease.Detach(); err != nil {
 		t.Fatal(err)
 	}
-	before := failed.Load()
-	until(t, "it ends", func() bool { return lease.Err() != nil })
-	// One may be under way, and one not told yet.
-	if after := failed.Load(); after > before+2 {
-		t.Errorf("renewals go on: %d have failed, then %d", before, after)
+	cluster.Back()
+	until(t, "the other lease is renewed", func() bool { return renewed.Load() > 0 })
+	cluster.Advance(39 * time.Second)
+	if !isFree(cluster, "a")() || isFree(cluster, "other")() {
+		t.Error("it was renewed: ", lease.State(), other.State())
+	}
+}
+
+func TestADetachedLeaseIsLostForWhoWorksUnderIt(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	err := cluster.Client().Do(t.Context(), "a", func(_ context.Context, lease *ringfence.Lease) error {
+		if _, err := lease.Detach(); err != nil {
+			return err
+		}
+		if err := lease.Release(t.Context()); err != nil || isFree(cluster, "a")() {
+			t.Error("it was released: ", err)
+		}
+		cluster.Advance(time.Minute)
+		return nil
+	})
+	if lost := (*ringfence.LostError)(nil); !errors.As(err, &lost) || lost.Reason != ringfence.Unconfirmed {
+		t.Error(err)
 	}
 }
 
@@ -87,6 +120,55 @@ func TestCloseWaitsForNoHookBeyondItsContext(t *testing.T) {
 	close(blocked)
 }
 
+func TestCloseHasSaidWhatIsLeftWhenItReturns(t *testing.T) {
+	cluster, said := ringfencetest.Start(t), &log{}
+	blocked := make(chan struct{})
+	defer close(blocked)
+	client := cluster.Client(ringfence.WithLogger(slog.New(slog.NewTextHandler(said, nil))), ringfence.WithHooks(ringfence.Hooks{
+		Released: func(ringfence.LeaseView) { <-blocked },
+	}))
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(lease)
+	cluster.Silent()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	left := (*ringfence.LeftError)(nil)
+	if err := client.Close(ctx); !errors.As(err, &left) || !said.has(ringfence.WarnClose) {
+		t.Error("the log does not have ", err)
+	}
+	cluster.Back()
+}
+
+func TestCloseWaitsForNoLoggerThatBlocks(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	blocked := make(chan struct{})
+	client := cluster.Client(ringfence.WithLogger(slog.New(slog.NewTextHandler(blocking(blocked), nil))))
+	lease, err := client.Acquire(t.Context(), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer runtime.KeepAlive(lease)
+	cluster.Silent()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	left := (*ringfence.LeftError)(nil)
+	if err := client.Close(ctx); !errors.As(err, &left) {
+		t.Error(err)
+	}
+	close(blocked)
+	cluster.Back()
+}
+
+type blocking chan struct{}
+
+func (b blocking) Write(text []byte) (int, error) {
+	<-b
+	return len(text), nil
+}
+
 func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
 	cluster := ringfencetest.Start(t)
 	client := cluster.Client()
@@ -99,7 +181,7 @@ func TestWhatAnAdoptionCannotDoIsInvalid(t *testing.T) {
 		t.Fatal(err)
 	}
 	invalid := (*ringfence.InvalidError)(nil)
-	for _, option := range []ringfence.Option{ringfence.TTL(time.Minute), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
+	for _, option := range []ringfence.Option{ringfence.TTL(15 * time.Second), ringfence.Wait(0), ringfence.Shared(), ringfence.Holder("b"), nil} {
 		if _, err := client.Adopt(t.Context(), leaseID, option); !errors.As(err, &invalid) || invalid.Field != "options" {
 			t.Error(err)
 		}

@@ -190,8 +190,9 @@ func TestAnAdoptedLeaseHasOneHandle(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := old.Release(t.Context()); err != nil || adopted.Err() != nil || isFree(cluster, "a")() {
-		t.Error("the old handle has released it: ", err, adopted.State())
+	lost := (*ringfence.LostError)(nil)
+	if err := old.Release(t.Context()); !errors.As(err, &lost) || adopted.Err() != nil || isFree(cluster, "a")() {
+		t.Error("the old handle has it, or has released it: ", err, adopted.State())
 	}
 	if err := adopted.Release(t.Context()); err != nil || !isFree(cluster, "a")() {
 		t.Error(err)
@@ -215,6 +216,57 @@ func TestALeaseThatIsBeingReleasedIsNotAdopted(t *testing.T) {
 	}
 	cluster.Back()
 	if err := <-released; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOfTwoAdoptionsAtOnceOneHasTheLease(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	for range 50 {
+		lease, err := client.Acquire(t.Context(), "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var both sync.WaitGroup
+		handles := make([]*ringfence.Lease, 2)
+		for i := range handles {
+			both.Add(1)
+			go func() {
+				defer both.Done()
+				handles[i], _ = client.Adopt(t.Context(), lease.ID())
+			}()
+		}
+		both.Wait()
+		count := 0
+		for _, handle := range handles {
+			if handle != nil && handle.Err() == nil {
+				count++
+			}
+		}
+		for _, handle := range handles {
+			if handle != nil {
+				_ = handle.Release(t.Context())
+			}
+		}
+		if count != 1 || !isFree(cluster, "a")() {
+			t.Fatalf("%d have it", count)
+		}
+	}
+}
+
+func TestALeaseThatHoldsAtLeastIsNotAdopted(t *testing.T) {
+	cluster := ringfencetest.Start(t)
+	client := cluster.Client()
+	lease, err := client.Acquire(t.Context(), "a", ringfence.HoldAtLeast(time.Hour))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lease.Release(t.Context()); err != nil {
+		t.Error(err)
+	}
+	_, err = client.Adopt(t.Context(), lease.ID())
+	if lost := (*ringfence.LostError)(nil); !errors.As(err, &lost) || lost.Reason != ringfence.Released {
 		t.Error(err)
 	}
 }

@@ -4,7 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -50,6 +54,44 @@ func TestMoreWaitThanThereAreConnectionsForAndAllAreGranted(t *testing.T) {
 		}
 	}
 	all.Wait()
+}
+
+func TestWhatBeginsTogetherIsSentTogether(t *testing.T) {
+	// Otherwise some begin before the others even on an idle machine.
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	cluster := ringfencetest.Start(t)
+	var alone atomic.Int32
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPut {
+			alone.Add(1)
+		}
+		cluster.ServeHTTP(w, r)
+	}))
+	defer server.Close()
+	client, err := ringfence.New([]string{server.URL})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = client.Close(t.Context()) }()
+	const rounds = 20
+	for range rounds {
+		var all sync.WaitGroup
+		for i := range 10 {
+			all.Add(1)
+			go func() {
+				defer all.Done()
+				nothing := func(context.Context, *ringfence.Lease) error { return nil }
+				if err := client.Do(t.Context(), fmt.Sprint("key/", i), nothing, ringfence.Wait(0)); err != nil {
+					t.Error(err)
+				}
+			}()
+		}
+		all.Wait()
+	}
+	// The scheduler may have a goroutine yield to nobody.
+	if count := alone.Load(); count > rounds/2 {
+		t.Errorf("%d were sent alone", count)
+	}
 }
 
 func TestAnOutageTakesNoLongerForManyAndLeavesNothing(t *testing.T) {

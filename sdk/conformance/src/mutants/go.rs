@@ -183,9 +183,9 @@ mutants! {
         "	config.ServerName = n.target.host\n"
         => "	config.InsecureSkipVerify = true\n"
         fails ["wrong-authority-is-unavailable-and-says-why"];
-    "adopted-is-not-kept" "client.go"
-        "	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
-        => "	wanted.renews = false\n	adopted, err := c.core.renew(ctx, leaseID, 0, false)\n"
+    "adopted-is-not-kept" "core.go"
+        "	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)\n"
+        => "	wanted.renews = false\n	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)\n"
         fails ["adopted-lease-renews-and-is-released-once"];
     "one-result-for-all" "batch.go"
         "part.status, part.body = results[i].Status, results[i].Body\n"

@@ -283,11 +283,7 @@ final class Acquire {
     private Confirmation read(Response response) throws Json.Malformed {
       Object body = response.json();
       if (response.status() == 200 || response.status() == 201) {
-        Grant grant = Grant.read(body, leaseId);
-        if (!grant.fences().keySet().equals(Set.copyOf(options.keys()))) {
-          throw new Json.Malformed("a grant of other keys");
-        }
-        return new Confirmation(response.sent(), grant);
+        return new Confirmation(response.sent(), Grant.read(body, leaseId, options.keys()));
       }
       boolean isWaiting =
           body instanceof Map<?, ?> map && "waiting".equals(map.get("state")) && leaseId.equals(map.get("lease_id"));
@@ -363,7 +359,7 @@ final class Acquire {
         return confirmation;
       }
       try {
-        return cluster.renew(leaseId, null, patience);
+        return cluster.renew(leaseId, options.keys(), null, patience);
       } catch (LostException lost) {
         isArmed = attempts.maybeDone;
         if (UNUSED.contains(lost.reason())) {

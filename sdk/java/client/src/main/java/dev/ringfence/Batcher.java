@@ -130,7 +130,7 @@ final class Batcher {
     try {
       return call.told.join();
     } catch (CompletionException error) {
-      throw error.getCause() instanceof NoAnswer known ? known.copy() : new NoAnswer.Broken(error.toString());
+      throw error.getCause() instanceof NoAnswer known ? known : new NoAnswer.Broken(error.toString());
     }
   }
 

@@ -23,9 +23,9 @@ final class Checks {
     return time.plusNanos(MS - 1).toMillis();
   }
 
-  /** In nanoseconds. */
+  /** The bound of a call, in nanoseconds. Who says {@code Long.MAX_VALUE} means no bound. */
   static long nanos(String field, Duration time) {
-    return ms(field, time) * MS;
+    return ms(field, time == null || time.compareTo(LONGEST) < 0 ? time : LONGEST) * MS;
   }
 
   static long ttlMs(Duration ttl) {

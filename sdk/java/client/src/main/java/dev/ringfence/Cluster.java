@@ -85,8 +85,8 @@ final class Cluster {
         });
   }
 
-  /** Renews a lease by its id; for its ttl, if {@code ttlMs} is {@code null}. */
-  Confirmation renew(String leaseId, Long ttlMs, Patience patience) throws InterruptedException {
+  /** Renews a lease by its id; for its ttl, if {@code ttlMs} is {@code null}. {@code keys}: its keys, if they are known. */
+  Confirmation renew(String leaseId, List<String> keys, Long ttlMs, Patience patience) throws InterruptedException {
     String more = ttlMs == null ? "" : "\"ttl_ms\":" + ttlMs;
     // An id needs no escapes in JSON.
     String operation =
@@ -95,7 +95,7 @@ final class Cluster {
         new Request("POST", "/v1/leases/" + leaseId + "/renew", "{" + more + "}", operation, 0, Request.Way.SHARED);
     Attempts<Confirmation> attempts = new Attempts<>(this, patience, leaseId, true);
     return attempts.call(
-        request, response -> new Confirmation(response.sent(), Grant.read(response.json(), leaseId)), RETRY_FOR);
+        request, response -> new Confirmation(response.sent(), Grant.read(response.json(), leaseId, keys)), RETRY_FOR);
   }
 
   /** Releases a lease, or leaves the queue. */

@@ -89,11 +89,16 @@ final class Engine {
 
   /** Takes over a lease: renews it once, and keeps it. */
   Held adopt(String leaseId, Patience patience) throws InterruptedException {
-    Confirmation first = cluster.renew(leaseId, null, patience);
-    Lifetime lifetime = Lifetime.of(first, null, true);
-    Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
-    keep(held);
-    return held;
+    keeper.adopts(leaseId, true);
+    try {
+      Confirmation first = cluster.renew(leaseId, null, null, patience);
+      Lifetime lifetime = Lifetime.of(first, null, true);
+      Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
+      keep(held);
+      return held;
+    } finally {
+      keeper.adopts(leaseId, false);
+    }
   }
 
   private void keep(Held held) {
@@ -109,7 +114,7 @@ final class Engine {
   void renew(Held held, Long ttlMs, Patience patience) throws InterruptedException {
     check(held);
     try {
-      held.confirm(cluster.renew(held.leaseId, ttlMs, patience));
+      held.confirm(cluster.renew(held.leaseId, held.view.keys(), ttlMs, patience));
     } catch (LostException lost) {
       held.lose(lost.reason());
     }

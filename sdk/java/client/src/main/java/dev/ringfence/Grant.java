@@ -1,15 +1,17 @@
 package dev.ringfence;
 
+import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 
 /** A granted lease, as a response describes it. */
 record Grant(String leaseId, long token, long ttlMs, long expiresInMs, Map<String, Long> fences) {
   private static final long MAX_TOKEN = (1L << 53) - 1;
 
-  /** Reads a grant of this lease. */
-  static Grant read(Object body, String expectedId) throws Json.Malformed {
+  /** Reads a grant of this lease. {@code expectedKeys}: those that it was asked for with; {@code null} if that is not known. */
+  static Grant read(Object body, String expectedId, Collection<String> expectedKeys) throws Json.Malformed {
     if (!(body instanceof Map<?, ?> map) || !"granted".equals(map.get("state"))) {
       throw new Json.Malformed("no grant");
     }
@@ -25,6 +27,9 @@ record Grant(String leaseId, long token, long ttlMs, long expiresInMs, Map<Strin
         throw new Json.Malformed("no key");
       }
       fences.put(name, integer(key, "fence", 1, MAX_TOKEN));
+    }
+    if (fences.isEmpty() || expectedKeys != null && !fences.keySet().equals(Set.copyOf(expectedKeys))) {
+      throw new Json.Malformed("a grant of other keys");
     }
     return new Grant(
         expectedId,

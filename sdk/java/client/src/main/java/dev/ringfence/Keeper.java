@@ -33,6 +33,8 @@ final class Keeper {
 
   private final Cluster cluster;
   private final Map<Held, Kept> all = new LinkedHashMap<>();
+  /** The ids of leases that are being adopted, once for each call. */
+  private final List<String> adopting = new ArrayList<>();
   /** Many clients that began together renew apart. */
   private final double jitter = ThreadLocalRandom.current().nextDouble();
 
@@ -70,9 +72,19 @@ final class Keeper {
     return all.remove(held) != null;
   }
 
-  /** Whether it is kept for another handle, too. */
+  /** An adoption begins, or has ended. */
+  synchronized void adopts(String leaseId, boolean begins) {
+    if (begins) {
+      adopting.add(leaseId);
+    } else {
+      adopting.remove(leaseId);
+    }
+  }
+
+  /** Whether it is kept for another handle, too, or is about to be. */
   synchronized boolean hasAnother(Held held) {
-    return all.keySet().stream().anyMatch(other -> other != held && other.leaseId.equals(held.leaseId));
+    return adopting.contains(held.leaseId)
+        || all.keySet().stream().anyMatch(other -> other != held && other.leaseId.equals(held.leaseId));
   }
 
   /** Those that are kept. */
@@ -233,7 +245,7 @@ final class Keeper {
   private static void learn(Held held, Response result) {
     if (result.status() == 200) {
       try {
-        held.confirm(new Confirmation(result.sent(), Grant.read(result.json(), held.leaseId)));
+        held.confirm(new Confirmation(result.sent(), Grant.read(result.json(), held.leaseId, held.view.keys())));
       } catch (Json.Malformed error) {
         LOG.log(System.Logger.Level.WARNING, "the renewal of a lease was unreadable: " + error.getMessage());
       }

@@ -102,7 +102,7 @@ final class Leaving {
       // The allowance for clocks is part of what remains.
       long ttlMs = Math.min(Math.max(100, left() / 500 * 501 / Checks.MS + 10), Checks.DAY_MS);
       try {
-        held.confirm(cluster.renew(held.leaseId, ttlMs, Patience.endless()));
+        held.confirm(cluster.renew(held.leaseId, held.view.keys(), ttlMs, Patience.endless()));
         isSure = true;
         keeper.remove(held);
       } catch (LostException lost) {

@@ -3,7 +3,6 @@ package dev.ringfence;
 import java.time.Duration;
 import java.util.Map;
 import java.util.Optional;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.function.Consumer;
 
 /** Asks for leases on some keys. It does not change: each method returns another one, and each acquire makes a lease of its own. */
@@ -117,7 +116,8 @@ public final class LockRequest {
 
   /**
    * The thread that acquires a lease is interrupted if the lease is lost, until it is released: work that waits ends then. What is left
-   * of that interrupt is taken back when that thread releases the lease.
+   * of that interrupt is taken back when that thread releases the lease, and so is one of your own that came since: a flag does not
+   * tell whose it is.
    *
    * @return the changed request
    */
@@ -187,12 +187,13 @@ public final class LockRequest {
   }
 
   /**
-   * Runs work as the leader, on this thread, and returns its result. The key is the seat.
+   * Runs work as the leader, and returns its result. The key is the seat. The work runs on this thread, and with {@link
+   * #interruptOnLoss} on one of its own, as does what is told of its errors.
    *
    * <p>The work finds out that it leads no longer by {@link Lease#check}, whose {@link LostException} it lets through, or, with {@link
    * #interruptOnLoss}, by an interrupt. Once it has ended, it stands for election again. What the work throws after the loss, and a
    * guard's {@link StaleException} at any time, goes to the log. Any other exception of the work ends the race. The lease is released
-   * only after the work has ended. To end the race, interrupt the thread.
+   * only after the work has ended. To end the race, interrupt the thread that called this: the work is interrupted, and waited for.
    *
    * @param work what the leader does
    * @param <T> its result
@@ -224,38 +225,8 @@ public final class LockRequest {
    */
   public <T, E extends Exception> T lead(Work<T, E> work, Consumer<? super Exception> onError)
       throws E, InterruptedException {
-    while (true) {
-      Lease lease;
-      try {
-        lease = acquire();
-      } catch (UnavailableException | UnknownException error) {
-        LOG.log(System.Logger.Level.WARNING, "cannot stand for election: {0}", error.getMessage());
-        pause();
-        continue;
-      }
-      Term<T> term = Term.of(lease, work);
-      if (term.isLast()) {
-        return term.<E>result();
-      }
-      if (term.isToBeReported()) {
-        report(onError, term.failure());
-      }
-      if (term.failure() != null) {
-        pause();
-      }
-    }
-  }
-
-  private static void report(Consumer<? super Exception> onError, Exception failure) {
-    try {
-      onError.accept(failure);
-    } catch (RuntimeException error) {
-      LOG.log(System.Logger.Level.ERROR, "what is told of errors has failed: " + error, error);
-    }
-  }
-
-  private static void pause() throws InterruptedException {
-    Thread.sleep(ThreadLocalRandom.current().nextLong(500, 1_000));
+    Race<T, E> race = new Race<>(this, work, onError);
+    return options.interrupts ? race.runApart() : race.run();
   }
 
   private Lease acquire(Options wanted, Long bound) throws InterruptedException {

@@ -8,20 +8,12 @@ abstract class NoAnswer extends Exception {
     super(message, null, false, false);
   }
 
-  /** The same, for another caller, or as another would see it. */
-  abstract NoAnswer copy();
-
   /** Nothing was sent. */
   static class NotSent extends NoAnswer {
     private static final long serialVersionUID = 1;
 
     NotSent(String message) {
       super(message);
-    }
-
-    @Override
-    NoAnswer copy() {
-      return new NotSent(getMessage());
     }
   }
 
@@ -32,11 +24,6 @@ abstract class NoAnswer extends Exception {
     Untrusted(String message) {
       super(message);
     }
-
-    @Override
-    NoAnswer copy() {
-      return new Untrusted(getMessage());
-    }
   }
 
   /** Some of the request may have been sent. */
@@ -45,11 +32,6 @@ abstract class NoAnswer extends Exception {
 
     Broken(String message) {
       super(message);
-    }
-
-    @Override
-    NoAnswer copy() {
-      return new Broken(getMessage());
     }
   }
 

@@ -128,7 +128,7 @@ final class Server {
       return result.join();
     } catch (CompletionException error) {
       if (error.getCause() instanceof NoAnswer known) {
-        throw known.copy();
+        throw known;
       }
       throw new NoAnswer.Broken(String.valueOf(error.getCause()));
     }

@@ -1,10 +1,13 @@
 package dev.ringfence;
 
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * A thread that is interrupted if its lease is lost. Once the lease is left, no interrupt of ours reaches it any more: the next task
- * on a thread of a pool has nothing to do with this one.
+ * on a thread of a pool has nothing to do with this one. A flag does not tell who has set it: if the lease of another worker of the
+ * thread is lost, too, it is left to that one; else it is taken for ours.
  */
 final class Worker {
   private enum Step {
@@ -14,8 +17,12 @@ final class Worker {
     HAS_LEFT
   }
 
+  /** Those whose interrupt has come, or comes, and that have not left. */
+  private static final Set<Worker> INTERRUPTED = ConcurrentHashMap.newKeySet();
+
   private final Thread thread;
   private final AtomicReference<Step> step = new AtomicReference<>(Step.WORKS);
+  private volatile boolean hasLeft;
 
   Worker(Thread thread) {
     this.thread = thread;
@@ -29,30 +36,34 @@ final class Worker {
   /** The lease is lost. An interrupt closes the channel that the thread waits for, and that may be code of the user. */
   void interrupt() {
     if (step.compareAndSet(Step.WORKS, Step.IS_BEING_INTERRUPTED)) {
+      INTERRUPTED.add(this);
       try {
         thread.interrupt();
       } finally {
         step.set(Step.WAS_INTERRUPTED);
+        if (hasLeft) {
+          INTERRUPTED.remove(this);
+        }
       }
     }
   }
 
   /** The lease is left. Takes the interrupt back, if it is the worker's thread that leaves; on another, that is not possible. */
   void leave() {
-    if (ends()) {
+    if (ends() && INTERRUPTED.stream().noneMatch(other -> other.thread == thread)) {
       Thread.interrupted();
     }
   }
 
   /** No interrupt of ours comes any more. Returns whether one has come, to this thread. One that is seen later is another's. */
   boolean ends() {
-    if (step.compareAndSet(Step.WORKS, Step.HAS_LEFT) || !isCurrent()) {
-      return false;
-    }
+    boolean isToBeTakenBack = !step.compareAndSet(Step.WORKS, Step.HAS_LEFT) && isCurrent();
     // Briefly: this thread waits for no channel now, so there is none to close.
-    while (step.get() == Step.IS_BEING_INTERRUPTED) {
+    while (isToBeTakenBack && step.get() == Step.IS_BEING_INTERRUPTED) {
       Thread.onSpinWait();
     }
-    return step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
+    hasLeft = true;
+    INTERRUPTED.remove(this);
+    return isToBeTakenBack && step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
   }
 }

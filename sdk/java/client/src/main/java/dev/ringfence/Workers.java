@@ -26,7 +26,8 @@ final class Workers {
   private final ScheduledThreadPoolExecutor timer = new ScheduledThreadPoolExecutor(1, named("timer"));
   private final ThreadPoolExecutor io = pool("io", MOST_IO);
   private final Lane releases = new Lane("release", MOST_RELEASES);
-  private final Lane interrupts = new Lane("interrupt", MOST_CALLBACKS);
+  /** Each interrupt has one: it may close a channel, which blocks for as long as the user likes. */
+  private final ThreadPoolExecutor interrupts = pool("interrupt", Integer.MAX_VALUE);
   private final Lane callbacks = new Lane("on-lost", MOST_CALLBACKS);
   private final Lane hooks = new Lane("hooks", 1);
 
@@ -55,9 +56,9 @@ final class Workers {
     return releases.begin(guarded(work));
   }
 
-  /** Interrupts whoever works, after a loss. It does not wait for callbacks. */
+  /** Interrupts whoever works, after a loss. It waits for no other. */
   boolean interrupt(Runnable work) {
-    return interrupts.begin(guarded(work));
+    return begin(interrupts, guarded(work));
   }
 
   /** Calls what the user has written, after a loss. */
@@ -80,7 +81,7 @@ final class Workers {
     timer.shutdownNow();
     io.shutdown();
     releases.pool.shutdown();
-    interrupts.pool.shutdown();
+    interrupts.shutdown();
     callbacks.pool.shutdown();
     hooks.pool.shutdown();
   }
@@ -154,6 +155,8 @@ final class Workers {
 
     private void run(Runnable first) {
       for (Runnable work = first; work != null; work = next()) {
+        // An interrupt was meant for the work before.
+        Thread.interrupted();
         work.run();
       }
     }

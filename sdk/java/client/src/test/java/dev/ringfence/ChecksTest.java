@@ -71,4 +71,11 @@ final class ChecksTest {
   void aPositiveTimeStaysOne() {
     assertEquals(1, Checks.ms("wait", Duration.ofNanos(1)));
   }
+
+  @Test
+  void aBoundOfACallMayBeForEver() {
+    assertEquals(1_000_000_000_000_000_000L, Checks.nanos("timeout", Duration.ofSeconds(Long.MAX_VALUE)));
+    assertThrows(InvalidException.class, () -> Checks.nanos("timeout", Duration.ofMillis(-1)));
+    assertThrows(InvalidException.class, () -> Checks.nanos("timeout", null));
+  }
 }

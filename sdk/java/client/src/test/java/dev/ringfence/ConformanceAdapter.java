@@ -83,8 +83,9 @@ final class ConformanceAdapter {
 
   public static void main(String[] arguments) throws Exception {
     log();
-    // What a process has once: a source of randomness, what closes sockets, and a thread that looks after handles.
+    // What a process has once: a source of randomness, the file of the clock, what closes sockets, and a thread that looks after handles.
     UUID.randomUUID();
+    Clock.SYSTEM.now();
     SocketChannel.open().close();
     Class.forName(Lease.class.getName());
     new ConformanceAdapter().serve();
@@ -110,8 +111,8 @@ final class ConformanceAdapter {
     Request request = new Request(fields);
     long id = request.number("id");
     pending.put(id, request);
-    if (request.text("op").equals("drop")) {
-      // What has been collected when the program ends is part of the order of requests.
+    if (List.of("drop", "clock").contains(request.text("op"))) {
+      // What has been collected when the program ends, and what time it is, are part of the order of requests.
       answer(id, request);
     } else {
       pool.execute(() -> answer(id, request));

@@ -125,6 +125,10 @@ final class LeaseTest {
     }
   }
 
+  private static int waiters(Ringfence client, String key) {
+    return assertThrows(HeldException.class, () -> client.lock(key).waitAtMost(Duration.ZERO).acquire()).waiters();
+  }
+
   @Test
   void closeEndsWhatWaits() throws Exception {
     String key = key();
@@ -143,7 +147,8 @@ final class LeaseTest {
                 }
                 return null;
               });
-      Program.until("it waits", () -> held.state() == LeaseState.HELD && !waiting.isDone());
+      Program.until("it waits", () -> waiters(holder, key) == 1);
+      held.check();
       assertEquals(0, client.close(LONG));
       waiting.get(60, TimeUnit.SECONDS);
       assertTrue(wasClosed.get());

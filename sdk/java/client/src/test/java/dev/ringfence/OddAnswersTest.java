@@ -148,6 +148,62 @@ final class OddAnswersTest {
   }
 
   @Test
+  void whoLeadsStandsAgainIfItsGrantEndsBeforeItWorks() throws Exception {
+    AtomicInteger asked = new AtomicInteger();
+    String revoked = "{\"type\":\"urn:ringfence:problem:lease-gone\",\"status\":410,\"reason\":\"revoked\"}";
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        boolean isFirst = asked.getAndIncrement() == 0;
+        StubNode.say(out, isFirst ? 410 : 201, isFirst ? revoked : StubNode.grant(path, 60_000));
+      } else {
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      assertEquals(7L, client.lock("k").ttl(Duration.ofMinutes(1)).lead(Lease::token));
+      assertEquals(2, asked.get());
+    }
+  }
+
+  @Test
+  void aHandleThatIsDroppedDuringAnAdoptionLeavesTheLease() throws Exception {
+    CountDownLatch asked = new CountDownLatch(1);
+    CountDownLatch mayAnswer = new CountDownLatch(1);
+    AtomicInteger releases = new AtomicInteger();
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        StubNode.say(out, 201, StubNode.grant(path, 60_000));
+      } else if (path.endsWith("/renew")) {
+        asked.countDown();
+        mayAnswer.await();
+        StubNode.say(out, 200, StubNode.grant(path, 60_000));
+      } else {
+        releases.addAndGet(method.equals("DELETE") ? 1 : 0);
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      Lease first = client.lock("k").ttl(Duration.ofMinutes(1)).acquire();
+      Held held = first.held();
+      Future<Lease> adopting = pool.submit(() -> client.adopt(held.leaseId));
+      assertTrue(asked.await(60, TimeUnit.SECONDS));
+      first = null;
+      Program.until(
+          "it is collected",
+          () -> {
+            System.gc();
+            return held.isReleased();
+          });
+      mayAnswer.countDown();
+      adopting.get(60, TimeUnit.SECONDS).close();
+      client.close();
+      assertEquals(1, releases.get(), "the dropped handle has released it");
+    }
+  }
+
+  @Test
   void aGrantOfOtherKeysIsNone() throws Exception {
     try (StubNode node = new StubNode((method, path, body, out) -> {
       boolean isAcquire = method.equals("PUT");
@@ -156,6 +212,31 @@ final class OddAnswersTest {
       Ringfence client = Ringfence.connect(node.url());
       assertThrows(UnknownException.class, () -> client.lock("k", "other").acquire());
       client.close(Duration.ZERO);
+    }
+  }
+
+  @Test
+  void aRenewalOfOtherKeysIsNone() throws Exception {
+    AtomicBoolean isOld = new AtomicBoolean();
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        String grant = StubNode.grant(path, 3_000);
+        StubNode.say(out, 201, isOld.get() ? grant.replace("in_ms\":3000", "in_ms\":1000") : grant);
+      } else if (path.endsWith("/renew")) {
+        String grants = path.equals("/v1/renew") ? StubNode.results(body, 200, 3_000) : StubNode.grant(path, 3_000);
+        StubNode.say(out, 200, grants.replace("\"key\":\"k\"", "\"key\":\"other\""));
+      } else {
+        boolean isProbe = path.equals(Server.LIVEZ);
+        StubNode.say(out, isProbe ? 200 : 204, isProbe ? "{}" : "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      LockRequest lock = client.lock("k").ttl(Duration.ofSeconds(3));
+      Lease lease = lock.acquire();
+      assertThrows(TimedOutException.class, () -> lease.renew(Duration.ofMillis(300)));
+      assertEquals(Optional.of(LossReason.UNCONFIRMED), lease.awaitLoss(Duration.ofSeconds(20)));
+      isOld.set(true);
+      assertThrows(TimedOutException.class, () -> lock.acquire(Duration.ofMillis(500)));
     }
   }
 

@@ -15,36 +15,36 @@ import java.util.regex.Pattern;
 import java.util.stream.Collectors;
 
 /** What answers as no node does. It grants each lease alone, with token 7 on the key {@code k}. */
-final class StubNode implements AutoCloseable {
+public final class StubNode implements AutoCloseable {
   private static final Pattern ID = Pattern.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}");
   private static final Pattern LENGTH = Pattern.compile("content-length: (\\d+)");
 
   /** What is done with a request. */
   @FunctionalInterface
-  interface Handler {
+  public interface Handler {
     void handle(String method, String path, String body, OutputStream out) throws Exception;
   }
 
   private final ServerSocket listener = new ServerSocket(0, 50, InetAddress.getLoopbackAddress());
   private final Handler handler;
 
-  StubNode(Handler handler) throws IOException {
+  public StubNode(Handler handler) throws IOException {
     this.handler = handler;
     begin(this::listen);
   }
 
-  String url() {
+  public String url() {
     return "http://127.0.0.1:" + listener.getLocalPort();
   }
 
-  static void say(OutputStream out, int status, String body) throws IOException {
+  public static void say(OutputStream out, int status, String body) throws IOException {
     String length = status == 204 ? "" : "content-length: " + body.length() + "\r\n";
     out.write(("HTTP/1.1 " + status + " x\r\n" + length + "\r\n" + body).getBytes(StandardCharsets.ISO_8859_1));
     out.flush();
   }
 
   /** The grant of the first id in this text. */
-  static String grant(String text, long ttlMs) {
+  public static String grant(String text, long ttlMs) {
     return grants(text, ttlMs).get(0);
   }
 

@@ -9,15 +9,20 @@ import java.io.IOException;
 import java.nio.channels.ClosedByInterruptException;
 import java.nio.channels.spi.AbstractInterruptibleChannel;
 import java.time.Duration;
+import java.util.concurrent.BlockingQueue;
 import java.util.concurrent.Callable;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
+import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
+import java.util.concurrent.atomic.AtomicReference;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.EnumSource;
 
 final class WorkerTest {
   @Test
@@ -124,6 +129,50 @@ final class WorkerTest {
     }
   }
 
+  @Test
+  void anInterruptWaitsForNoOther() throws Exception {
+    Workers workers = new Workers();
+    CountDownLatch mayEnd = new CountDownLatch(1);
+    CountDownLatch last = new CountDownLatch(1);
+    try {
+      for (int i = 0; i < 100; i++) {
+        workers.interrupt(() -> await(mayEnd));
+      }
+      workers.interrupt(last::countDown);
+      assertTrue(last.await(60, TimeUnit.SECONDS), "it waits for channels of others");
+    } finally {
+      mayEnd.countDown();
+      workers.end();
+    }
+  }
+
+  @Test
+  void aFlagThatAHookLeavesDoesNotReachTheNext() throws Exception {
+    Workers workers = new Workers();
+    CountDownLatch first = new CountDownLatch(1);
+    BlockingQueue<Boolean> flags = new LinkedBlockingQueue<>();
+    try {
+      workers.hook(
+          () -> {
+            await(first);
+            Thread.currentThread().interrupt();
+          });
+      workers.hook(() -> flags.add(Thread.currentThread().isInterrupted()));
+      first.countDown();
+      assertEquals(false, flags.poll(60, TimeUnit.SECONDS));
+    } finally {
+      workers.end();
+    }
+  }
+
+  private static void await(CountDownLatch latch) {
+    try {
+      latch.await();
+    } catch (InterruptedException stopped) {
+      throw new IllegalStateException(stopped);
+    }
+  }
+
   private static Void blocks(Ringfence client, Callable<Void> onClose) throws Exception {
     try (Lease lease = client.lock("k").ttl(Duration.ofSeconds(3)).interruptOnLoss().acquire()) {
       new Channel(() -> {
@@ -160,5 +209,103 @@ final class WorkerTest {
               client.lock("leader").interruptOnLoss().lead(lease -> terms.incrementAndGet() > 1 || work.run(lease)));
       assertEquals(1, terms.get());
     }
+  }
+
+  /** How work may end once the loss has interrupted it. */
+  private enum Ending {
+    RETURNS,
+    CHECKS,
+    WRAPS,
+    POLLS
+  }
+
+  @ParameterizedTest
+  @EnumSource
+  void anInterruptOfTheCallerEndsTheRaceHoweverTheWorkEnds(Ending ending) throws Exception {
+    ExecutorService pool = Executors.newSingleThreadExecutor();
+    CountDownLatch works = new CountDownLatch(1);
+    AtomicInteger terms = new AtomicInteger();
+    AtomicReference<Thread> caller = new AtomicReference<>();
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Work<Integer, Exception> work =
+          lease -> {
+            if (terms.incrementAndGet() > 1) {
+              new CountDownLatch(1).await();
+            }
+            works.countDown();
+            try {
+              while (ending == Ending.POLLS && !Thread.currentThread().isInterrupted()) {
+                Thread.onSpinWait();
+              }
+              new CountDownLatch(1).await();
+            } catch (InterruptedException lost) {
+              // Below.
+            }
+            caller.get().interrupt();
+            if (ending == Ending.CHECKS) {
+              lease.check();
+            } else if (ending == Ending.WRAPS) {
+              throw new IllegalStateException("its cleanup fails");
+            }
+            return 1;
+          };
+      Future<?> leading =
+          pool.submit(
+              () -> {
+                caller.set(Thread.currentThread());
+                return client.lock("leader").interruptOnLoss().lead(work);
+              });
+      works.await();
+      cluster.revoke("leader");
+      Throwable why = assertThrows(ExecutionException.class, () -> leading.get(60, TimeUnit.SECONDS)).getCause();
+      assertTrue(why instanceof InterruptedException, why::toString);
+    } finally {
+      pool.shutdown();
+    }
+  }
+
+  @Test
+  void whatEndsDespiteAnInterruptKeepsTheFlag() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Thread caller = Thread.currentThread();
+      Work<Integer, Exception> work =
+          lease -> {
+            caller.interrupt();
+            assertThrows(InterruptedException.class, () -> new CountDownLatch(1).await());
+            return 7;
+          };
+      assertEquals(7, client.lock("leader").interruptOnLoss().lead(work));
+      assertTrue(Thread.interrupted());
+    }
+  }
+
+  @Test
+  void anErrorOfTheWorkReachesTheCaller() {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Work<Integer, RuntimeException> work =
+          lease -> {
+            throw new StackOverflowError("as if");
+          };
+      assertThrows(StackOverflowError.class, () -> client.lock("leader").interruptOnLoss().lead(work));
+    }
+  }
+
+  @Test
+  void theInterruptOfAnOuterLeaseIsKeptForIt() throws Exception {
+    Worker outer = new Worker(Thread.currentThread());
+    Worker inner = new Worker(Thread.currentThread());
+    inner.interrupt();
+    outer.interrupt();
+    inner.leave();
+    assertTrue(Thread.currentThread().isInterrupted(), "it was the outer's, too");
+    outer.leave();
+    assertFalse(Thread.currentThread().isInterrupted(), "nobody works any more");
+    Worker next = new Worker(Thread.currentThread());
+    next.interrupt();
+    next.leave();
+    assertFalse(Thread.currentThread().isInterrupted(), "those before have left");
   }
 }

@@ -5,6 +5,7 @@ import dev.ringfence.StaleException;
 import java.io.IOException;
 import java.io.InputStream;
 import java.io.UncheckedIOException;
+import java.lang.ref.Reference;
 import java.nio.charset.StandardCharsets;
 import java.sql.Connection;
 import java.sql.PreparedStatement;
@@ -191,16 +192,22 @@ public final class PostgresGuard {
       connection.commit();
       isDone = true;
       return result;
+    } catch (StaleException error) {
+      throw error;
     } catch (SQLException | RuntimeException error) {
       throwIfStale(error);
       throw error;
     } finally {
-      if (!isDone) {
-        quietly(connection::rollback);
-      }
       boolean asBefore = commitsItself;
-      quietly(() -> connection.setAutoCommit(asBefore));
+      if (isDone || quietly(connection::rollback)) {
+        quietly(() -> connection.setAutoCommit(asBefore));
+      } else {
+        // What is still open, another would commit.
+        quietly(() -> connection.abort(Runnable::run));
+      }
       quietly(connection::close);
+      // Else it might be collected meanwhile, and so released.
+      Reference.reachabilityFence(lease);
     }
   }
 
@@ -210,11 +217,14 @@ public final class PostgresGuard {
     void run() throws SQLException;
   }
 
-  private static void quietly(End end) {
+  /** Returns whether it did not fail. */
+  private static boolean quietly(End end) {
     try {
       end.run();
-    } catch (SQLException error) {
+      return true;
+    } catch (Exception error) {
       // The connection is broken. What was written is committed, or the error of the work says more.
+      return false;
     }
   }
 

@@ -1,15 +1,17 @@
 package dev.ringfence.examples;
 
-import dev.ringfence.HeldException;
 import dev.ringfence.Lease;
+import dev.ringfence.LossReason;
 import dev.ringfence.LostException;
 import dev.ringfence.Ringfence;
-import dev.ringfence.RingfenceException;
+import java.net.URLEncoder;
+import java.nio.charset.StandardCharsets;
 import java.time.Duration;
+import java.util.Optional;
 import org.quartz.Job;
 import org.quartz.JobExecutionContext;
 import org.quartz.JobExecutionException;
-import org.quartz.SchedulerException;
+import org.quartz.JobKey;
 
 /**
  * A job of Quartz that runs on one of many schedulers, with a fencing token. The schedulers need no database: each has the same triggers,
@@ -35,22 +37,44 @@ public abstract class FencedJob implements Job {
 
   @Override
   public final void execute(JobExecutionContext context) throws JobExecutionException {
-    String key = "quartz/" + context.getJobDetail().getKey().getGroup() + "/" + context.getJobDetail().getKey().getName();
+    JobKey job = context.getJobDetail().getKey();
+    String key = "quartz/" + encoded(job.getGroup()) + "/" + encoded(job.getName());
     try {
       Ringfence client = (Ringfence) context.getScheduler().getContext().get(CLIENT);
       // Another scheduler that fires a little later finds the key held, and leaves it at that.
-      try (Lease lease =
-          client.lock(key).waitAtMost(Duration.ZERO).holdAtLeast(CLOCKS_DIFFER_BY).interruptOnLoss().acquire()) {
-        run(context, lease);
+      Optional<Lease> granted = client.lock(key).holdAtLeast(CLOCKS_DIFFER_BY).interruptOnLoss().tryAcquire();
+      if (granted.isPresent()) {
+        runUnder(granted.get(), context);
       }
-    } catch (HeldException held) {
-      context.setResult(held);
     } catch (LostException lost) {
       throw new JobExecutionException("the job may have met another one: " + lost.getMessage(), lost);
-    } catch (RingfenceException | SchedulerException error) {
-      throw new JobExecutionException(error);
+    } catch (InterruptedException stopped) {
+      Thread.currentThread().interrupt();
+      throw new JobExecutionException("the job was interrupted", stopped);
+    } catch (JobExecutionException told) {
+      throw told;
     } catch (Exception error) {
       throw new JobExecutionException("the job has failed", error);
     }
+  }
+
+  private void runUnder(Lease granted, JobExecutionContext context) throws Exception {
+    try (Lease lease = granted) {
+      try {
+        run(context, lease);
+      } catch (Exception error) {
+        // It may only follow from the loss, as our interrupt does.
+        Optional<LossReason> lost = lease.lostReason();
+        if (lost.isPresent()) {
+          throw new JobExecutionException("the job may have met another one: its lease was lost: " + lost.get(), error);
+        }
+        throw error;
+      }
+    }
+  }
+
+  /** A group or a name may have slashes. */
+  private static String encoded(String name) {
+    return URLEncoder.encode(name, StandardCharsets.UTF_8);
   }
 }

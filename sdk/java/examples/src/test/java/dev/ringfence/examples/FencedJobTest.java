@@ -1,6 +1,7 @@
 package dev.ringfence.examples;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertNotNull;
 
 import dev.ringfence.FakeCluster;
 import dev.ringfence.Lease;
@@ -9,23 +10,46 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.Properties;
 import java.util.concurrent.BlockingQueue;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.TimeUnit;
+import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.quartz.Job;
 import org.quartz.JobBuilder;
 import org.quartz.JobExecutionContext;
+import org.quartz.JobKey;
 import org.quartz.Scheduler;
 import org.quartz.TriggerBuilder;
 import org.quartz.impl.StdSchedulerFactory;
 
 final class FencedJobTest {
   private static final BlockingQueue<Long> RAN = new LinkedBlockingQueue<>();
-  private static final BlockingQueue<Object> ENDED = new LinkedBlockingQueue<>();
+  private static final BlockingQueue<String> ENDED = new LinkedBlockingQueue<>();
 
   /** What one run of many schedulers does. */
   public static final class Report extends FencedJob {
     @Override
     protected void run(JobExecutionContext context, Lease lease) {
       RAN.add(lease.token());
+    }
+  }
+
+  /** What waits until it is interrupted. */
+  public static final class Wait extends FencedJob {
+    @Override
+    protected void run(JobExecutionContext context, Lease lease) throws Exception {
+      RAN.add(lease.token());
+      new CountDownLatch(1).await();
+    }
+  }
+
+  /** What another interrupts. */
+  public static final class Stopped extends FencedJob {
+    @Override
+    protected void run(JobExecutionContext context, Lease lease) throws Exception {
+      Thread.currentThread().interrupt();
+      new CountDownLatch(1).await();
     }
   }
 
@@ -44,7 +68,54 @@ final class FencedJobTest {
 
     @Override
     public void jobWasExecuted(JobExecutionContext context, org.quartz.JobExecutionException error) {
-      ENDED.add(error == null ? "" : error);
+      ENDED.add(error == null ? "" : error.getMessage() + (Thread.currentThread().isInterrupted() ? ", flag" : ""));
+    }
+  }
+
+  private static Scheduler scheduler(Ringfence client, String name, Class<? extends Job> type, JobKey key)
+      throws Exception {
+    Properties properties = new Properties();
+    properties.put("org.quartz.scheduler.instanceName", name);
+    properties.put("org.quartz.threadPool.threadCount", "1");
+    Scheduler scheduler = new StdSchedulerFactory(properties).getScheduler();
+    scheduler.getContext().put(FencedJob.CLIENT, client);
+    scheduler.getListenerManager().addJobListener(new Listener());
+    scheduler.scheduleJob(
+        JobBuilder.newJob(type).withIdentity(key).build(), TriggerBuilder.newTrigger().startNow().build());
+    return scheduler;
+  }
+
+  private static <T> T taken(BlockingQueue<T> queue) throws InterruptedException {
+    return queue.poll(60, TimeUnit.SECONDS);
+  }
+
+  @BeforeEach
+  void begin() {
+    RAN.clear();
+    ENDED.clear();
+  }
+
+  @Test
+  void aLossIsToldAndNoFlagIsLeft() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Scheduler scheduler = scheduler(client, "lost", Wait.class, new JobKey("a/b", "../c d"));
+      scheduler.start();
+      assertNotNull(taken(RAN));
+      cluster.revoke("quartz/..%2Fc+d/a%2Fb");
+      assertEquals("the job may have met another one: its lease was lost: revoked", taken(ENDED));
+      scheduler.shutdown();
+    }
+  }
+
+  @Test
+  void anInterruptOfAnotherIsKept() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Scheduler scheduler = scheduler(client, "stopped", Stopped.class, new JobKey("job"));
+      scheduler.start();
+      assertEquals("the job was interrupted, flag", taken(ENDED));
+      scheduler.shutdown();
     }
   }
 
@@ -54,22 +125,13 @@ final class FencedJobTest {
     try (FakeCluster cluster = new FakeCluster();
         Ringfence client = cluster.client()) {
       for (int i = 0; i < 3; i++) {
-        Properties properties = new Properties();
-        properties.put("org.quartz.scheduler.instanceName", "scheduler-" + i);
-        properties.put("org.quartz.threadPool.threadCount", "1");
-        Scheduler scheduler = new StdSchedulerFactory(properties).getScheduler();
-        scheduler.getContext().put(FencedJob.CLIENT, client);
-        scheduler.getListenerManager().addJobListener(new Listener());
-        scheduler.scheduleJob(
-            JobBuilder.newJob(Report.class).withIdentity("report").build(),
-            TriggerBuilder.newTrigger().startNow().build());
-        schedulers.add(scheduler);
+        schedulers.add(scheduler(client, "scheduler-" + i, Report.class, new JobKey("report")));
       }
       for (Scheduler scheduler : schedulers) {
         scheduler.start();
       }
       for (int i = 0; i < 3; i++) {
-        assertEquals("", ENDED.take());
+        assertEquals("", taken(ENDED));
       }
       assertEquals(1, RAN.size(), "it has run more than once");
     } finally {

@@ -4,6 +4,7 @@ import dev.ringfence.ClosedException;
 import dev.ringfence.Lease;
 import dev.ringfence.LockRequest;
 import dev.ringfence.LostException;
+import dev.ringfence.RejectedException;
 import dev.ringfence.UnavailableException;
 import dev.ringfence.UnknownException;
 import java.time.Duration;
@@ -17,9 +18,6 @@ import org.springframework.integration.support.locks.DistributedLock;
 /** A lock of a {@link RingfenceLockRegistry}. Within this program, its threads wait for each other before they wait for the cluster. */
 public final class RingfenceLock implements DistributedLock {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
-
-  /** Callers who wait for ever say {@code Long.MAX_VALUE}. */
-  private static final long LONGEST = TimeUnit.DAYS.toNanos(3_650);
 
   private final LockRequest request;
   private final ReentrantLock local = new ReentrantLock(true);
@@ -116,7 +114,7 @@ public final class RingfenceLock implements DistributedLock {
     if (!local.tryLock(nanos, TimeUnit.NANOSECONDS)) {
       return false;
     }
-    long left = Math.max(0, Math.min(nanos, LONGEST) - (System.nanoTime() - begun));
+    long left = Math.max(0, nanos - (System.nanoTime() - begun));
     return acquire(() -> wanted.tryAcquire(Duration.ofNanos(left)));
   }
 
@@ -168,8 +166,8 @@ public final class RingfenceLock implements DistributedLock {
       lease.release();
     } catch (LostException lost) {
       throw modified(lost);
-    } catch (UnknownException | UnavailableException | ClosedException error) {
-      LOG.log(System.Logger.Level.DEBUG, "a lock is released in the background: {0}", error.getMessage());
+    } catch (ClosedException | UnknownException | UnavailableException | RejectedException error) {
+      LOG.log(System.Logger.Level.DEBUG, "an unlock has not released its lease: {0}", error.getMessage());
     }
   }
 

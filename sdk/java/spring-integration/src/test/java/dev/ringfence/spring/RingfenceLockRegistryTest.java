@@ -7,8 +7,11 @@ import static org.junit.jupiter.api.Assertions.assertSame;
 import static org.junit.jupiter.api.Assertions.assertThrows;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import dev.ringfence.HeldException;
+import dev.ringfence.LockRequest;
 import dev.ringfence.Program;
 import dev.ringfence.Ringfence;
+import dev.ringfence.StubNode;
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
 import java.util.UUID;
@@ -145,6 +148,24 @@ final class RingfenceLockRegistryTest {
   }
 
   @Test
+  void aReleaseThatIsRefusedIsNoErrorOfAnUnlock() throws Exception {
+    String problem = "{\"type\":\"urn:ringfence:problem:forbidden\",\"status\":403,\"detail\":\"no right\"}";
+    try (StubNode stub = new StubNode((method, path, body, out) -> {
+      boolean isAcquire = method.equals("PUT");
+      boolean isProbe = method.equals("GET");
+      StubNode.say(
+          out, isAcquire ? 201 : isProbe ? 200 : 403, isAcquire ? StubNode.grant(path, 60_000) : isProbe ? "{}" : problem);
+    });
+        Ringfence own = Ringfence.connect(stub.url())) {
+      RingfenceLock lock = new RingfenceLockRegistry(own, "").obtain("k");
+      lock.lock();
+      lock.unlock();
+      assertTrue(lock.tryLock());
+      lock.unlock();
+    }
+  }
+
+  @Test
   void unusedLocksAreForgottenAndOthersAreNot() {
     RingfenceLock lock = registry.obtain(key);
     lock.lock();
@@ -157,6 +178,11 @@ final class RingfenceLockRegistryTest {
     assertNotSame(lock, registry.obtain(key));
   }
 
+  private static int waiters(String key) {
+    LockRequest request = client.lock(key).waitAtMost(Duration.ZERO);
+    return assertThrows(HeldException.class, request::acquire).waiters();
+  }
+
   @Test
   void oneOfTwoCandidatesLeads() throws Exception {
     LockRegistryLeaderInitiator first = new LockRegistryLeaderInitiator(registry, new DefaultCandidate("1", key));
@@ -164,6 +190,7 @@ final class RingfenceLockRegistryTest {
     first.start();
     Program.until("the first leads", () -> first.getContext().isLeader());
     second.start();
+    Program.until("the second stands", () -> waiters("spring/" + key) == 1);
     assertFalse(second.getContext().isLeader());
     first.stop();
     Program.until("the second leads", () -> second.getContext().isLeader());
