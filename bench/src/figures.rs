@@ -3,7 +3,7 @@
 use std::fmt::{Display, Write as _};
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::Output;
 
@@ -15,8 +15,18 @@ pub(crate) fn show(figures: &(impl Display + Serialize), output: &Output) -> Res
 }
 
 /// One figure, measured several times.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(from = "Vec<Option<f64>>")]
 pub(crate) struct Figure(Vec<f64>);
+
+impl From<Vec<Option<f64>>> for Figure {
+    /// JSON has `null` for what is not a number.
+    fn from(values: Vec<Option<f64>>) -> Self {
+        let mut figure = Self::default();
+        values.into_iter().flatten().for_each(|value| figure.push(value));
+        figure
+    }
+}
 
 impl Figure {
     pub(crate) fn push(&mut self, value: f64) {

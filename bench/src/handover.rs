@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -33,22 +33,22 @@ pub(crate) struct Plan {
 }
 
 /// The figures of one service after one loss.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct Row {
     service: String,
-    loss: &'static str,
+    loss: String,
     /// From the end of the time to live until the next client holds. Below 0 if that time began before the holder knew that it holds.
     beyond_s: Figure,
 }
 
 /// All rows of all rounds.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Handover {
-    ttl_s: usize,
+    pub(crate) ttl_s: usize,
     rows: Vec<Row>,
 }
 
-const LOSSES: [(&str, Option<Loss>); 3] = [
+pub(crate) const LOSSES: [(&str, Option<Loss>); 3] = [
     ("holder gone", None),
     ("holder gone, leader killed", Some(Loss::Killed)),
     ("holder gone, leader stopped", Some(Loss::Stopped)),
@@ -60,6 +60,16 @@ const EARLIEST_S: f64 = -0.5;
 /// Bounds the time until a free lock is held, and the time beyond the time to live.
 const LATEST: Duration = Duration::from_secs(120);
 
+impl Handover {
+    /// The medians of a service, in the order of [`LOSSES`]; `None` where it was not measured.
+    pub(crate) fn medians(&self, service: &str) -> [Option<f64>; 3] {
+        LOSSES.map(|(loss, _)| {
+            let row = self.rows.iter().find(|row| row.service == service && row.loss == loss);
+            row?.beyond_s.median()
+        })
+    }
+}
+
 /// Measures all services in each round.
 pub(crate) async fn handover(plan: &Plan) -> Result<Handover> {
     let mut contenders = plan.services.found()?;
@@ -67,7 +77,8 @@ pub(crate) async fn handover(plan: &Plan) -> Result<Handover> {
     ensure!(!contenders.is_empty(), "none of these services can do this");
     let named = |(loss, _)| contenders.iter().map(move |it| (it.name(), loss));
     let rows = LOSSES.into_iter().flat_map(named);
-    let mut rows: Vec<_> = rows.map(|(service, loss)| Row { service, loss, ..Row::default() }).collect();
+    let mut rows: Vec<_> =
+        rows.map(|(service, loss)| Row { service, loss: loss.to_owned(), ..Row::default() }).collect();
     for round in 1..=plan.rounds {
         let starts = || contenders.iter().filter_map(Contender::start_handing);
         let turns = LOSSES.iter().flat_map(|(_, loss)| starts().map(move |start| (*loss, start)));

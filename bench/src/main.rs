@@ -4,6 +4,7 @@
 
 mod args;
 mod background;
+mod beside;
 mod calls;
 mod fetched;
 mod figures;
@@ -67,6 +68,8 @@ enum Command {
     Handover(handover::Plan),
     /// Attacks by a client with a few connections: the longest step, CPU, memory, late renewals
     Hostile(hostile::Plan),
+    /// Speed, handover and lost writes of each lock in one table, from what compare, handover and the ladder wrote
+    Beside(beside::Plan),
     /// Replaces every node, from three to five to three, and restarts nodes: failed calls, lost leases, the longest gap
     Members(members::Plan),
     /// Gets services that the system has no package of, from the registries of their languages, into `target/fetched`
@@ -136,6 +139,7 @@ async fn run(command: Command) -> Result<()> {
             show(&figures, &plan.output)?;
             figures.check()
         }
+        Command::Beside(plan) => beside::beside(&plan),
         Command::Members(plan) => {
             let figures = members::members(&plan).await?;
             show(&figures, &plan.output)?;

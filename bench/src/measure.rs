@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{Output, Repeats};
 use crate::figures::{Figure, ratio, show, table};
@@ -31,10 +31,10 @@ pub(crate) struct Options {
 }
 
 /// All rows of all rounds.
-#[derive(Clone, Debug, Default, Serialize)]
-struct Comparison {
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Comparison {
     sync_p50_ms: Figure,
-    rows: Vec<Row>,
+    pub(crate) rows: Vec<Row>,
 }
 
 impl Options {

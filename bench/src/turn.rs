@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{Repeats, count};
 use crate::figures::Figure;
@@ -29,7 +29,7 @@ pub(crate) struct Extent {
 }
 
 /// The figures of one service that does one job with one number of clients.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) job: String,
     pub(crate) clients: usize,

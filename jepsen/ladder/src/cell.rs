@@ -1,20 +1,22 @@
 //! What was expected, and what happened.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::fault::Fault;
 use crate::judge::{Counts, Mark};
 use crate::moves::Move;
 
 /// A rung under a fault.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Cell {
     pub(crate) rung: u8,
     pub(crate) fault: Fault,
     pub(crate) expected: Mark,
     pub(crate) measured: Mark,
     /// Why it is so, where one could expect something else.
+    #[serde(skip_deserializing)]
     pub(crate) reason: Option<&'static str>,
+    #[serde(skip_deserializing)]
     pub(crate) rounds: Vec<Played>,
 }
 

@@ -1,9 +1,9 @@
 //! The faults, one per column of the table, and variants of one of them.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// What goes wrong in a round. `script.rs` plays it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fault {
     /// Nothing: two holders, one after the other, then both at once.

@@ -57,6 +57,7 @@ pub use cell::Cell;
 pub use fault::Fault;
 pub use holder::serve as hold;
 pub use judge::{Counts, Mark};
+pub use page::{Results, picture};
 pub use rung::{Rung, Setting, rungs};
 
 use cell::Played;

@@ -2,14 +2,14 @@
 //! picture) and `index.html` (the table, where each cell opens a drawing of its steps; one file, which loads nothing).
 
 mod markdown;
-mod picture;
+pub mod picture;
 mod why;
 
 use std::path::Path;
 
 use anyhow::Context;
 use ringfence_laws::report::as_text_of_a_script;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::cell::Cell;
 use crate::fault::Fault;
@@ -29,7 +29,7 @@ const FAMILIES: [(u8, &str); 5] =
 const CHECKED: [u8; 8] = [10, 11, 13, 15, 17, 19, 21, 22];
 
 /// How the cells were played.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Run {
     /// As in `Redis 7.0.15`.
     pub(crate) versions: Vec<String>,
@@ -54,6 +54,13 @@ pub(crate) struct Report<'a> {
     cells: &'a [Cell],
     /// Why a cell of a column comes to a mark, unless the cell has a reason of its own.
     whys: Vec<(Fault, Mark, &'static str)>,
+}
+
+/// What can be read back from `ladder.json`.
+#[derive(Debug, Deserialize)]
+pub struct Results {
+    run: Run,
+    cells: Vec<Cell>,
 }
 
 /// How many cells came to the same.
@@ -145,11 +152,6 @@ impl<'a> Report<'a> {
         self.rungs.chunk_by(|one, other| one.family == other.family).map(|rungs| (rungs[0].family, rungs))
     }
 
-    /// The cells of a rung in a column: the fault, then its variants.
-    fn cells_in(&self, rung: u8, column: Fault) -> Vec<&Cell> {
-        self.cells.iter().filter(|cell| cell.rung == rung && cell.fault.column() == column).collect()
-    }
-
     /// The faults that are shown in the column of another one.
     fn variants(&self) -> impl Iterator<Item = &FaultKind> {
         self.faults.iter().filter(|it| it.fault != it.column)
@@ -169,6 +171,35 @@ impl<'a> Report<'a> {
         let rounds = if *rounds == 1 { "1 round".to_owned() } else { format!("{rounds} rounds each") };
         format!("{}. {played} cells of {rounds}, {date}, in {seconds} s.", versions.join(", "))
     }
+}
+
+impl Results {
+    /// As in `Redis 7.0.15`.
+    pub fn versions(&self) -> &[String] {
+        &self.run.versions
+    }
+
+    /// The faults under which a rung lost data, one for each column, and the number of columns that came to a mark; `None` if
+    /// there is none.
+    pub fn lost(&self, rung: u8) -> Option<(Vec<Fault>, usize)> {
+        let columns = Fault::COLUMNS.map(|column| cells_in(&self.cells, rung, column));
+        let is_known = |cell: &&Cell| !matches!(meaning(cell.measured).1, "unknown" | "none");
+        let known = columns.iter().filter(|cells| cells.iter().any(is_known)).count();
+        let lost = columns
+            .iter()
+            .filter_map(|cells| Some(cells.iter().find(|cell| meaning(cell.measured).1 == "lost")?.fault));
+        (known > 0).then(|| (lost.collect(), known))
+    }
+
+    /// A row of a picture at `y`: the name, and for each column a cell of this width, the first one at `x`.
+    pub fn row(&self, rung: u8, name: &str, x: usize, width: usize, y: usize) -> String {
+        picture::row(rung, name, &self.cells, (x, width), y)
+    }
+}
+
+/// The cells of a rung in a column: the fault, then its variants.
+fn cells_in(cells: &[Cell], rung: u8, column: Fault) -> Vec<&Cell> {
+    cells.iter().filter(|cell| cell.rung == rung && cell.fault.column() == column).collect()
 }
 
 impl FaultKind {
@@ -312,6 +343,28 @@ mod tests {
         let (at, grid) = (markdown.find("## Not as expected"), markdown.find("| lock"));
         assert!(at.is_some() && at < grid, "{markdown}");
         assert!(markdown.contains("Expected `T`, measured `T`, `L`."), "{markdown}");
+    }
+
+    #[test]
+    fn what_was_written_tells_which_columns_lost_data() {
+        let mut cells = as_expected(&[8, 19]);
+        for cell in cells.iter_mut().filter(|cell| cell.rung == 8 && cell.fault == Fault::Empty) {
+            cell.measured = Mark::Unknown;
+        }
+        let text = serde_json::to_string(&report(&cells)).unwrap();
+        let results: Results = serde_json::from_str(&text).unwrap();
+        let letters = |rung| {
+            let (lost, of) = results.lost(rung)?;
+            Some((lost.into_iter().map(Fault::letters).collect::<Vec<_>>().join(" "), of))
+        };
+        assert_eq!(
+            letters(8),
+            Some(("P Q F2 W+ N".to_owned(), 10)),
+            "a variant lost data, and one column is unknown"
+        );
+        assert_eq!(letters(19), Some((String::new(), 11)));
+        assert_eq!(letters(4), None);
+        assert_eq!(results.versions(), ["Redis 7.0.15"]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `ladder.md`, to be read in a terminal as well as on a web page.
 
-use super::{FaultKind, Report};
+use super::{FaultKind, Report, cells_in};
 use crate::cell::Cell;
 use crate::fault::Fault;
 use crate::judge::{Counts, Mark};
@@ -66,7 +66,8 @@ impl Report<'_> {
                 [format!("**{family}**")].into_iter().chain(columns.iter().map(|_| String::new())).collect(),
             );
             for rung in rungs {
-                let marks = columns.iter().map(|fault| Self::shown(&self.cells_in(rung.number, *fault)));
+                let marks =
+                    columns.iter().map(|fault| Self::shown(&cells_in(self.cells, rung.number, *fault)));
                 rows.push([format!("{:>2} {}", rung.number, rung.name)].into_iter().chain(marks).collect());
             }
         }

@@ -1,18 +1,20 @@
-//! `ladder.svg`: the table as a picture, on a background of its own.
+//! `ladder.svg`: the table as a picture, on a background of its own; its parts, for pictures like it.
 
 use std::fmt::Write as _;
 
-use super::{Report, RungKind, meaning};
+use super::{CHECKED, Report, cells_in, meaning};
 use crate::cell::Cell;
 use crate::fault::Fault;
 
-/// The width of the names, of a cell, and of all.
-const NAMES: usize = 292;
+/// The width of the names.
+pub const NAMES: usize = 292;
+/// The width of a cell, and of all.
 const CELL: usize = 46;
 const WIDTH: usize = NAMES + 11 * CELL + 16;
-/// The height of the column heads, of a row, and of the head of a family.
+/// The height of a row.
+pub const ROW: usize = 28;
+/// The height of the column heads, and of the head of a family.
 const HEAD: usize = 200;
-const ROW: usize = 28;
 const FAMILY: usize = 30;
 /// What the colours say: background, text, meaning.
 const KINDS: [(&str, &str, &str, &str); 5] = [
@@ -45,34 +47,39 @@ impl Report<'_> {
             let _ = writeln!(body, "<text x=\"16\" y=\"{base}\" font-weight=\"bold\">{family}</text>");
             y += FAMILY;
             for rung in rungs {
-                body += &self.row(rung, y);
+                body += &row(rung.number, rung.name, self.cells, (NAMES, CELL), y);
                 y += ROW;
             }
         }
         body += &legend(y + 34);
-        let height = y + 84;
-        format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" font-size=\"13\" \
-             font-family=\"system-ui, 'DejaVu Sans', sans-serif\" fill=\"#22262b\">\n<title>Locks under faults</title>\n\
-             <rect width=\"{WIDTH}\" height=\"{height}\" rx=\"8\" fill=\"#ffffff\"/>\n{body}</svg>\n"
-        )
+        svg("Locks under faults", WIDTH, y + 84, &body)
     }
+}
 
-    fn row(&self, rung: &RungKind, y: usize) -> String {
-        let (number, name, base) = (rung.number, rung.name, y + 18);
-        let mut row =
-            format!("<text x=\"36\" y=\"{base}\" text-anchor=\"end\" fill=\"#5c626a\">{number}</text>\n");
-        let _ = writeln!(row, "<text x=\"46\" y=\"{base}\">{name}</text>");
-        if rung.checked {
-            let (x, y) = (NAMES - 14, y + 13);
-            row += &dot(x, y);
-        }
-        row += &mark(number, &self.cells_in(number, Fault::None), NAMES, y, 11 * CELL);
-        for (place, column) in self.columns.iter().enumerate() {
-            row += &mark(number, &self.cells_in(number, *column), NAMES + place * CELL, y, CELL);
-        }
-        row
+/// A picture of this size.
+pub fn svg(title: &str, width: usize, height: usize, body: &str) -> String {
+    format!(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-size=\"13\" \
+         font-family=\"system-ui, 'DejaVu Sans', sans-serif\" fill=\"#22262b\">\n<title>{title}</title>\n\
+         <rect width=\"{width}\" height=\"{height}\" rx=\"8\" fill=\"#ffffff\"/>\n{body}</svg>\n"
+    )
+}
+
+/// The name of a rung, and a cell of this width for each column, the first one at `x`.
+pub(super) fn row(number: u8, name: &str, cells: &[Cell], (x, width): (usize, usize), y: usize) -> String {
+    let base = y + 18;
+    let mut row =
+        format!("<text x=\"36\" y=\"{base}\" text-anchor=\"end\" fill=\"#5c626a\">{number}</text>\n");
+    let _ = writeln!(row, "<text x=\"46\" y=\"{base}\">{name}</text>");
+    if CHECKED.contains(&number) {
+        let (x, y) = (NAMES - 14, y + 13);
+        row += &dot(x, y);
     }
+    row += &mark(number, &cells_in(cells, number, Fault::None), x, y, 11 * width);
+    for (place, column) in Fault::COLUMNS.into_iter().enumerate() {
+        row += &mark(number, &cells_in(cells, number, column), x + place * width, y, width);
+    }
+    row
 }
 
 /// The worst mark of a cell and its variants gives the colour.
@@ -97,7 +104,8 @@ fn dot(x: usize, y: usize) -> String {
     format!("<circle cx=\"{x}\" cy=\"{y}\" r=\"5\" fill=\"#2b67a8\"/>\n")
 }
 
-fn legend(y: usize) -> String {
+/// What the colours and the dot say, in two lines.
+pub fn legend(y: usize) -> String {
     let mut legend = String::new();
     let mut x = 16;
     for (_, fill, _, means) in KINDS {
