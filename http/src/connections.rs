@@ -26,6 +26,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::Notify;
+use tokio::task::yield_now;
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(super) use self::memory::BESIDE;
@@ -148,6 +149,9 @@ impl Connections {
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
         let (tenant, mut is_patient) = (Tenant::host(from), true);
         loop {
+            while !self.table().settle_for(&tenant) {
+                yield_now().await;
+            }
             {
                 let mut table = self.table();
                 if table.open < self.max + MAX_EVICTING {

@@ -15,6 +15,8 @@ const STRANGERS: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Order(u64);
 
+/// How many connections get their order in the table at once: others wait for it meanwhile.
+const STEPS: usize = 64;
 /// How many numbers of orders there are: the highest two bits are the class.
 const NUMBERS: u64 = 1 << 62;
 
@@ -114,16 +116,18 @@ struct Owned {
 }
 
 impl Owned {
-    /// The order of the connection that is closed first. Each step to it saved one to a request.
-    fn first(&mut self) -> Option<Order> {
-        loop {
-            let (listed, connection) = self.orders.first_key_value()?;
-            if connection.place.order() <= *listed {
-                return Some(*listed);
+    /// Lets the first in the table be the one that is closed first, in [`STEPS`] at most. Whether it is. Each step saved one to a request.
+    fn settle(&mut self) -> bool {
+        for _ in 0..STEPS {
+            match self.orders.first_key_value() {
+                Some((listed, connection)) if connection.place.order() > *listed => {
+                    let connection = Arc::clone(connection);
+                    self.list(&connection.place);
+                }
+                _ => return true,
             }
-            let connection = Arc::clone(connection);
-            self.list(&connection.place);
         }
+        false
     }
 
     fn list(&mut self, place: &Place) {
@@ -163,17 +167,29 @@ impl Table {
         }
     }
 
-    /// If there is no room for a connection of `newcomer`, evicts another one, which is to be closed.
-    pub(super) fn evict_for(&mut self, newcomer: &Tenant) -> Option<Arc<Connection>> {
+    /// Whose connection is evicted for one of `newcomer`, if there is no room.
+    fn loser(&self, newcomer: &Tenant) -> Option<Tenant> {
         if self.count() < self.max {
             return None;
         }
         let share = (self.max / STRANGERS).max(1);
-        let pool = if self.strangers.count >= share { &mut self.strangers } else { &mut self.principals };
+        let pool = if self.strangers.count >= share { &self.strangers } else { &self.principals };
         let own = pool.tenants.get(newcomer).map_or(0, |owned| owned.orders.len());
         let (most, _, largest) = pool.by_count.last()?;
-        let tenant = if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() };
-        let order = pool.tenants.get_mut(&tenant)?.first()?;
+        Some(if own > 0 && own + 1 >= *most { newcomer.clone() } else { largest.clone() })
+    }
+
+    /// Prepares [`Table::evict_for`], which may take several calls. Whether it is prepared.
+    pub(super) fn settle_for(&mut self, newcomer: &Tenant) -> bool {
+        let Some(tenant) = self.loser(newcomer) else { return true };
+        self.pool(&tenant).tenants.get_mut(&tenant).is_none_or(Owned::settle)
+    }
+
+    /// If there is no room for a connection of `newcomer`, evicts another one, which is to be closed.
+    pub(super) fn evict_for(&mut self, newcomer: &Tenant) -> Option<Arc<Connection>> {
+        let tenant = self.loser(newcomer)?;
+        let pool = self.pool(&tenant);
+        let order = *pool.tenants.get(&tenant)?.orders.keys().next()?;
         let evicted = pool.remove(&tenant, order)?;
         self.evicted.retain(|earlier| earlier.strong_count() > 0);
         self.evicted.push_back(Arc::downgrade(&evicted));
@@ -233,5 +249,42 @@ impl Pool {
         }
         self.count -= 1;
         Some(connection)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+    use std::thread;
+
+    use super::*;
+
+    /// A connection becomes busy and quiet while another thread gives it its order in the table.
+    #[test]
+    fn an_order_that_falls_is_seen_by_one_side() {
+        let place = Place::new(Order::new(Class::Quiet, 0));
+        let (table, listed, mut is_sound) = (Mutex::new(()), AtomicU64::new(0), true);
+        // They spin: whoever sleeps is rarely there at the right moment.
+        let locked = || std::iter::repeat_with(|| table.try_lock().ok()).find_map(|locked| locked);
+        let list = || locked().map(|_locked| place.list());
+        let goes_on = || listed.load(SeqCst) < 500_000;
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while goes_on() {
+                    list();
+                    listed.fetch_add(1, SeqCst);
+                }
+            });
+            for round in (1..).take_while(|_| goes_on()) {
+                for order in [Order::new(Class::Busy, 2 * round), Order::new(Class::Quiet, 2 * round + 1)] {
+                    if place.change(order) {
+                        list();
+                    }
+                }
+                let _locked = locked();
+                is_sound &= place.listed() <= place.order();
+            }
+        });
+        assert!(is_sound);
     }
 }

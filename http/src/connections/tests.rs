@@ -207,6 +207,18 @@ async fn a_body_that_arrives_piece_by_piece_gets_a_new_place_with_each() {
     assert!(!is_closed(&first) && is_closed(&second));
 }
 
+/// The first eviction once gave all of them their order at once, while all other threads waited for the table.
+#[tokio::test]
+async fn many_connections_that_were_used_are_put_in_order_in_short_steps() {
+    let connections = Connections::new(300);
+    let many: Vec<_> = (0..300).map(|_| admit(&connections, 1)).collect();
+    many.iter().for_each(|one| answer(one, |_| ()));
+    let newcomer = Tenant::host(many[0].0.from);
+    assert!(!connections.table().settle_for(&newcomer));
+    let _new = connections.admit(many[0].0.from).await;
+    assert!(is_closed(&many[0]) && !many[1..].iter().any(is_closed));
+}
+
 /// Once the table lost count of evicted connections, until the server accepted nothing.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_left_of_connections_whatever_they_did() {
