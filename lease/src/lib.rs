@@ -1,7 +1,7 @@
 //! The rules of Ringfence: the lease table as a pure function of a log.
 //!
 //! [`LeaseTable::apply`] takes the next entry of the log, a time and some [`Command`]s, and returns an [`Outcome`] for
-//! each command and an [`Event`] for each change. It reads no clock, draws no random number and depends on no hash order.
+//! each command and an [`Event`] for each change. It reads no clock, and depends on no random number and no hash order.
 //! So all replicas that applied the same entries have the same table, gave the same outcomes, and write the same bytes as
 //! a snapshot.
 //!

@@ -46,7 +46,7 @@ impl Ended {
     /// Builds it from these leases, oldest first; `None` if one comes twice.
     pub(crate) fn restore(order: Fifo<EndedLease>) -> Option<Self> {
         let all = order.numbered().map(|(number, ended)| (ended.id, number));
-        let by_id = Ids::of(all, id_in(&order))?;
+        let by_id = Ids::of(order.len(), all, id_in(&order))?;
         Some(Self { order, by_id })
     }
 

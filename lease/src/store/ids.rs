@@ -5,8 +5,9 @@ use ringfence_wire::LeaseId;
 
 /// Finds places by the ids of leases, which are not stored here: each method takes a function that tells the id of a place.
 ///
-/// It is a hash table in parts, of which one is divided in two whenever they are full on average (linear hashing: Litwin, 1980), and joined
-/// with another when all are nearly empty. So no change moves more than a part. Clients choose the ids, but do not know the hashes.
+/// It is a hash table in parts, of which one is divided in two whenever they are full on average (linear hashing: Litwin, 1980), and two
+/// are joined when all are half full on average. So no change moves more than two parts. Clients choose the ids, but do not know the hashes,
+/// which are others on each node: nothing depends on their order.
 #[derive(Debug)]
 pub(crate) struct Ids<P> {
     /// Never empty.
@@ -25,9 +26,12 @@ impl<P> Default for Ids<P> {
 }
 
 impl<P: Copy> Ids<P> {
-    /// These ids, with the ids of their places; `None` if one comes twice.
-    pub(crate) fn of(all: impl Iterator<Item = (LeaseId, P)>, id_at: impl Fn(P) -> LeaseId) -> Option<Self> {
-        let len = all.size_hint().0;
+    /// These `len` ids; `None` if one comes twice.
+    pub(crate) fn of(
+        len: usize,
+        all: impl Iterator<Item = (LeaseId, P)>,
+        id_at: impl Fn(P) -> LeaseId,
+    ) -> Option<Self> {
         let part = |_| HashTable::with_capacity(len.min(FULL));
         let parts = (0..len.div_ceil(FULL).max(1)).map(part).collect();
         let mut ids = Self { parts, ..Self::default() };
@@ -67,7 +71,7 @@ impl<P: Copy> Ids<P> {
         let part = &mut parts[part_of(hash, count)];
         let Ok(found) = part.find_entry(hash, |place| id_at(*place) == id) else { return };
         found.remove();
-        if part.len() < part.capacity() / 8 {
+        if part.len() < part.capacity() / 4 {
             part.shrink_to(2 * part.len(), |place| hashes.hash_one(id_at(*place)));
         }
         self.len -= 1;
@@ -84,6 +88,7 @@ impl<P: Copy> Ids<P> {
         let mut part = HashTable::with_capacity(FULL);
         let moved = parts[divided_for(new)].extract_if(|place| part_of(hash_at(place), count) == new);
         moved.for_each(|place| _ = part.insert_unique(hash_at(&place), place, hash_at));
+        parts[divided_for(new)].shrink_to_fit(hash_at);
         parts.push(part);
     }
 
@@ -124,6 +129,7 @@ mod tests {
         for (number, part) in ids.parts.iter().enumerate() {
             assert!(part.iter().all(|n| part_of(ids.hashes.hash_one(id(*n)), ids.parts.len()) == number));
             assert!(part.len() < 4 * FULL, "{}", part.len());
+            assert!(part.capacity() <= 64 + 4 * part.len(), "{} for {}", part.capacity(), part.len());
         }
     }
 
@@ -155,8 +161,8 @@ mod tests {
     #[test]
     fn an_id_that_comes_twice_is_refused() {
         let many = || (0..3 * FULL).map(|n| (id(n), n));
-        assert_eq!(Ids::of(many(), id).map(|ids| ids.len()), Some(3 * FULL));
-        assert!(Ids::of(many().chain([(id(7), 7)]), id).is_none());
+        assert_eq!(Ids::of(3 * FULL, many(), id).map(|ids| ids.len()), Some(3 * FULL));
+        assert!(Ids::of(0, many().chain([(id(7), 7)]), id).is_none());
     }
 
     /// Each part is divided in turn, so a few are twice as full as the others at most.

@@ -12,8 +12,8 @@ use crate::lease::Lease;
 use crate::owner::SpaceNo;
 use crate::requests::Requests;
 
-/// Builds a store from the leases of a snapshot, and says what contradicts what. Most indexes are built at the end, from
-/// sorted lists: to insert a million leases one by one takes several times as long.
+/// Builds a store from the leases of a snapshot, and says what contradicts what. Indexes are built at the end, those by
+/// key and deadline from sorted lists: to insert a million leases one by one takes several times as long.
 #[derive(Default)]
 pub(crate) struct Loader {
     store: Store,
@@ -57,7 +57,7 @@ impl Loader {
         let waiting = leases().filter(|lease| lease.waits()).count();
         let bytes = leases().map(|lease| lease.bytes(lease.waits())).sum();
         let id_at = |slot| self.store.leases.get(slot).id;
-        let by_id = Ids::of(ids.into_iter(), id_at).ok_or("two leases have one id")?;
+        let by_id = Ids::of(ids.len(), ids.into_iter(), id_at).ok_or("two leases have one id")?;
         let ended = Ended::restore(ended).ok_or("a lease ended twice")?;
         *self.store.spaces.get_mut(self.space) = spaces::Space { by_id, waiting, bytes, ended };
         self.store.spaces.note_oldest(self.space, None);
