@@ -31,7 +31,8 @@ impl<O: Owner> Account<O> {
 
     /// Who has taken most.
     pub fn greediest(&mut self) -> Option<&O> {
-        if self.by.len() < 2 {
+        // A map that was large is long to look through.
+        if self.by.len() == 1 && self.by.capacity() < 64 {
             return self.by.keys().next();
         }
         let ordered = || self.by.iter().map(|(owner, own)| (*own, owner.clone())).collect();
