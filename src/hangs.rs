@@ -15,8 +15,9 @@ use crate::loop_lag;
 
 /// A thread that hangs for longer does nothing soon. If that is the Raft thread, another node may lead by then.
 const BLOCKED: Duration = Duration::from_millis(1_500);
-/// How often this looks.
+/// How often this looks, and how often if a thread may hang.
 const LOOK: Duration = Duration::from_millis(250);
+const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// Who learns of what hangs.
 #[derive(Clone)]
@@ -68,10 +69,11 @@ impl Look {
     async fn go_on(self, mut ended: watch::Receiver<()>) {
         let (mut raft, mut http) = (Seen::default(), Vec::new());
         loop {
+            let longest = loop_lag::hangs_for().max(self.threads.hangs_for().1);
             tokio::select! {
                 biased;
                 _ = ended.changed() => return,
-                () = sleep(LOOK) => {}
+                () = sleep(if longest > BLOCKED / 2 { LOOK_AGAIN } else { LOOK }) => {}
             }
             if raft.look(loop_lag::hangs_for()) {
                 match raft.is_blocked {

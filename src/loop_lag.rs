@@ -8,9 +8,10 @@ use ringfence_aside::Beat;
 
 use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
-/// How often the lag is measured while the loop is busy, and while it is not: an idle node shall cost little.
+/// How often the lag is measured while the loop is busy. A shorter step may pass between two measurements.
 const BUSY: Duration = Duration::from_millis(10);
-const CALM: Duration = Duration::from_millis(50);
+/// So many times as long while it is not: an idle node shall cost little.
+const CALM: u32 = 3;
 /// Whoever lags by more is busy, for so many measurements.
 const LAGS: Duration = Duration::from_millis(5);
 const MEASUREMENTS: u32 = 500;
@@ -32,7 +33,8 @@ pub(crate) async fn measure() {
     let (mut previous, mut current, mut began) = (Duration::ZERO, Duration::ZERO, Instant::now());
     let mut busy = 0_u32;
     loop {
-        let due = Instant::now() + if busy > 0 { BUSY } else { CALM };
+        let times = if busy > 0 { 1 } else { CALM };
+        let due = Instant::now() + BUSY * times;
         tokio::time::sleep_until(due.into()).await;
         let lag = due.elapsed();
         BEAT.beat();
@@ -41,7 +43,7 @@ pub(crate) async fn measure() {
             (previous, current, began) = (current, Duration::ZERO, Instant::now());
         }
         current = current.max(lag);
-        lags.record(lag);
+        lags.record_many(lag, times as usize);
         longest.set(previous.max(current).as_secs_f64());
     }
 }
