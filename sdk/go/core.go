@@ -145,7 +145,9 @@ func (c *core) after(d time.Duration, leaseID string, keys []string) {
 // hold keeps a lease that was granted. It is released at once if the client is being closed, and left alone if a later call adopts it.
 func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
 	held := newHeld(newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
-	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
+	// A clock that is late would let HoldAtLeast be over early.
+	known := granted.sent.after(c.clock().sinceAtMost(granted.sent))
+	own := &release{core: c, held: held, granted: known, holdAtLeast: wanted.holdAtLeast}
 	c.keeper.add(held)
 	c.mu.Lock()
 	isClosing, isLeft := c.isClosing, wanted.leaseID != "" && c.adoptions[wanted.leaseID] != wanted

@@ -83,3 +83,15 @@ func TestReleasesThatFailLeaveNothingBehind(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestHoldAtLeastCountsByTheLaterClock(t *testing.T) {
+	now := Moment{Boot: 10 * time.Second, Raw: 4 * time.Second}
+	c := newClient(t, func() Moment { return now }).core
+	lease, err := c.hold(t.Context(), grantFor(time.Hour, at(0)), &wanted{maxHold: forever, holdAtLeast: 20 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if left := lease.release.left(at(25_000)); left != 5*time.Second {
+		t.Error("so much is left: ", left)
+	}
+}
