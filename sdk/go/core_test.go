@@ -95,3 +95,23 @@ func TestHoldAtLeastCountsByTheLaterClock(t *testing.T) {
 		t.Error("so much is left: ", left)
 	}
 }
+
+func TestWhatIsBeingReleasedIsNotDetached(t *testing.T) {
+	gate := newGate()
+	c := newClient(t, gate.clock).core
+	lease, err := c.hold(t.Context(), grantFor(time.Hour, at(0)), &wanted{maxHold: forever})
+	if err != nil {
+		t.Fatal(err)
+	}
+	gate.isShut.Store(true)
+	lease.release.begin(isTaken)
+	await(t, "the release begins", gate.arrived)
+	lost := (*LostError)(nil)
+	if _, err := lease.Detach(); !errors.As(err, &lost) || lost.Reason != Released {
+		t.Error(err)
+	}
+	c.end(nil)
+	close(gate.opens)
+	c.keeper.clear()
+	c.goroutines.Wait()
+}
