@@ -244,7 +244,11 @@ func (b *batcher) split(calls []*batched, whole *response) {
 		}
 		return
 	}
+	// Who wrote it is judged here, once: no part of what no node wrote is believed.
 	results, err := readResults(whole.body, len(calls))
+	if whole.cluster == "" {
+		err = errors.New("no node wrote it")
+	}
 	if err != nil {
 		b.fail(calls, &failure{why: b.node.url + ": unreadable response to a batch: " + err.Error(), wasSent: true})
 		return

@@ -55,8 +55,8 @@ func New(urls []string, options ...ClientOption) (*Client, error) {
 	}
 	c := &core{
 		clock: given.clock, tell: tell, closed: make(chan struct{}),
-		calls: make(map[*call]struct{}), leases: make(map[*release]struct{}), works: make(map[*work]struct{}),
-		adoptions: make(map[string]*wanted), failed: make(map[string][]string),
+		calls: make(map[*call]struct{}), leases: make(map[string]*release), works: make(map[*work]struct{}),
+		adoptions: make(map[string]*adoption), failed: make(map[string][]string),
 	}
 	c.ends, c.end = context.WithCancelCause(context.Background())
 	c.keeper = newKeeper(c)
@@ -151,8 +151,8 @@ func (c *Client) Lead(ctx context.Context, key string, work Work, options ...Opt
 }
 
 // Adopt takes over a lease by the id that Detach left, perhaps in another process: it renews it once, and from then on as if it had been acquired here,
-// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it; for other handles of this client it is lost, whatever comes of
-// the call. A [LostError] says that it has ended, or that this client is releasing it or adopts it by a later call.
+// with MaxHold, HoldAtLeast and NoRenew of the options. Nobody else may renew or release it. For other handles of this client it is lost once that has
+// succeeded; if it fails, nothing has changed for them. A [LostError] says that it has ended, that this client is releasing it, or that a later call has it.
 func (c *Client) Adopt(ctx context.Context, leaseID string, options ...Option) (*Lease, error) {
 	if !uuid.MatchString(leaseID) {
 		return nil, &InvalidError{"lease-id", "is no UUID in small letters"}

@@ -23,6 +23,11 @@ func (m Moment) since(earlier Moment) time.Duration {
 	return max(0, min(m.Boot-earlier.Boot, m.Raw-earlier.Raw))
 }
 
+// sinceAtMost is the same by the clock on which that is more.
+func (m Moment) sinceAtMost(earlier Moment) time.Duration {
+	return max(0, m.Boot-earlier.Boot, m.Raw-earlier.Raw)
+}
+
 func (m Moment) after(d time.Duration) Moment {
 	return Moment{m.Boot + d, m.Raw + d}
 }

@@ -31,12 +31,14 @@ type core struct {
 	// goroutines are those that the end of the client waits for. Each ends soon after ends does.
 	goroutines sync.WaitGroup
 
-	mu     sync.Mutex
-	calls  map[*call]struct{}
-	leases map[*release]struct{}
+	mu    sync.Mutex
+	calls map[*call]struct{}
+	// leases have what has each by its id; also of what was left to its id, until that is lost.
+	leases map[string]*release
 	works  map[*work]struct{}
-	// adoptions are the last of each lease that are under way.
-	adoptions map[string]*wanted
+	// adoptions are of the leases that calls are about to adopt, and asked is how many calls ever were.
+	adoptions map[string]*adoption
+	asked     uint64
 	// failed are the leases that were not released while the client was being closed, with their keys.
 	failed    map[string][]string
 	isClosing bool
@@ -98,21 +100,33 @@ func (c *core) spawn(run func()) bool {
 	return true
 }
 
-// background does work that gives back a lease, and that the client waits for when it is closed. It says whether the work has begun.
-func (c *core) background(leaseID string, keys []string, do func() error) bool {
+// background does work that gives back a lease, and that the client waits for when it is closed.
+func (c *core) background(leaseID string, keys []string, do func() error) {
 	own := &work{leaseID, keys, make(chan struct{})}
 	c.mu.Lock()
-	c.works[own] = struct{}{}
+	c.enlist(own)
 	c.mu.Unlock()
+	c.start(own, do)
+}
+
+// enlist lets work be found from now on. The lock is held.
+func (c *core) enlist(own *work) {
+	c.works[own] = struct{}{}
+	if one := c.adoptions[own.leaseID]; one != nil {
+		one.last = c.asked
+	}
+}
+
+func (c *core) start(own *work, do func() error) {
 	isBegun := c.spawn(func() {
 		err := do()
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.works, own)
 		if err == nil {
-			delete(c.failed, leaseID)
+			delete(c.failed, own.leaseID)
 		} else if c.isClosing && lossIn(err) == "" {
-			c.failed[leaseID] = keys
+			c.failed[own.leaseID] = own.keys
 		}
 		close(own.done)
 	})
@@ -120,17 +134,16 @@ func (c *core) background(leaseID string, keys []string, do func() error) bool {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		delete(c.works, own)
-		c.failed[leaseID] = keys
+		c.failed[own.leaseID] = own.keys
 		close(own.done)
 	}
-	return isBegun
 }
 
 // after gives back a lease later, unless the client ends before.
 func (c *core) after(d time.Duration, leaseID string, keys []string) {
 	own := &work{leaseID: leaseID}
 	c.mu.Lock()
-	c.works[own] = struct{}{}
+	c.enlist(own)
 	c.mu.Unlock()
 	c.spawn(func() {
 		if sleep(c.ends, d) == nil {
@@ -142,79 +155,48 @@ func (c *core) after(d time.Duration, leaseID string, keys []string) {
 	})
 }
 
-// hold keeps a lease that was granted. It is released at once if the client is being closed, and left alone if a later call adopts it.
+// hold keeps a lease that was granted. It is released at once if the client is being closed. If it was adopted, it moves here from whatever had it, unless
+// that was too late.
 func (c *core) hold(ctx context.Context, granted confirmation, wanted *wanted) (*Lease, error) {
 	held := newHeld(newLifetime(granted, wanted.renews, wanted.maxHold), c.clock, c.tell)
-	own := &release{core: c, held: held, granted: c.clock(), holdAtLeast: wanted.holdAtLeast}
+	// A clock that is late would let HoldAtLeast be over early.
+	known := granted.sent.after(c.clock().sinceAtMost(granted.sent))
+	own := &release{core: c, held: held, granted: known, holdAtLeast: wanted.holdAtLeast}
 	c.keeper.add(held)
 	c.mu.Lock()
-	isClosing, isLeft := c.isClosing, wanted.leaseID != "" && c.adoptions[wanted.leaseID] != wanted
-	if !isClosing && !isLeft {
-		c.leases[own] = struct{}{}
+	isClosing, old, adoption := c.isClosing, c.leases[held.leaseID], c.adoptions[held.leaseID]
+	isLate := adoption != nil && wanted.asked <= adoption.last
+	if !isLate {
+		c.leases[held.leaseID] = own
+		if adoption != nil {
+			adoption.last = wanted.asked
+		}
+		if old != nil {
+			old.how = isAdopted
+		}
 	}
 	c.mu.Unlock()
-	switch {
-	case isLeft:
+	if isLate {
 		c.keeper.remove(held)
 		return nil, &LostError{Released}
-	case isClosing:
-		own.take()
+	}
+	if old != nil {
+		// This handle may release it at any time, and nobody would tell the other.
+		old.held.lose(Unconfirmed, c.clock())
+	}
+	if isClosing {
+		own.begin(isTaken)
 		return nil, ErrClosed
 	}
 	return newLease(own, ctx), nil
 }
 
-// adopt renews a lease, and keeps it, unless it is being released. The last call has it: what had it before, or is about to, is left without.
-func (c *core) adopt(ctx context.Context, wanted *wanted) (*Lease, error) {
-	defer func() {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		if c.adoptions[wanted.leaseID] == wanted {
-			delete(c.adoptions, wanted.leaseID)
-		}
-	}()
-	if err := c.leave(wanted); err != nil {
-		return nil, err
-	}
-	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)
-	if err != nil {
-		return nil, err
-	}
-	return c.hold(ctx, adopted, wanted)
-}
-
-// leave leaves a lease to a call that adopts it, unless it is being released.
-func (c *core) leave(wanted *wanted) error {
-	leaseID := wanted.leaseID
-	var all []*release
-	c.mu.Lock()
-	c.adoptions[leaseID] = wanted
-	for own := range c.leases {
-		if own.held.leaseID == leaseID {
-			all = append(all, own)
-		}
-	}
-	c.mu.Unlock()
-	for _, own := range all {
-		if own.detach() {
-			// The next handle may release it at any time, and nobody would tell this one.
-			own.held.lose(Unconfirmed, c.clock())
-		}
-	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for one := range c.works {
-		if one.leaseID == leaseID {
-			return &LostError{Released}
-		}
-	}
-	return nil
-}
-
 func (c *core) forget(own *release) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	delete(c.leases, own)
+	if c.leases[own.held.leaseID] == own {
+		delete(c.leases, own.held.leaseID)
+	}
 }
 
 // renew renews a lease by its id; for its own time-to-live if ttl is 0.
@@ -276,7 +258,10 @@ func (c *core) waitsLong(keys []string) {
 	own := make(map[uint64]bool)
 	isForItself := false
 	c.mu.Lock()
-	for one := range c.leases {
+	for _, one := range c.leases {
+		if one.how != stays {
+			continue
+		}
 		own[one.held.grant().token] = true
 		for _, key := range one.held.keys() {
 			isForItself = isForItself || slices.Contains(keys, key)
@@ -325,13 +310,13 @@ func (c *core) close(ctx context.Context) error {
 		}
 	}
 	c.isClosing = true
-	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Keys(c.leases))
+	calls, leases := slices.Collect(maps.Keys(c.calls)), slices.Collect(maps.Values(c.leases))
 	c.mu.Unlock()
 	for _, one := range calls {
 		one.cancel(errEnds)
 	}
 	for _, one := range leases {
-		one.take()
+		one.begin(isTaken)
 	}
 	c.settle(ctx)
 	c.mu.Lock()

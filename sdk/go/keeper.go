@@ -1,8 +1,10 @@
 package ringfence
 
 import (
+	"maps"
 	"math/rand/v2"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 )
@@ -32,6 +34,8 @@ type keeper struct {
 	mu      sync.Mutex
 	kept    map[*held]*kept
 	isAwake bool
+	// isOver: the client is, and nothing is kept any more.
+	isOver  bool
 	looksAt time.Time
 	// refusal is why leases were not renewed the last time, if they were not.
 	refusal string
@@ -58,6 +62,9 @@ func (k *keeper) add(h *held) {
 	at := k.core.clock()
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	if k.isOver {
+		return
+	}
 	own := &kept{held: h, since: at}
 	k.kept[h] = own
 	looksAt := time.Now().Add(k.wait(own, at))
@@ -82,24 +89,24 @@ func (k *keeper) has(h *held) bool {
 	return k.kept[h] != nil
 }
 
-// clear looks after nothing any more, and tells whoever works under a lease that was left to its id: nobody would tell them in time.
+// clear looks after nothing any more, for good, and tells whoever works under a lease that was left to its id: nobody would tell them in time.
 func (k *keeper) clear() {
 	at := k.core.clock()
-	for _, own := range k.list() {
-		own.held.lose(Unconfirmed, at)
-		k.remove(own.held)
+	k.mu.Lock()
+	k.isOver = true
+	all := k.kept
+	k.kept = nil
+	k.mu.Unlock()
+	for h := range all {
+		h.lose(Unconfirmed, at)
 	}
 	k.poke()
 }
 
-func (k *keeper) list() []*kept {
+func (k *keeper) list() []*held {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	all := make([]*kept, 0, len(k.kept))
-	for _, own := range k.kept {
-		all = append(all, own)
-	}
-	return all
+	return slices.Collect(maps.Keys(k.kept))
 }
 
 func (k *keeper) poke() {
@@ -129,9 +136,9 @@ func (k *keeper) run() {
 func (k *keeper) look() (time.Duration, bool) {
 	at := k.core.clock()
 	// Without the lock: a loss is told here.
-	for _, own := range k.list() {
-		if own.held.look(at) != "" {
-			k.remove(own.held)
+	for _, h := range k.list() {
+		if h.look(at) != "" {
+			k.remove(h)
 		}
 	}
 	k.mu.Lock()

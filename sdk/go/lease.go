@@ -183,13 +183,22 @@ func (l *Lease) Release(ctx context.Context) error {
 }
 
 // Detach leaves the lease to its id, for [Client.Adopt] in another process: nothing renews it here any more, and it ends with its time-to-live unless
-// somebody renews or releases it by this id. [Client.Close] ends its context. Release does nothing any more, but tells a loss.
+// somebody renews or releases it by this id. [Client.Close] ends its context. Release does nothing any more, but tells a loss. A repeat has the same
+// result. A [LostError] says that it is lost, or is being released.
 func (l *Lease) Detach() (string, error) {
+	// Whoever detaches it has not dropped it.
+	defer runtime.KeepAlive(l.handle)
 	if err := l.Err(); err != nil {
 		return "", err
 	}
-	l.release.detach()
-	return l.ID(), nil
+	switch l.release.detach() {
+	case isDetached:
+		return l.ID(), nil
+	case isAdopted:
+		return "", &LostError{Unconfirmed}
+	default:
+		return "", &LostError{Released}
+	}
 }
 
 // escaped encodes a key as one segment of a path.

@@ -82,8 +82,9 @@ type wanted struct {
 	limit                       int
 	hasTTL, hasWait, hasMaxHold bool
 	onError                     func(error)
-	// leaseID is that of the lease to adopt.
+	// leaseID is that of the lease to adopt, and asked the number of the call.
 	leaseID string
+	asked   uint64
 	// isCandidate: it may wait for as long as others lead.
 	isCandidate bool
 }

@@ -73,12 +73,15 @@ func TestTokensOf53BitsAreExact(t *testing.T) {
 }
 
 func TestWhatNoNodeAnswersABatchIsTheAnswerOfNoCall(t *testing.T) {
-	calls := []*batched{{answered: make(chan answer, 1)}, {answered: make(chan answer, 1)}}
-	newBatcher(&node{url: "http://a"}).split(calls, &response{status: 204})
-	for _, call := range calls {
-		got := <-call.answered
-		if failed, isFailure := got.err.(*failure); !isFailure || !failed.wasSent {
-			t.Error(got)
+	refusals := `{"results":[{"status":404,"body":{"type":"urn:ringfence:problem:unknown-lease","status":404}},{"status":413,"body":{}}]}`
+	for _, whole := range []*response{{status: 204, cluster: "c"}, {status: 200, body: []byte(refusals)}} {
+		calls := []*batched{{answered: make(chan answer, 1)}, {answered: make(chan answer, 1)}}
+		newBatcher(&node{url: "http://a"}).split(calls, whole)
+		for _, call := range calls {
+			got := <-call.answered
+			if failed, isFailure := got.err.(*failure); !isFailure || !failed.wasSent {
+				t.Error(whole.status, got)
+			}
 		}
 	}
 }

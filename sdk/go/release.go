@@ -3,7 +3,6 @@ package ringfence
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 )
 
@@ -35,51 +34,75 @@ type release struct {
 	granted     Moment
 	holdAtLeast time.Duration
 
-	mu sync.Mutex
-	// done is closed once the release is over. It is nil before that begins.
-	done chan struct{}
+	// how it has left its handle. The mutex of the core guards it.
+	how leaving
+	// work is the release, and err what that came to once it is over.
+	work *work
 	err  error
-	// isTaken: the client took it from its holder.
-	isTaken bool
 }
 
-// begin releases it, once.
-func (r *release) begin(isTaking bool) <-chan struct{} {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.done == nil {
-		r.done = make(chan struct{})
-		r.isTaken = isTaking
-		isBegun := r.core.background(r.held.leaseID, r.held.keys(), func() error {
+// A leaving is how a lease leaves its handle. The first one counts; only what was left to its id may be adopted yet.
+type leaving int
+
+const (
+	stays leaving = iota
+	// isReleased: by its holder, and isTaken: by the client.
+	isReleased
+	isTaken
+	// isDetached: it is left to its id.
+	isDetached
+	// isAdopted: another handle has it.
+	isAdopted
+)
+
+// leave has it leave its handle in this way, if it stays there. It returns how it has left, and whether that is by this call: only then has that to act.
+func (r *release) leave(how leaving) (leaving, bool) {
+	c := r.core
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if r.how != stays {
+		return r.how, false
+	}
+	r.how = how
+	if how != isDetached {
+		// It is always found, here or among the works.
+		delete(c.leases, r.held.leaseID)
+		r.work = &work{r.held.leaseID, r.held.keys(), make(chan struct{})}
+		c.enlist(r.work)
+	}
+	return how, true
+}
+
+// begin releases it, unless it has left before. It returns as leave does.
+func (r *release) begin(how leaving) (leaving, bool) {
+	left, isOwn := r.leave(how)
+	if isOwn {
+		// Unless it can begin.
+		r.err = ErrClosed
+		r.core.start(r.work, func() error {
 			r.err = r.perform()
-			close(r.done)
 			return r.err
 		})
-		if !isBegun {
-			r.err = ErrClosed
-			close(r.done)
-		}
-		// It is among the works by now, so that it is always found.
-		r.core.forget(r)
 	}
-	return r.done
+	return left, isOwn
 }
 
 // end releases it, and waits for that.
 func (r *release) end(ctx context.Context) error {
 	ctx, cancel := lasting(ctx)
 	defer cancel()
-	done := r.begin(false)
-	select {
-	case <-done:
-		if r.err != nil {
-			return r.err
-		}
-		// It may have been left to its id, and lost since.
+	switch left, _ := r.begin(isReleased); left {
+	case isAdopted:
+		return &LostError{r.held.lose(Unconfirmed, r.held.clock())}
+	case isDetached:
 		if loss := r.held.look(r.held.clock()); loss != "" && loss != Released {
 			return &LostError{loss}
 		}
 		return nil
+	}
+	select {
+	case <-r.work.done:
+		return r.err
 	case <-ctx.Done():
 		return ended(ctx)
 	}
@@ -93,44 +116,31 @@ func lasting(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.WithoutCancel(ctx), cleanupLimit)
 }
 
-// take releases it in the name of the client.
-func (r *release) take() {
-	r.begin(true)
-}
-
 func (r *release) wasTaken() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.isTaken
+	r.core.mu.Lock()
+	defer r.core.mu.Unlock()
+	return r.how == isTaken
 }
 
-// drop releases it since its handle is gone.
+// drop releases it since its handle is gone, unless it is adopted by its id.
 func (r *release) drop() {
-	r.mu.Lock()
-	isOver := r.done != nil
-	r.mu.Unlock()
-	if isOver {
-		return
-	}
-	if r.held.look(r.held.clock()) == "" {
+	r.core.awaitAdoption(r.held.leaseID)
+	isLive := r.held.look(r.held.clock()) == ""
+	if _, isOwn := r.begin(isTaken); isOwn && isLive {
 		r.core.tell.warn(WarnDropped, fmt.Sprintf("the lease of %s with token %d was dropped without a release: it is released now",
 			quoted(r.held.keys()), r.held.grant().token))
 	}
-	r.take()
 }
 
-// detach leaves it to its id, unless it is being released, or was left before.
-func (r *release) detach() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.done != nil {
-		return false
+// detach leaves it to its id. It returns how it has left.
+func (r *release) detach() leaving {
+	left, isOwn := r.leave(isDetached)
+	if isOwn {
+		r.held.stopRenewing(r.held.clock())
+		// Until then an adoption finds it, and tells its holder.
+		context.AfterFunc(r.held.ended, func() { r.core.forget(r) })
 	}
-	r.done = make(chan struct{})
-	close(r.done)
-	r.core.forget(r)
-	r.held.stopRenewing(r.held.clock())
-	return true
+	return left
 }
 
 func (r *release) perform() error {

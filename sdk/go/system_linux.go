@@ -15,25 +15,37 @@ const (
 	tcpUserTimeout    = 18
 )
 
-var system = newSystemClock(readAll)
+var (
+	started = time.Now()
+	system  = newSystemClock(readAll, readRuntime)
+)
 
 // SystemClock reads CLOCK_BOOTTIME and CLOCK_MONOTONIC_RAW. Once a sandbox forbids that, it goes on from the last reading for good, by the clock of the Go
-// runtime: a moment can be compared with any other, and it never goes back.
+// runtime, and a leap of the wall clock counts as sleep, whatever it was. A moment can be compared with any other, and it never goes back.
 func SystemClock() Moment { return system.now() }
+
+// leap is by how much the wall clock is to be ahead of the runtime's: they are not read at the same time.
+const leap = 10 * time.Millisecond
+
+// A reading of the clocks of the runtime, which no sandbox forbids.
+type reading struct {
+	monotonic, wall time.Duration
+}
 
 // A systemClock has one origin for good.
 type systemClock struct {
-	read func() (Moment, bool)
+	read        func() (Moment, bool)
+	readRuntime func() reading
 
 	mu          sync.Mutex
 	isForbidden bool
 	last        Moment
-	// at is when last was read, by the clock of the runtime, which no sandbox forbids.
-	at time.Time
+	// at is when last was read.
+	at reading
 }
 
-func newSystemClock(read func() (Moment, bool)) *systemClock {
-	c := &systemClock{read: read, at: time.Now()}
+func newSystemClock(read func() (Moment, bool), readRuntime func() reading) *systemClock {
+	c := &systemClock{read: read, readRuntime: readRuntime, at: readRuntime()}
 	c.now()
 	return c
 }
@@ -42,15 +54,27 @@ func (c *systemClock) now() Moment {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	// Before the reading: a pause between the two lets what goes on from it be too late, and leases end early.
-	at := time.Now()
-	if !c.isForbidden {
-		if now, isAllowed := c.read(); isAllowed {
-			c.last, c.at = now, at
-			return now
-		}
-		c.isForbidden = true
+	at := c.readRuntime()
+	passed := at.monotonic - c.at.monotonic
+	if ahead := at.wall - c.at.wall - passed; ahead > leap {
+		passed += ahead
 	}
-	return c.last.after(at.Sub(c.at))
+	now := c.last.after(passed)
+	if !c.isForbidden {
+		if own, isAllowed := c.read(); isAllowed {
+			// A pause makes a reading older, perhaps than the last one.
+			now = latest(own, c.last)
+		} else {
+			c.isForbidden = true
+		}
+	}
+	c.last, c.at = now, at
+	return now
+}
+
+func readRuntime() reading {
+	at := time.Now()
+	return reading{at.Sub(started), time.Duration(at.UnixNano())}
 }
 
 func readAll() (Moment, bool) {

@@ -144,8 +144,8 @@ mutants! {
         => "	if loss != \"\" {\n		return &LostError{loss}\n	}\n	var err error\n	if successor != nil {"
         fails ["release-after-expiry-raises-and-deletes"];
     "second-release-fails" "release.go"
-        "	done := r.begin(false)\n"
-        => "	if r.held.look(r.held.clock()) == Released {\n		return &LostError{Released}\n	}\n	done := r.begin(false)\n"
+        "	switch left, _ := r.begin(isReleased); left {\n"
+        => "	if r.held.look(r.held.clock()) == Released {\n		return &LostError{Released}\n	}\n	switch left, _ := r.begin(isReleased); left {\n"
         fails ["double-release-harmless"];
     "unknown-release-is-dropped" "release.go"
         "		r.core.releaseInBackground(r.held.leaseID, r.held.keys())\n	}\n	if loss"
@@ -183,7 +183,7 @@ mutants! {
         "	config.ServerName = n.target.host\n"
         => "	config.InsecureSkipVerify = true\n"
         fails ["wrong-authority-is-unavailable-and-says-why"];
-    "adopted-is-not-kept" "core.go"
+    "adopted-is-not-kept" "adopt.go"
         "	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)\n"
         => "	wanted.renews = false\n	adopted, err := c.renew(ctx, wanted.leaseID, 0, false)\n"
         fails ["adopted-lease-renews-and-is-released-once"];
@@ -208,12 +208,12 @@ mutants! {
         => "		case released == nil:\n"
         fails ["block-left-elsewhere-is-released" "loss-swallowed-is-still-lost"];
     "dropped-is-kept" "release.go"
-        "	isOver := r.done != nil\n"
-        => "	isOver := true\n"
+        "	if _, isOwn := r.begin(isTaken); isOwn && isLive {\n"
+        => "	if isOwn := false; isOwn && isLive {\n"
         fails ["dropped-handle-is-released"];
     "dropped-in-silence" "release.go"
-        "	if r.held.look(r.held.clock()) == \"\" {\n"
-        => "	if false {\n"
+        "isOwn && isLive {"
+        => "isOwn && !isLive {"
         fails ["dropped-handle-is-reported"];
     "hooks-on-the-goroutine-that-renews" "hooks.go"
         "	t.enqueue(true, hook)\n"
@@ -260,8 +260,8 @@ mutants! {
         => "		r.core.keeper.remove(successor)\n"
         fails ["hold-at-least-in-an-outage"];
     "close-releases-nothing" "core.go"
-        "	for _, one := range leases {\n		one.take()\n"
-        => "	for _, one := range leases[:0] {\n		one.take()\n"
+        "	for _, one := range leases {\n		one.begin(isTaken)\n"
+        => "	for _, one := range leases[:0] {\n		one.begin(isTaken)\n"
         fails ["close-releases-what-is-held" "close-tells-whoever-works-under-a-lease"];
     "close-says-nothing" "core.go"
         "		c.closedErr = &LeftError{left}\n"
