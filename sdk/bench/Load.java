@@ -151,7 +151,7 @@ final class Load {
     };
   }
 
-  private static void member(int id, String host) {
+  private static void member(int id, String host) throws InterruptedException {
     // An address of the loopback interface that it does not list.
     System.setProperty("hazelcast.local.localAddress", host);
     System.setProperty("hazelcast.socket.bind.any", "false");
@@ -164,7 +164,10 @@ final class Load {
     for (int other = 0; other < 3; other++) {
       join.getTcpIpConfig().addMember(host + ":" + (HAZELCAST + other));
     }
-    Hazelcast.newHazelcastInstance(config);
+    var cp = Hazelcast.newHazelcastInstance(config).getCPSubsystem().getCPSubsystemManagementService();
+    if (cp.awaitUntilDiscoveryCompleted(SOON.toSeconds(), TimeUnit.SECONDS)) {
+      System.out.println("serves");
+    }
   }
 
   /** Prints what there was most of, and what is left once the client is closed. */

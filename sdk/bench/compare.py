@@ -123,11 +123,14 @@ def start_zookeeper(stack: ExitStack, folder: Path) -> list[str]:
 
 
 def start_hazelcast(stack: ExitStack, folder: Path) -> list[str]:
-    """Three members of the CP subsystem, which keep all in memory. Whoever calls them waits until they serve."""
+    """Three members of the CP subsystem, which keep all in memory."""
     host = own_host(stack)
     for one in range(3):
         start(stack, [*JAVA, "-Xmx1g", "Load", "member", str(one), host], folder / f"{one}.log")
-    return [f"{host}:{5701 + one}" for one in range(3)]
+    urls = [f"{host}:{5701 + one}" for one in range(3)]
+    # A client that comes before may wait for ever.
+    until(lambda: all("serves" in (folder / f"{one}.log").read_text() for one in range(3)), "Hazelcast serves")
+    return urls
 
 
 def own_host(stack: ExitStack) -> str:
