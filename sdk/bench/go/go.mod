@@ -1,4 +1,4 @@
-module ringfence/bench
+module ringfence.dev/sdk/bench/go
 
 go 1.26.0
 
@@ -7,7 +7,7 @@ require (
 	github.com/go-redsync/redsync/v4 v4.18.1
 	github.com/redis/go-redis/v9 v9.23.0
 	go.etcd.io/etcd/client/v3 v3.7.3
-	ringfence v0.0.0
+	ringfence.dev/sdk/go v0.0.0
 )
 
 require (
@@ -30,4 +30,4 @@ require (
 	google.golang.org/protobuf v1.36.11 // indirect
 )
 
-replace ringfence => ../../go
+replace ringfence.dev/sdk/go => ../../go

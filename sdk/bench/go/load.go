@@ -24,7 +24,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/client/v3/concurrency"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 const (
