@@ -1,7 +1,7 @@
-"""Compares the client libraries with those for Redis and etcd. Starts the servers, and takes turns between all of them in each round.
+"""Compares the client libraries with those of other services. Starts the servers, and takes turns between all of them in each round.
 
-Prints the acquires and releases per second of one process, the medians of the rounds, and the ratios. Then what the client for Go leaves
-behind, and fails if that is too much.
+Prints the acquires and releases per second of one process, the medians of the rounds, and the ratios. Then what the clients for Go and Java
+leave behind, and fails if that is too much.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import time
 import urllib.request
 from collections import defaultdict
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from cluster import Cluster, claim, spawn, until
@@ -34,15 +35,28 @@ LIBRARIES = [
     ("TypeScript", "load.mjs", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
     ("Go, redsync", "load.go", {"ringfence": "ringfence", "redis": "redsync", "etcd": "etcd"}),
     ("Go, redislock", "load.go", {"ringfence": "ringfence", "redis": "redislock", "etcd": "etcd"}),
+    ("Java", "Load.java", {one: one for one in ("ringfence", "redis", "zookeeper", "hazelcast")}),
 ]
+# What `run` has compiled, and what that needs.
+BUILT = HERE.parent.parent / "target" / "sdk-bench" / "java"
+JAVA = ["java", "-cp", f"{BUILT / 'classes'}:{BUILT / 'jars'}/*"]
+# Where the package of ZooKeeper puts it; its manifest names what else it needs.
+ZOOKEEPER = "/usr/share/java/zookeeper.jar"
 # The Rust clients, as `ringfence-bench` names the services.
 RUST, RUST_SERVICES = (
     "Rust",
     {"ringfence": "ringfence", "redis": "redis fsync", "etcd": "etcd {version} lock"},
 )
-SERVICES = ["ringfence", "redis", "etcd"]
 # What is looked for once a client is closed, and the most connections that it may have had, and that may be in TIME_WAIT then.
 CYCLES, LEASES, CONNECTIONS, IN_TIME_WAIT = 10_000, 64, 300, 1_000
+# The services, and their columns.
+SERVICES = {
+    "ringfence": "Ringfence/s",
+    "redis": "Redis/s",
+    "etcd": "etcd/s",
+    "zookeeper": "ZooKeeper/s",
+    "hazelcast": "Hazelcast/s, all in memory",
+}
 
 
 def start_redis(stack: ExitStack, folder: Path) -> list[str]:
@@ -57,7 +71,7 @@ def start_redis(stack: ExitStack, folder: Path) -> list[str]:
     return [f"redis://{host}:{port}"]
 
 
-def start_etcd(stack: ExitStack, program: str, folder: Path) -> list[str]:
+def start_etcd(stack: ExitStack, folder: Path, program: str) -> list[str]:
     """Three servers; the URL of the one that leads."""
     hosts = {f"n{number}": own_host(stack) for number in (1, 2, 3)}
     everyone = ",".join(f"{name}=http://{host}:2380" for name, host in hosts.items())
@@ -88,6 +102,43 @@ def start_etcd(stack: ExitStack, program: str, folder: Path) -> list[str]:
     return [until(leader, "a leader of etcd")]
 
 
+def start_zookeeper(stack: ExitStack, folder: Path) -> list[str]:
+    """Three servers of the system's package; the address of the one that leads."""
+    host = own_host(stack)
+    servers = "".join(f"server.{one}={host}:{2888 + one}:{3888 + one}\n" for one in range(3))
+    for one in range(3):
+        data = folder / str(one)
+        data.mkdir()
+        (data / "myid").write_text(str(one))
+        where = f"dataDir={data}\nclientPortAddress={host}\nclientPort={2181 + one}\n"
+        times = "tickTime=500\nmaxSessionTimeout=60000\ninitLimit=20\nsyncLimit=10\n"
+        more = "maxClientCnxns=0\nadmin.enableServer=false\n4lw.commands.whitelist=srvr\n"
+        (data / "zoo.cfg").write_text(where + times + more + servers)
+        server = ["java", "-cp", ZOOKEEPER, "org.apache.zookeeper.server.quorum.QuorumPeerMain"]
+        start(stack, [*server, str(data / "zoo.cfg")], folder / f"{one}.log")
+
+    def leader() -> str | None:
+        for port in range(2181, 2184):
+            try:
+                with socket.create_connection((host, port), timeout=2) as asked:
+                    asked.sendall(b"srvr")
+                    if b"Mode: leader" in asked.makefile("rb").read():
+                        return f"{host}:{port}"
+            except OSError:
+                pass
+        return None
+
+    return [until(leader, "a leader of ZooKeeper")]
+
+
+def start_hazelcast(stack: ExitStack, folder: Path) -> list[str]:
+    """Three members of the CP subsystem, which keep all in memory. Whoever calls them waits until they serve."""
+    host = own_host(stack)
+    for one in range(3):
+        start(stack, [*JAVA, "-Xmx1g", "Load", "member", str(one), host], folder / f"{one}.log")
+    return [f"{host}:{5701 + one}" for one in range(3)]
+
+
 def own_host(stack: ExitStack) -> str:
     host, owner = claim()
     stack.callback(owner.close)
@@ -101,15 +152,29 @@ def start(stack: ExitStack, command: list[str], log: Path) -> None:
 
 
 def measure(program: str, kind: str, leases: int, seconds: float, urls: list[str]) -> float:
-    if program.endswith(".go"):
-        command = [str(GO)]
-    else:
-        command = ["node" if program.endswith(".mjs") else sys.executable, str(HERE / program)]
+    commands = {
+        ".py": [sys.executable, str(HERE / program)],
+        ".mjs": ["node", str(HERE / program)],
+        ".go": [str(GO)],
+        ".java": [*JAVA, "Load"],
+    }
+    command = commands[Path(program).suffix]
     command += [kind, str(leases), str(seconds), *urls]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
     if ran.returncode != 0:
         raise SystemExit(f"sdk/bench: {program} {kind}, {leases} leases: {ran.stderr[-1_000:]}")
     return float(json.loads(ran.stdout)["per_s"])
+
+
+def measure_leaves() -> str:
+    """What 10,000 cycles of the Java client leave behind, at nodes that nobody else calls."""
+    with Cluster() as cluster:
+        ran = subprocess.run(
+            [*JAVA, "Load", "leaves", "64", "10000", *cluster.urls], capture_output=True, text=True, timeout=600
+        )
+    if ran.returncode != 0:
+        raise SystemExit(f"sdk/bench: the Java client leaves too much: {ran.stdout}{ran.stderr[-1_000:]}")
+    return ran.stdout.strip()
 
 
 def measure_rust(program: str, numbers: list[int], given: argparse.Namespace) -> dict[tuple[int, str], float]:
@@ -198,44 +263,54 @@ def main() -> None:
     folder = Path(tempfile.mkdtemp(prefix="sdk-bench-"))
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
-        for name in ("redis", "etcd"):
-            (folder / name).mkdir()
-        urls = {
-            "ringfence": stack.enter_context(Cluster()).urls,
-            "redis": start_redis(stack, folder / "redis"),
-            "etcd": start_etcd(stack, given.etcd, folder / "etcd"),
+        chosen = [one for one in LIBRARIES if given.only in one[0]]
+        starts = {
+            "redis": start_redis,
+            "etcd": partial(start_etcd, program=given.etcd),
+            "zookeeper": start_zookeeper,
+            "hazelcast": start_hazelcast,
         }
+        urls = {"ringfence": stack.enter_context(Cluster()).urls}
+        for service in starts.keys() & {service for *_, kinds in chosen for service in kinds}:
+            (folder / service).mkdir()
+            urls[service] = starts[service](stack, folder / service)
         for number in range(given.rounds):
-            for language, program, kinds in (one for one in LIBRARIES if given.only in one[0]):
+            for language, program, kinds in chosen:
                 for leases in numbers:
-                    for service in SERVICES:
-                        per_s = measure(program, kinds[service], leases, given.seconds, urls[service])
+                    for service, kind in kinds.items():
+                        per_s = measure(program, kind, leases, given.seconds, urls[service])
                         figures[language, leases, service].append(per_s)
             if given.bench:
                 for (leases, service), per_s in measure_rust(given.bench, numbers, given).items():
                     figures[RUST, leases, service].append(per_s)
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     show(figures, numbers)
-    if any(given.only in language for language, program, _ in LIBRARIES if program == "load.go"):
+    if any(program == "load.go" for _, program, _ in chosen):
         print(f"\n{leaves_nothing()}")
+    if any(language == "Java" for language, *_ in chosen):
+        print(f"\nThe Java client, 64 leases at once: {measure_leaves()}")
 
 
 def show(figures: dict[tuple[str, int, str], list[float]], numbers: list[int]) -> None:
     """Medians, with the least and the most, and the medians of the ratios within the rounds."""
-    print("| library | leases at once | Ringfence/s | Redis/s | etcd/s | to Redis | to etcd |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    services = [service for service in SERVICES if any(one == service for *_, one in figures)]
+    ratios = [f"to {SERVICES[other].partition('/')[0]}" for other in services[1:]]
+    columns = ["library", "leases at once", *(SERVICES[service] for service in services), *ratios]
+    print(f"| {' | '.join(columns)} |")
+    print("|---" + "|--:" * (len(columns) - 1) + "|")
     for language in dict.fromkeys(language for language, *_ in figures):
         for leases in numbers:
-            own = figures[language, leases, "ringfence"]
+            of = {service: figures[language, leases, service] for service in services}
             cells = [
-                f"{statistics.median(all_of):,.0f} ({min(all_of):,.0f} to {max(all_of):,.0f})"
-                for all_of in (figures[language, leases, service] for service in SERVICES)
+                f"{statistics.median(all_of):,.0f} ({min(all_of):,.0f} to {max(all_of):,.0f})" if all_of else "–"
+                for all_of in of.values()
             ]
-            for other in ("redis", "etcd"):
-                pairs = zip(own, figures[language, leases, other], strict=True)
-                cells.append(
-                    f"{statistics.median(mine / theirs if theirs else float('inf') for mine, theirs in pairs):.2g}"
-                )
+            for other in services[1:]:
+                pairs = [
+                    mine / theirs if theirs else float("inf")
+                    for mine, theirs in zip(of["ringfence"], of[other])
+                ]
+                cells.append(f"{statistics.median(pairs):.2g}" if pairs else "–")
             print(f"| {language} | {leases} | {' | '.join(cells)} |")
 
 

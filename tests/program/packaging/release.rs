@@ -32,9 +32,10 @@ fn release(out: &Path) -> String {
 
 /// Whether this machine can package the program.
 fn may_package() -> bool {
-    let may = cfg!(target_arch = "x86_64") && Command::new("dpkg-deb").arg("--version").output().is_ok();
+    let has = |tool: &&str| Command::new(tool).arg("--version").output().is_ok();
+    let may = cfg!(target_arch = "x86_64") && ["dpkg-deb", "mvn", "jar"].iter().all(has);
     if !may {
-        eprintln!("skipped: needs dpkg-deb, and a program for x86-64");
+        eprintln!("skipped: needs dpkg-deb, Maven, a JDK, and a program for x86-64");
     }
     may
 }
@@ -111,6 +112,7 @@ fn a_release_is_complete_and_the_same_each_time() {
     pip_installs(&program, &licences, &first, dir.path());
     npm_installs(&program, &licences, &first, dir.path());
     go_runs(&first, dir.path());
+    java_compiles(&first, dir.path());
 }
 
 /// Each crate with its licence, and the texts of these.
@@ -216,6 +218,44 @@ func main() {
         assert!(licence.contains("Apache License"), "{module}");
         assert!(!place.join("internal").exists(), "{module}");
     }
+}
+
+/// In an empty folder, with the jar alone.
+fn java_compiles(packages: &Path, dir: &Path) {
+    const MAIN: &str = r#"
+import dev.ringfence.*;
+
+class Main {
+  public static void main(String[] arguments) throws Exception {
+    try (FakeCluster cluster = new FakeCluster(); Ringfence client = cluster.client();
+        Lease lease = client.lock("a").acquire()) {
+      System.out.println(lease.keys() + " " + (Main.class.getResource("/dev/ringfence/jdbc/postgres.sql") != null));
+    }
+  }
+}
+"#;
+    let version = env!("CARGO_PKG_VERSION");
+    let archive = packages.join(format!("ringfence-java-{version}.tar.gz"));
+    run(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(dir));
+    let group = dir.join(format!("ringfence-java-{version}/dev/ringfence"));
+    for name in ["ringfence", "ringfence-shedlock", "ringfence-spring-integration"] {
+        let start = group.join(name).join(version).join(format!("{name}-{version}"));
+        let packed = |end: &str| PathBuf::from(format!("{}{end}", start.display()));
+        for (end, example) in [("", "META-INF/LICENSE"), ("-sources", ".java"), ("-javadoc", "index.html")] {
+            let list =
+                run(Command::new("jar").arg("--list").arg("--file").arg(packed(&format!("{end}.jar"))));
+            assert!(list.contains("META-INF/LICENSE") && list.contains(example), "{name}{end}: {list}");
+        }
+        let pom = fs::read_to_string(packed(".pom")).unwrap();
+        assert!(pom.contains(&format!("<url>{ADDRESS}</url>")), "{pom}");
+    }
+    let app = dir.join("java");
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("Main.java"), MAIN).unwrap();
+    let jar = group.join(format!("ringfence/{version}/ringfence-{version}.jar"));
+    run(Command::new("javac").arg("-cp").arg(&jar).arg("Main.java").current_dir(&app));
+    let class_path = format!("{}:.", jar.display());
+    assert_eq!(run(Command::new("java").args(["-cp", &class_path, "Main"]).current_dir(&app)), "[a] true\n");
 }
 
 /// The path of the one file of a folder with this end.

@@ -185,7 +185,7 @@ mutants! {
         fails ["adopted-lease-renews-and-is-released-once"];
     "one-result-for-all" "Response.java"
         "      results.add(new Response(sent, number.intValue(), headers, \"\", result.get(\"body\")));\n"
-        => "      Object body = result.get(\"body\");\n      if (((Map<?, ?>) list.get(0)).get(\"body\") instanceof Map<?, ?> first && body instanceof Map<?, ?> own) {\n        Map<Object, Object> mixed = new java.util.HashMap<>(first);\n        mixed.put(\"lease_id\", own.get(\"lease_id\"));\n        body = mixed;\n      }\n      results.add(new Response(sent, number.intValue(), headers, \"\", body));\n"
+        => "      Object body = result.get(\"body\");\n      if (((Map<?, ?>) list.get(0)).get(\"body\") instanceof Map<?, ?> first && body instanceof Map<?, ?> own) {\n        Map<Object, Object> mixed = new java.util.HashMap<>(own);\n        mixed.computeIfPresent(\"token\", (name, token) -> first.get(name));\n        body = mixed;\n      }\n      results.add(new Response(sent, number.intValue(), headers, \"\", body));\n"
         fails ["many-calls-each-their-own-answer"];
     "one-refusal-is-that-of-all" "Batcher.java"
         "        calls.get(i).told.complete(parts.get(i));\n"

@@ -233,11 +233,8 @@ final class Acquire {
           unanswered(putAt);
         }
       } else if (outcome instanceof Outcome.Ambiguous) {
-        long now = Clock.nanos();
-        // A node that held the request for longer than it looks for a leader had it in the queue.
-        hasWaited |= now - putAt > Cluster.RETRY_FOR;
         // How a long wait ended says nothing of how long the cluster has been silent.
-        unanswered(Math.max(putAt, now - Cluster.ATTEMPT_WITHIN));
+        unanswered(Math.max(putAt, Clock.nanos() - Cluster.ATTEMPT_WITHIN));
       } else {
         unansweredSince = -1;
         hasPlace = true;

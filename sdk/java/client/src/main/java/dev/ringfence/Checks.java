@@ -9,6 +9,8 @@ import java.util.UUID;
 final class Checks {
   static final long MS = 1_000_000;
   static final long DAY_MS = 86_400_000;
+  /** In bytes of UTF-8. */
+  static final int LONGEST_KEY = 512;
   private static final int MAX_KEYS = 64;
   /** Some thirty years. */
   private static final Duration LONGEST = Duration.ofSeconds(1_000_000_000);
@@ -88,7 +90,7 @@ final class Checks {
     if (key == null || key.isEmpty()) {
       throw new InvalidException(field, "a key must not be empty");
     }
-    if (bytes(field, key) > 512) {
+    if (bytes(field, key) > LONGEST_KEY) {
       throw new InvalidException(field, "a key has at most 512 bytes of UTF-8");
     }
     if (key.chars().anyMatch(Character::isISOControl)) {
@@ -130,7 +132,7 @@ final class Checks {
     }
   }
 
-  private static int bytes(String field, String text) {
+  static int bytes(String field, String text) {
     if (!StandardCharsets.UTF_8.newEncoder().canEncode(text)) {
       throw new InvalidException(field, "must be expressible in UTF-8");
     }

@@ -28,6 +28,8 @@ final class ChecksTest {
         one("keys[0]", () -> CLIENT.lock("\ud800")),
         one("keys[0]", () -> CLIENT.lock((String) null)),
         one("keys[0]", () -> CLIENT.lock("k".repeat(513))),
+        one("name", () -> Claim.keyOf("cron/", "\ud800")),
+        one("name", () -> Claim.keyOf("cron/", "a", null)),
         one("keys[0].limit", () -> CLIENT.lock(Claim.limited("a", 0))),
         one("keys[0].limit", () -> CLIENT.lock(new Claim("a", false, 3L))),
         one("ttl", () -> lock.ttl(Duration.ofMillis(99))),
@@ -77,5 +79,18 @@ final class ChecksTest {
     assertEquals(1_000_000_000_000_000_000L, Checks.nanos("timeout", Duration.ofSeconds(Long.MAX_VALUE)));
     assertThrows(InvalidException.class, () -> Checks.nanos("timeout", Duration.ofMillis(-1)));
     assertThrows(InvalidException.class, () -> Checks.nanos("timeout", null));
+  }
+
+  @Test
+  void aNameOfOthersIsOneSegment() {
+    assertEquals("cron/sync http:%2F%2Fx%2Fy", Claim.keyOf("cron/", "sync http://x/y"));
+    assertEquals("cron/100%25%0A/%C2%85", Claim.keyOf("cron/", "100%\n", "\u0085"));
+    assertEquals("cron/%2E%2E/...", Claim.keyOf("cron/", "..", "..."));
+    String longest = "\u5831".repeat(169);
+    assertEquals("cron/" + longest, Claim.keyOf("cron/", longest));
+    // As in Go.
+    String hash = "%sha256:bfe74e658a11767ad880a4bef912409b35316ad98e5003213342fe45c96527e3";
+    assertEquals("cron/" + hash, Claim.keyOf("cron/", longest + "\u544a"));
+    assertEquals("cron/" + hash + "/" + hash, Claim.keyOf("cron/", longest + "\u544a", longest + "\u544a"));
   }
 }

@@ -27,6 +27,7 @@ import java.util.logging.Handler;
 import java.util.logging.LogManager;
 import java.util.logging.LogRecord;
 import java.util.logging.Logger;
+import java.util.regex.Pattern;
 
 /** Plays the client's part in the conformance suite: requests and answers are lines of JSON. Logs go to stderr. */
 final class ConformanceAdapter {
@@ -73,13 +74,11 @@ final class ConformanceAdapter {
   private final Map<Long, Request> pending = new ConcurrentHashMap<>();
   private final AtomicLong bootAhead = new AtomicLong();
   private final AtomicLong rawAhead = new AtomicLong();
-  private final ExecutorService pool =
-      Executors.newCachedThreadPool(
-          work -> {
-            Thread thread = new Thread(work, "adapter");
-            thread.setDaemon(true);
-            return thread;
-          });
+  private final ExecutorService pool;
+
+  private ConformanceAdapter(ExecutorService pool) {
+    this.pool = pool;
+  }
 
   public static void main(String[] arguments) throws Exception {
     log();
@@ -88,7 +87,21 @@ final class ConformanceAdapter {
     Clock.SYSTEM.now();
     SocketChannel.open().close();
     Class.forName(Lease.class.getName());
-    new ConformanceAdapter().serve();
+    new ConformanceAdapter(List.of(arguments).contains("--virtual") ? virtual() : daemons()).serve();
+  }
+
+  private static ExecutorService daemons() {
+    return Executors.newCachedThreadPool(
+        work -> {
+          Thread thread = new Thread(work, "adapter");
+          thread.setDaemon(true);
+          return thread;
+        });
+  }
+
+  /** JDK 21 and later have it. */
+  private static ExecutorService virtual() throws ReflectiveOperationException {
+    return (ExecutorService) Executors.class.getMethod("newVirtualThreadPerTaskExecutor").invoke(null);
   }
 
   private void serve() throws IOException {
@@ -363,8 +376,10 @@ final class ConformanceAdapter {
 
   private static Map<String, Object> resources() {
     String[] files = new File("/proc/self/fd").list();
+    // Virtual threads have some that carry them.
+    Pattern own = Pattern.compile("adapter|ForkJoinPool.*|VirtualThread.*");
     long threads =
-        Thread.getAllStackTraces().keySet().stream().filter(one -> !one.getName().equals("adapter")).count();
+        Thread.getAllStackTraces().keySet().stream().filter(one -> !own.matcher(one.getName()).matches()).count();
     return new LinkedHashMap<>(Map.of("threads", threads, "descriptors", files == null ? 0 : files.length));
   }
 

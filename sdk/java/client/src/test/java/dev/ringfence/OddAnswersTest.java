@@ -241,6 +241,28 @@ final class OddAnswersTest {
   }
 
   @Test
+  void aPutThatTookLongHadNoPlaceForThat() throws Exception {
+    AtomicInteger asked = new AtomicInteger();
+    String busy = "{\"type\":\"urn:ringfence:problem:rate-limited\",\"status\":429}";
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (path.equals(Server.LIVEZ)) {
+        StubNode.say(out, 200, "{}");
+      } else if (asked.getAndIncrement() > 0) {
+        throw new IOException("it does not answer any more");
+      } else {
+        // The next PUT begins with a pause of as long as any outage is borne.
+        String head = "HTTP/1.1 429 x\r\nretry-after: 5\r\ncontent-length: " + busy.length() + "\r\n\r\n";
+        out.write((head + busy).getBytes(StandardCharsets.US_ASCII));
+        out.flush();
+      }
+    })) {
+      Ringfence client = Ringfence.connect(node.url());
+      assertThrows(UnknownException.class, () -> client.lock("k").acquire(Duration.ofMinutes(1)));
+      client.close(Duration.ZERO);
+    }
+  }
+
+  @Test
   void anEmptyAnswerToABatchIsNoneToItsCalls() throws Exception {
     AtomicInteger alone = new AtomicInteger();
     try (StubNode node = new StubNode((method, path, body, out) -> {

@@ -104,8 +104,8 @@ public final class Program implements AutoCloseable {
     }
   }
 
-  /** Ports that another program has do not matter there. */
-  private static String address() {
+  /** Of the loopback interface. Ports that another program has do not matter there. */
+  public static String address() {
     ThreadLocalRandom random = ThreadLocalRandom.current();
     return "127." + random.nextInt(1, 251) + "." + random.nextInt(1, 251) + "." + random.nextInt(1, 251);
   }

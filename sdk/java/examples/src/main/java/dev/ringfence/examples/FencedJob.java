@@ -1,11 +1,10 @@
 package dev.ringfence.examples;
 
+import dev.ringfence.Claim;
 import dev.ringfence.Lease;
 import dev.ringfence.LossReason;
 import dev.ringfence.LostException;
 import dev.ringfence.Ringfence;
-import java.net.URLEncoder;
-import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.Optional;
 import org.quartz.Job;
@@ -38,7 +37,7 @@ public abstract class FencedJob implements Job {
   @Override
   public final void execute(JobExecutionContext context) throws JobExecutionException {
     JobKey job = context.getJobDetail().getKey();
-    String key = "quartz/" + encoded(job.getGroup()) + "/" + encoded(job.getName());
+    String key = Claim.keyOf("quartz/", job.getGroup(), job.getName());
     try {
       Ringfence client = (Ringfence) context.getScheduler().getContext().get(CLIENT);
       // Another scheduler that fires a little later finds the key held, and leaves it at that.
@@ -71,10 +70,5 @@ public abstract class FencedJob implements Job {
         throw error;
       }
     }
-  }
-
-  /** A group or a name may have slashes. */
-  private static String encoded(String name) {
-    return URLEncoder.encode(name, StandardCharsets.UTF_8);
   }
 }

@@ -102,7 +102,7 @@ final class FencedJobTest {
       Scheduler scheduler = scheduler(client, "lost", Wait.class, new JobKey("a/b", "../c d"));
       scheduler.start();
       assertNotNull(taken(RAN));
-      cluster.revoke("quartz/..%2Fc+d/a%2Fb");
+      cluster.revoke("quartz/..%2Fc d/a%2Fb");
       assertEquals("the job may have met another one: its lease was lost: revoked", taken(ENDED));
       scheduler.shutdown();
     }

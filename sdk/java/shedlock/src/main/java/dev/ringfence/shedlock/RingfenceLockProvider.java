@@ -1,5 +1,6 @@
 package dev.ringfence.shedlock;
 
+import dev.ringfence.Claim;
 import dev.ringfence.HeldException;
 import dev.ringfence.Lease;
 import dev.ringfence.LostException;
@@ -28,8 +29,7 @@ import net.javacrumbs.shedlock.support.LockException;
  *
  * <p>As ShedLock promises, a lock is held for {@code lockAtMostFor}, whatever becomes of the program: it is not renewed, so no outage
  * ends it before. {@code unlock} keeps it until {@code lockAtLeastFor} has passed; if the program ends before, it is kept for {@code
- * lockAtMostFor}, which is 24 h at most. The name of a lock, behind the prefix, has to be a key: without an empty, {@code .} or
- * {@code ..} segment between its slashes.
+ * lockAtMostFor}, which is 24 h at most. Its key is that of its name, by {@link Claim#keyOf}.
  */
 public final class RingfenceLockProvider implements ExtensibleLockProvider {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
@@ -88,7 +88,7 @@ public final class RingfenceLockProvider implements ExtensibleLockProvider {
     try {
       Lease lease =
           client
-              .lock(prefix + configuration.getName())
+              .lock(Claim.keyOf(prefix, configuration.getName()))
               .waitAtMost(Duration.ZERO)
               .ttl(ttl(configuration))
               .holdAtLeast(configuration.getLockAtLeastFor())

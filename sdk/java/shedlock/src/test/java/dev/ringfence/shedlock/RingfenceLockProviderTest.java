@@ -104,11 +104,11 @@ final class RingfenceLockProviderTest extends AbstractExtensibleLockProviderInte
   void whoeverExtendsOrUnlocksATaskItsLeaseIsThatOfItsThread() throws Exception {
     ExecutorService task = Executors.newSingleThreadExecutor();
     try (Ringfence other = Ringfence.connect(node.url())) {
-      SimpleLock first = task.submit(() -> provider.lock(configuration("extended")).orElseThrow()).get();
+      SimpleLock first = task.submit(() -> provider.lock(configuration("a/extended")).orElseThrow()).get();
       // As `KeepAliveLockProvider` does.
       SimpleLock extended = first.extend(Duration.ofMinutes(1), Duration.ZERO).orElseThrow();
       Lease lease = task.submit(RingfenceLockProvider::currentLease).get();
-      assertEquals("shedlock/extended", lease.keys().get(0));
+      assertEquals("shedlock/a%2Fextended", lease.keys().get(0));
       extended.unlock();
       assertEquals("none", task.submit(RingfenceLockProviderTest::current).get());
 

@@ -1,10 +1,12 @@
 package dev.ringfence.spring;
 
+import dev.ringfence.Claim;
 import dev.ringfence.LockRequest;
 import dev.ringfence.LostException;
 import dev.ringfence.Ringfence;
 import java.time.Duration;
 import java.util.Map;
+import java.util.Objects;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.function.UnaryOperator;
 import org.springframework.integration.support.locks.ExpirableLockRegistry;
@@ -14,7 +16,7 @@ import org.springframework.integration.support.locks.RenewableLockRegistry;
  * Locks of Spring Integration, as leases with fencing tokens. They are reentrant, per thread.
  *
  * <pre>{@code
- * RingfenceLock lock = registry.obtain("accounts/42");
+ * RingfenceLock lock = registry.obtain(42);
  * lock.lock();
  * try {
  *   write(lock.lease().token());
@@ -42,7 +44,7 @@ public final class RingfenceLockRegistry
    * A registry of locks with a time-to-live of 15 s.
    *
    * @param client what to lock with
-   * @param prefix what stands before the keys, such as {@code orders/}
+   * @param prefix what stands before the names of locks, such as {@code accounts/}: their keys are by {@link Claim#keyOf}
    */
   public RingfenceLockRegistry(Ringfence client, String prefix) {
     this(client, prefix, UnaryOperator.identity());
@@ -52,7 +54,7 @@ public final class RingfenceLockRegistry
    * A registry of locks with options of your own.
    *
    * @param client what to lock with
-   * @param prefix what stands before the keys
+   * @param prefix what stands before the names of locks
    * @param options changes each request, as in {@code lock -> lock.ttl(Duration.ofMinutes(1)).interruptOnLoss()}
    */
   public RingfenceLockRegistry(Ringfence client, String prefix, UnaryOperator<LockRequest> options) {
@@ -63,7 +65,7 @@ public final class RingfenceLockRegistry
 
   @Override
   public RingfenceLock obtain(Object lockKey) {
-    String key = prefix + lockKey;
+    String key = Claim.keyOf(prefix, Objects.toString(lockKey, null));
     return locks.computeIfAbsent(key, name -> new RingfenceLock(options.apply(client.lock(name))));
   }
 

@@ -14,6 +14,7 @@ import dev.ringfence.Ringfence;
 import dev.ringfence.StubNode;
 import java.time.Duration;
 import java.util.ConcurrentModificationException;
+import java.util.List;
 import java.util.UUID;
 import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
@@ -51,6 +52,14 @@ final class RingfenceLockRegistryTest {
     client.close();
     otherClient.close();
     node.close();
+  }
+
+  @Test
+  void itsNameIsOneSegment() {
+    RingfenceLock lock = registry.obtain(key + "/..");
+    lock.lock();
+    assertEquals(List.of("spring/" + key + "%2F.."), lock.lease().keys());
+    lock.unlock();
   }
 
   @Test
