@@ -1,18 +1,21 @@
 """Compares the client libraries with those of other services. Starts the servers, and takes turns between all of them in each round.
 
-Prints the acquires and releases per second of one process, the medians of the rounds, and the ratios; and what the Java client leaves behind.
+Prints the acquires and releases per second of one process, the medians of the rounds, and the ratios. Then what the clients for Go and Java
+leave behind, and fails if that is too much.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import select
 import shutil
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from collections import defaultdict
 from contextlib import ExitStack
@@ -23,11 +26,15 @@ from cluster import Cluster, claim, spawn, until
 from cluster import program as cluster_program
 
 HERE = Path(__file__).parent
+# What `run` has built.
+GO = HERE / "../../target/sdk-bench/load"
 # What is measured: its language, and the program and the kind of each service.
 LIBRARIES = [
     ("Python, threads", "load.py", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
     ("Python, asyncio", "load.py", {"ringfence": "ringfence-aio", "redis": "redis-aio", "etcd": "etcd-aio"}),
     ("TypeScript", "load.mjs", {"ringfence": "ringfence", "redis": "redis", "etcd": "etcd"}),
+    ("Go, redsync", "load.go", {"ringfence": "ringfence", "redis": "redsync", "etcd": "etcd"}),
+    ("Go, redislock", "load.go", {"ringfence": "ringfence", "redis": "redislock", "etcd": "etcd"}),
     ("Java", "Load.java", {one: one for one in ("ringfence", "redis", "zookeeper", "hazelcast")}),
 ]
 # What `run` has compiled, and what that needs.
@@ -40,6 +47,8 @@ RUST, RUST_SERVICES = (
     "Rust",
     {"ringfence": "ringfence", "redis": "redis fsync", "etcd": "etcd {version} lock"},
 )
+# What is looked for once a client is closed, and the most connections that it may have had, and that may be in TIME_WAIT then.
+CYCLES, LEASES, CONNECTIONS, IN_TIME_WAIT = 10_000, 64, 300, 1_000
 # The services, and their columns.
 SERVICES = {
     "ringfence": "Ringfence/s",
@@ -146,8 +155,13 @@ def start(stack: ExitStack, command: list[str], log: Path) -> None:
 
 
 def measure(program: str, kind: str, leases: int, seconds: float, urls: list[str]) -> float:
-    commands = {".py": [sys.executable, str(HERE / program)], ".mjs": ["node", str(HERE / program)]}
-    command = commands.get(Path(program).suffix, [*JAVA, "Load"])
+    commands = {
+        ".py": [sys.executable, str(HERE / program)],
+        ".mjs": ["node", str(HERE / program)],
+        ".go": [str(GO)],
+        ".java": [*JAVA, "Load"],
+    }
+    command = commands[Path(program).suffix]
     command += [kind, str(leases), str(seconds), *urls]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=seconds + 60)
     if ran.returncode != 0:
@@ -197,6 +211,43 @@ def measure_rust(program: str, numbers: list[int], given: argparse.Namespace) ->
     }
 
 
+def connections(cluster: Cluster) -> tuple[int, int]:
+    """Those that clients have open to its nodes, and those in TIME_WAIT, on whichever side."""
+    host = socket.inet_aton(cluster.host)[::-1].hex().upper()
+    nodes = {f"{host}:{7400 + one:04X}" for one in cluster.ids}
+    rows = [line.split()[1:4] for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+    waiting = sum(state == "06" and not nodes.isdisjoint(ends) for *ends, state in rows)
+    return sum(state != "06" and remote in nodes for _, remote, state in rows), waiting
+
+
+def leaves_nothing() -> str:
+    """What cycles leave, on a cluster that nobody else has used."""
+    with Cluster() as cluster:
+        command = [str(GO), "left", str(LEASES), str(CYCLES), *cluster.urls]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout
+            most, end = 0, time.monotonic() + 120
+            while not select.select([process.stdout], [], [], 0.02)[0]:
+                most = max(most, connections(cluster)[0])
+                if time.monotonic() > end:
+                    process.kill()
+            line = process.stdout.readline()
+            if not line:
+                raise SystemExit("sdk/bench: the cycles failed, or took too long")
+            # The kernel may still be closing them.
+            end = time.monotonic() + 5
+            while (found := connections(cluster))[0] and time.monotonic() < end:
+                time.sleep(0.02)
+            goroutines, (is_left, waiting) = json.loads(line)["goroutines"], found
+    what = (
+        f"Go: {CYCLES:,} cycles, {LEASES} at once, had at most {most} connections. Closed, the client left "
+        f"{goroutines} goroutines, {is_left} connections, and {waiting} in TIME_WAIT."
+    )
+    if goroutines or is_left or most > CONNECTIONS or waiting >= IN_TIME_WAIT:
+        raise SystemExit(f"sdk/bench: too much: {what}")
+    return what
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         prog="sdk/bench/run", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
@@ -237,6 +288,8 @@ def main() -> None:
                     figures[RUST, leases, service].append(per_s)
             print(f"round {number + 1} of {given.rounds}", file=sys.stderr)
     show(figures, numbers)
+    if any(program == "load.go" for _, program, _ in chosen):
+        print(f"\n{leaves_nothing()}")
     if any(language == "Java" for language, *_ in chosen):
         print(f"\nThe Java client, 64 leases at once: {measure_leaves()}")
 

@@ -1,3 +1,3 @@
-module ringfence
+module ringfence.dev/sdk/go
 
 go 1.24

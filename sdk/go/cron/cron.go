@@ -17,7 +17,7 @@ import (
 
 	"github.com/go-co-op/gocron/v2"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 // ErrNotLeader says that this program does not lead.

@@ -1,4 +1,4 @@
-module ringfence/cron
+module ringfence.dev/sdk/go/cron
 
 go 1.24.0
 
@@ -7,9 +7,9 @@ require (
 	github.com/google/uuid v1.6.0
 	github.com/jonboulle/clockwork v0.5.0
 	go.uber.org/goleak v1.3.0
-	ringfence v0.0.0
+	ringfence.dev/sdk/go v0.0.0
 )
 
 require github.com/robfig/cron/v3 v3.0.1 // indirect
 
-replace ringfence => ../
+replace ringfence.dev/sdk/go => ../

@@ -1,10 +1,10 @@
-module ringfence/pgxguard
+module ringfence.dev/sdk/go/pgxguard
 
 go 1.24.0
 
 require (
 	github.com/jackc/pgx/v5 v5.8.0
-	ringfence v0.0.0
+	ringfence.dev/sdk/go v0.0.0
 )
 
 require (
@@ -13,4 +13,4 @@ require (
 	golang.org/x/text v0.29.0 // indirect
 )
 
-replace ringfence => ../
+replace ringfence.dev/sdk/go => ../

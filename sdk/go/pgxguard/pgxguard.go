@@ -7,8 +7,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"ringfence"
-	"ringfence/sqlguard"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/sqlguard"
 )
 
 // An Execer is a *pgxpool.Pool, *pgx.Conn or pgx.Tx.

@@ -25,7 +25,7 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 // A Cluster is one of one node, in memory.

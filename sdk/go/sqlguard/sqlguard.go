@@ -9,7 +9,7 @@ import (
 	"database/sql"
 	"errors"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 // staleState is the SQLSTATE of a stale token.

@@ -12,8 +12,8 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	"ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 // A delay is between a client and its cluster, and keeps back the answers to so many renewals of one lease.

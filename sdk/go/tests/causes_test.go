@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 func TestTheLossOfOneLeaseIsNoneOfAnother(t *testing.T) {

@@ -7,8 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 // soon bounds what has to happen, on a busy machine too.

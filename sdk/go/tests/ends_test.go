@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 func TestRemainingTellsALossAsStateDoes(t *testing.T) {

@@ -1,4 +1,4 @@
-module ringfence/tests
+module ringfence.dev/sdk/go/tests
 
 go 1.24.0
 
@@ -6,9 +6,9 @@ require (
 	github.com/go-co-op/gocron/v2 v2.21.2
 	github.com/jackc/pgx/v5 v5.8.0
 	go.uber.org/goleak v1.3.0
-	ringfence v0.0.0
-	ringfence/cron v0.0.0
-	ringfence/pgxguard v0.0.0
+	ringfence.dev/sdk/go v0.0.0
+	ringfence.dev/sdk/go/cron v0.0.0
+	ringfence.dev/sdk/go/pgxguard v0.0.0
 )
 
 require (
@@ -23,7 +23,7 @@ require (
 )
 
 replace (
-	ringfence => ../
-	ringfence/cron => ../cron
-	ringfence/pgxguard => ../pgxguard
+	ringfence.dev/sdk/go => ../
+	ringfence.dev/sdk/go/cron => ../cron
+	ringfence.dev/sdk/go/pgxguard => ../pgxguard
 )

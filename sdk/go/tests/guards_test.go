@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	_ "github.com/jackc/pgx/v5/stdlib"
 
-	"ringfence"
-	"ringfence/pgxguard"
-	"ringfence/ringfencetest"
-	"ringfence/sqlguard"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/pgxguard"
+	"ringfence.dev/sdk/go/ringfencetest"
+	"ringfence.dev/sdk/go/sqlguard"
 )
 
 const (

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 // A log that any goroutine may write and read.

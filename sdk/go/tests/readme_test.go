@@ -10,8 +10,8 @@ import (
 
 	_ "github.com/go-co-op/gocron/v2"
 
-	_ "ringfence/cron"
-	"ringfence/ringfencetest"
+	_ "ringfence.dev/sdk/go/cron"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 var (

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 // What docs/recipes.md shows is between the rules.

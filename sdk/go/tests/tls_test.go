@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
-	"ringfence"
-	"ringfence/ringfencetest"
+	ringfence "ringfence.dev/sdk/go"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 // An authority signs certificates for 127.0.0.1, which are files of a folder.

@@ -111,6 +111,7 @@ fn a_release_is_complete_and_the_same_each_time() {
     names_what_is_linked(&licences);
     pip_installs(&program, &licences, &first, dir.path());
     npm_installs(&program, &licences, &first, dir.path());
+    go_runs(&first, dir.path());
     java_compiles(&first, dir.path());
 }
 
@@ -169,6 +170,54 @@ fn npm_installs(program: &[u8], licences: &str, packages: &Path, dir: &Path) {
     let package = fs::read_to_string(own.join("package.json")).unwrap();
     let package: serde_json::Value = serde_json::from_str(&package).unwrap();
     assert_eq!(package["homepage"], ADDRESS);
+}
+
+/// In an empty folder, without a network: the client needs no other module. A plug does, but is all there itself.
+fn go_runs(packages: &Path, dir: &Path) {
+    const MAIN: &str = r#"
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"ringfence.dev/sdk/go/ringfencetest"
+)
+
+func main() {
+	cluster := ringfencetest.New()
+	defer cluster.Close()
+	lease, err := cluster.Client().Acquire(context.Background(), "a")
+	fmt.Println(lease.Keys(), err)
+}
+"#;
+    if Command::new("go").arg("version").output().is_err() {
+        eprintln!("skipped: Go is not installed");
+        return;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let name = format!("ringfence-go-{version}");
+    run(Command::new("tar").arg("-xzf").arg(packages.join(format!("{name}.tar.gz"))).arg("-C").arg(dir));
+    let (proxy, app) = (format!("file://{}", dir.join(name).display()), dir.join("go"));
+    fs::create_dir(&app).unwrap();
+    fs::write(app.join("main.go"), MAIN).unwrap();
+    let go = |arguments: &str| {
+        let mut go = Command::new("go");
+        go.args(arguments.split(' ')).current_dir(&app).env("GOPROXY", &proxy).env("GOSUMDB", "off");
+        run(go.env("GOFLAGS", "-modcacherw").env("GOMODCACHE", dir.join("modules")))
+    };
+    go("mod init app");
+    go(&format!("get ringfence.dev/sdk/go@v{version}"));
+    assert_eq!(go("run ."), "[a] <nil>\n");
+    for plug in ["cron", "pgxguard"] {
+        go(&format!("mod download ringfence.dev/sdk/go/{plug}@v{version}"));
+    }
+    for module in ["go", "go/cron", "go/pgxguard"] {
+        let place = dir.join(format!("modules/ringfence.dev/sdk/{module}@v{version}"));
+        let licence = fs::read_to_string(place.join("LICENSE")).unwrap();
+        assert!(licence.contains("Apache License"), "{module}");
+        assert!(!place.join("internal").exists(), "{module}");
+    }
 }
 
 /// In an empty folder, with the jar alone.

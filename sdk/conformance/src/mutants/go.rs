@@ -22,15 +22,11 @@ mutants! {
     "proxy-errors-are-not-done" "outcome.go"
         "return outcome{is: ambiguous, response: response, why: \"a \" +"
         => "return outcome{is: notDone, response: response, why: \"a \" +"
-        fails ["proxy-502-is-unknown"];
+        fails ["proxy-502-is-unknown" "html-200-is-unknown"];
     "half-an-answer-is-not-sent" "exchange.go"
         "		return nil, x.failed(ctx, fmt.Errorf(\"half a response: %w\", err))\n"
         => "		return nil, &failure{why: fmt.Sprintf(\"half a response: %v\", err)}\n"
         fails ["half-answer-is-unknown"];
-    "unreadable-200-is-not-done" "outcome.go"
-        "return outcome{is: ambiguous, response: response, why: \"an unreadable"
-        => "return outcome{is: notDone, response: response, why: \"an unreadable"
-        fails ["html-200-is-unknown"];
     "follows-redirects" "exchange.go"
         "n.transport.RoundTrip(outgoing)"
         => "http.DefaultClient.Do(outgoing)"

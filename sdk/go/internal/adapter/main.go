@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 // A goroutine that renews goes on while another is blocked. A program ends when its main function returns, whatever is pending, and nothing

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"time"
 
-	"ringfence"
+	ringfence "ringfence.dev/sdk/go"
 )
 
 // A call is a request. Each operation has fields of its own.

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"ringfence/ringfencetest"
+	"ringfence.dev/sdk/go/ringfencetest"
 )
 
 func main() {
