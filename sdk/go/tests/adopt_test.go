@@ -12,7 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"ringfence.dev/sdk/go"
+	ringfence "ringfence.dev/sdk/go"
 	"ringfence.dev/sdk/go/ringfencetest"
 )
 
