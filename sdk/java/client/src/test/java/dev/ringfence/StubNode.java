@@ -55,10 +55,13 @@ public final class StubNode implements AutoCloseable {
         .collect(Collectors.joining(",", "{\"results\":[", "]}"));
   }
 
+  static List<String> ids(String text) {
+    return ID.matcher(text).results().map(MatchResult::group).toList();
+  }
+
   private static List<String> grants(String text, long ttlMs) {
     String rest = "\",\"state\":\"granted\",\"token\":7,\"ttl_ms\":" + ttlMs + ",\"expires_in_ms\":" + ttlMs;
-    return ID.matcher(text).results()
-        .map(MatchResult::group)
+    return ids(text).stream()
         .map(id -> "{\"lease_id\":\"" + id + rest + ",\"keys\":[{\"key\":\"k\",\"fence\":7}]}")
         .toList();
   }
