@@ -1,12 +1,13 @@
 package dev.ringfence.examples;
 
 import dev.ringfence.Lease;
-import dev.ringfence.LossReason;
 import dev.ringfence.LostException;
 import dev.ringfence.Ringfence;
-import java.net.URLEncoder;
 import java.nio.charset.StandardCharsets;
+import java.security.GeneralSecurityException;
+import java.security.MessageDigest;
 import java.time.Duration;
+import java.util.HexFormat;
 import java.util.Optional;
 import org.quartz.Job;
 import org.quartz.JobExecutionContext;
@@ -23,6 +24,8 @@ public abstract class FencedJob implements Job {
   /** More than the clocks of the machines differ by, and less than the time between two runs. */
   private static final Duration CLOCKS_DIFFER_BY = Duration.ofSeconds(20);
 
+  private static final int MOST_BYTES = 512;
+
   /** For Quartz. */
   protected FencedJob() {}
 
@@ -37,9 +40,8 @@ public abstract class FencedJob implements Job {
 
   @Override
   public final void execute(JobExecutionContext context) throws JobExecutionException {
-    JobKey job = context.getJobDetail().getKey();
-    String key = "quartz/" + encoded(job.getGroup()) + "/" + encoded(job.getName());
     try {
+      String key = key(context.getJobDetail().getKey());
       Ringfence client = (Ringfence) context.getScheduler().getContext().get(CLIENT);
       // Another scheduler that fires a little later finds the key held, and leaves it at that.
       Optional<Lease> granted = client.lock(key).holdAtLeast(CLOCKS_DIFFER_BY).interruptOnLoss().tryAcquire();
@@ -59,22 +61,58 @@ public abstract class FencedJob implements Job {
   }
 
   private void runUnder(Lease granted, JobExecutionContext context) throws Exception {
+    Exception failure = null;
     try (Lease lease = granted) {
       try {
         run(context, lease);
       } catch (Exception error) {
-        // It may only follow from the loss, as our interrupt does.
-        Optional<LossReason> lost = lease.lostReason();
-        if (lost.isPresent()) {
-          throw new JobExecutionException("the job may have met another one: its lease was lost: " + lost.get(), error);
-        }
-        throw error;
+        failure = error;
       }
+    } catch (LostException lost) {
+      // Under the job, which may have failed only for that, as by our interrupt.
+      throw lost(lost, failure == null ? lost : failure);
+    }
+    if (failure != null) {
+      throw failure;
     }
   }
 
-  /** A group or a name may have slashes. */
-  private static String encoded(String name) {
-    return URLEncoder.encode(name, StandardCharsets.UTF_8);
+  /** What the job wants of its triggers stays as it is. */
+  private static JobExecutionException lost(LostException lost, Exception cause) {
+    JobExecutionException told =
+        new JobExecutionException("the job may have met another one: its lease was lost: " + lost.reason(), cause);
+    if (cause instanceof JobExecutionException wanted) {
+      told.setRefireImmediately(wanted.refireImmediately());
+      told.setUnscheduleAllTriggers(wanted.unscheduleAllTriggers());
+      told.setUnscheduleFiringTrigger(wanted.unscheduleFiringTrigger());
+    }
+    return told;
+  }
+
+  /** Another key for each job. */
+  private static String key(JobKey job) throws GeneralSecurityException {
+    String key = "quartz/" + segment(job.getGroup()) + "/" + segment(job.getName());
+    byte[] bytes = key.getBytes(StandardCharsets.UTF_8);
+    if (bytes.length <= MOST_BYTES) {
+      return key;
+    }
+    return "quartz/" + HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(bytes));
+  }
+
+  /** A group or a name, without what a key forbids, and without the slashes that keep the two apart. */
+  private static String segment(String name) {
+    StringBuilder segment = new StringBuilder();
+    boolean isDots = name.equals(".") || name.equals("..");
+    name.codePoints()
+        .forEach(
+            one -> {
+              boolean isHalf = Character.getType(one) == Character.SURROGATE;
+              if (isDots || isHalf || one == '%' || one == '/' || Character.isISOControl(one)) {
+                segment.append(String.format("%%%02X", one));
+              } else {
+                segment.appendCodePoint(one);
+              }
+            });
+    return segment.toString();
   }
 }
