@@ -167,6 +167,26 @@ final class OddAnswersTest {
   }
 
   @Test
+  void anAnswerThatNoNodeWroteIsNoRelease() throws Exception {
+    AtomicInteger releases = new AtomicInteger();
+    try (StubNode node = new StubNode((method, path, body, out) -> {
+      if (method.equals("PUT")) {
+        StubNode.say(out, 201, StubNode.grant(path, 60_000));
+      } else if (path.equals(Server.LIVEZ)) {
+        StubNode.say(out, 200, "{}");
+      } else if (releases.incrementAndGet() == 1) {
+        out.write("HTTP/1.1 204 x\r\n\r\n".getBytes(StandardCharsets.US_ASCII));
+      } else {
+        StubNode.say(out, 204, "");
+      }
+    });
+        Ringfence client = Ringfence.connect(node.url())) {
+      client.lock("k").ttl(Duration.ofMinutes(1)).acquire().release();
+      assertEquals(2, releases.get());
+    }
+  }
+
+  @Test
   void aGrantOfOtherKeysIsNone() throws Exception {
     try (StubNode node = new StubNode((method, path, body, out) -> {
       boolean isAcquire = method.equals("PUT");

@@ -39,7 +39,7 @@ public final class StubNode implements AutoCloseable {
 
   public static void say(OutputStream out, int status, String body) throws IOException {
     String length = status == 204 ? "" : "content-length: " + body.length() + "\r\n";
-    out.write(("HTTP/1.1 " + status + " x\r\n" + length + "\r\n" + body).getBytes(StandardCharsets.ISO_8859_1));
+    out.write(("HTTP/1.1 " + status + " x\r\nringfence-cluster: stub\r\n" + length + "\r\n" + body).getBytes(StandardCharsets.ISO_8859_1));
     out.flush();
   }
 
