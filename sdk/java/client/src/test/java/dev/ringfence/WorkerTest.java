@@ -20,6 +20,7 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.concurrent.locks.ReentrantLock;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -307,5 +308,63 @@ final class WorkerTest {
     next.interrupt();
     next.leave();
     assertFalse(Thread.currentThread().isInterrupted(), "those before have left");
+  }
+
+  @Test
+  void whoLeavesWaitsForNoCodeOfTheUser() throws Exception {
+    ReentrantLock lock = new ReentrantLock();
+    CountDownLatch isInterrupting = new CountDownLatch(1);
+    CountDownLatch hasLeft = new CountDownLatch(1);
+    ExecutorService other = Executors.newSingleThreadExecutor();
+    Thread locked =
+        new Thread(
+            () -> {
+              Worker worker = new Worker(Thread.currentThread());
+              lock.lock();
+              other.submit(worker::interrupt);
+              try {
+                isInterrupting.await();
+                worker.leave();
+                hasLeft.countDown();
+              } catch (InterruptedException early) {
+                // The test fails.
+              } finally {
+                lock.unlock();
+              }
+            }) {
+          @Override
+          public void interrupt() {
+            isInterrupting.countDown();
+            lock.lock();
+            lock.unlock();
+          }
+        };
+    locked.setDaemon(true);
+    locked.start();
+    assertTrue(hasLeft.await(60, TimeUnit.SECONDS), "it waits for the lock that it has");
+    other.shutdown();
+  }
+
+  @Test
+  void aHandleThatIsDroppedAfterTheEndOfItsClientHasLeft() throws Exception {
+    ExecutorService other = Executors.newSingleThreadExecutor();
+    try (FakeCluster cluster = new FakeCluster()) {
+      Ringfence client = cluster.client();
+      client.lock("k").interruptOnLoss().acquire();
+      Future<?> closing = other.submit(() -> client.close());
+      assertThrows(InterruptedException.class, () -> new CountDownLatch(1).await());
+      closing.get(60, TimeUnit.SECONDS);
+      Program.until(
+          "the next lease takes its own interrupt back",
+          () -> {
+            System.gc();
+            Worker next = new Worker(Thread.currentThread());
+            next.interrupt();
+            next.leave();
+            return !Thread.interrupted();
+          });
+    } finally {
+      other.shutdown();
+    }
   }
 }
