@@ -214,6 +214,7 @@ final class Engine {
       cluster.releases.close();
       keeper.end();
       cluster.disconnect();
+      List<Runnable> untold = teller.end();
       workers.end();
       ALL.remove(this);
       if (left > 0) {
@@ -221,6 +222,7 @@ final class Engine {
             System.Logger.Level.WARNING, left + " leases could not be released in time: they end with their ttl");
       }
       closed.complete(left);
+      untold.forEach(Runnable::run);
     }
   }
 

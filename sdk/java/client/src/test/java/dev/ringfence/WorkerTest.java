@@ -21,6 +21,7 @@ import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
 import java.util.concurrent.locks.ReentrantLock;
+import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -365,6 +366,20 @@ final class WorkerTest {
           });
     } finally {
       other.shutdown();
+    }
+  }
+
+  @Test
+  void whatFoundNoRoomForAThreadIsToldByTheEndOfTheClient() throws Exception {
+    CountDownLatch isTold = new CountDownLatch(2);
+    AtomicInteger tries = new AtomicInteger();
+    try (FakeCluster cluster = new FakeCluster()) {
+      Ringfence client = cluster.client();
+      Predicate<Runnable> late = call -> tries.incrementAndGet() > 1 && client.engine().workers.interrupt(call);
+      client.engine().teller.begin(call -> false, isTold::countDown);
+      client.engine().teller.begin(late, isTold::countDown);
+      client.close();
+      assertTrue(isTold.await(60, TimeUnit.SECONDS));
     }
   }
 }
