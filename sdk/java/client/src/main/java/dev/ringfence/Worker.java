@@ -11,7 +11,8 @@ import java.util.concurrent.atomic.AtomicReference;
  * thread is lost, too, it is left to that one; else it is taken for ours.
  *
  * <p>{@code Thread.interrupt} may be code of the user, and wait for a lock that the worker has. So whoever leaves waits for an interrupt
- * that has begun only briefly. If it takes longer, it may come later, and reach what the thread does then.
+ * that has begun only briefly. If it takes longer, its flag is taken back all the same; but if that is not set yet, it comes later, and
+ * reaches what the thread does then.
  */
 final class Worker {
   private enum Step {
@@ -48,7 +49,7 @@ final class Worker {
       try {
         thread.interrupt();
       } finally {
-        step.set(Step.WAS_INTERRUPTED);
+        step.compareAndSet(Step.IS_BEING_INTERRUPTED, Step.WAS_INTERRUPTED);
         if (hasLeft) {
           forget();
         }
@@ -75,15 +76,15 @@ final class Worker {
     }
   }
 
-  /** No interrupt of ours comes any more. Returns whether one has come, to this thread. One that is seen later is another's. */
+  /** No interrupt of ours begins any more. Returns whether one has come, or comes, to this thread. One that is seen later is another's. */
   boolean ends() {
     boolean isToBeTakenBack = !step.compareAndSet(Step.WORKS, Step.HAS_LEFT) && isCurrent();
     long begun = Clock.nanos();
     while (isToBeTakenBack && step.get() == Step.IS_BEING_INTERRUPTED && Clock.nanos() - begun < LEAVES_WITHIN) {
-      Thread.yield();
+      Thread.onSpinWait();
     }
     hasLeft = true;
     forget();
-    return isToBeTakenBack && step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
+    return isToBeTakenBack && step.getAndSet(Step.HAS_LEFT) != Step.HAS_LEFT;
   }
 }
