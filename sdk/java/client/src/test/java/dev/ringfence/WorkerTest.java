@@ -17,10 +17,10 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.atomic.AtomicReference;
-import java.util.concurrent.locks.ReentrantLock;
 import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
@@ -313,7 +313,7 @@ final class WorkerTest {
 
   @Test
   void whoLeavesWaitsForNoCodeOfTheUser() throws Exception {
-    ReentrantLock lock = new ReentrantLock();
+    Semaphore lock = new Semaphore(1);
     CountDownLatch isInterrupting = new CountDownLatch(1);
     BlockingQueue<Boolean> flags = new LinkedBlockingQueue<>();
     ExecutorService other = Executors.newSingleThreadExecutor();
@@ -321,21 +321,21 @@ final class WorkerTest {
         new Thread(
             () -> {
               Worker worker = new Worker(Thread.currentThread());
-              lock.lock();
+              lock.acquireUninterruptibly();
               other.submit(worker::interrupt);
               while (isInterrupting.getCount() > 0) {
                 Thread.onSpinWait();
               }
               worker.leave();
               flags.add(Thread.currentThread().isInterrupted());
-              lock.unlock();
+              lock.release();
             }) {
           @Override
           public void interrupt() {
             super.interrupt();
             isInterrupting.countDown();
-            lock.lock();
-            lock.unlock();
+            lock.acquireUninterruptibly();
+            lock.release();
           }
         };
     locked.setDaemon(true);
