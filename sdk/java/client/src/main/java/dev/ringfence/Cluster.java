@@ -22,6 +22,7 @@ final class Cluster {
   final Clock clock;
   final Workers workers;
   final Nodes nodes;
+  final Register register = new Register();
   final Releases releases;
   final Turns alone = new Turns(MOST_ALONE);
   final Turns waits = new Turns(MOST_WAITS);

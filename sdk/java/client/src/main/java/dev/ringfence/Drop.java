@@ -3,7 +3,7 @@ package dev.ringfence;
 import java.util.concurrent.atomic.AtomicBoolean;
 import java.util.stream.Collectors;
 
-/** What is done once nobody has the handle any more. It does not refer to it. */
+/** What is done once nobody has the handle any more, and again once an adoption meanwhile has failed. It does not refer to it. */
 final class Drop implements Runnable {
   private static final System.Logger LOG = System.getLogger("dev.ringfence");
 
@@ -20,17 +20,10 @@ final class Drop implements Runnable {
 
   @Override
   public void run() {
-    if (isLeft.compareAndSet(false, true) && !held.isReleased()) {
-      if (engine.keeper.hasAnother(held)) {
-        // It was adopted: it belongs to that handle.
-        engine.giveUp(held);
-        held.leaveWorker();
-        return;
-      }
+    if (isLeft.compareAndSet(false, true)) {
       boolean isLeak = held.loss() == null;
-      engine.release(held, Held.By.HOLDER);
       held.leaveWorker();
-      if (isLeak) {
+      if (engine.drop(held) && isLeak) {
         String keys = held.view.keys().stream().map(Text::quoted).collect(Collectors.joining(", "));
         LOG.log(
             System.Logger.Level.WARNING,

@@ -81,6 +81,7 @@ final class Engine {
             cluster.clock,
             new Held.Reaction(options.onLost, worker),
             teller);
+    cluster.register.add(held);
     keep(held);
     Duration time = Duration.ofNanos(Clock.nanos() - asked);
     teller.tell(false, hooks -> hooks.granted(held.view, time));
@@ -89,15 +90,34 @@ final class Engine {
 
   /** Takes over a lease: renews it once, and keeps it. */
   Held adopt(String leaseId, Patience patience) throws InterruptedException {
-    keeper.adopts(leaseId, true);
+    Register.Adoption adoption = cluster.register.adopts(leaseId);
     try {
+      adoption.check();
       Confirmation first = cluster.renew(leaseId, null, null, patience);
       Lifetime lifetime = Lifetime.of(first, null, true);
       Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
+      Held before = adoption.confirm(held);
+      if (before != null) {
+        takeFrom(before);
+      }
       keep(held);
       return held;
     } finally {
-      keeper.adopts(leaseId, false);
+      Held dropped = adoption.end();
+      if (dropped != null) {
+        Workers.guarded(new Drop(this, dropped)).run();
+      }
+    }
+  }
+
+  /** Another handle has its lease now, and may release it at any time. */
+  private void takeFrom(Held held) {
+    keeper.remove(held);
+    if (held.isDropped) {
+      held.leave();
+    } else {
+      held.lose(LossReason.UNCONFIRMED);
+      held.tell();
     }
   }
 
@@ -122,18 +142,40 @@ final class Engine {
     check(held);
   }
 
-  /** Releases a lease, whatever becomes of the caller. What it returns ends with {@code null} or the error. */
+  /**
+   * Releases a lease, whatever becomes of the caller, unless it has left its handle already. What it returns ends with {@code null} or
+   * the error.
+   */
   CompletableFuture<RingfenceException> release(Held held, Held.By by) {
-    LossReason lost = held.release(by);
-    CompletableFuture<RingfenceException> told = leaving.begin(held, lost);
-    held.tellHooks();
-    return told;
+    return cluster.register.releases(held) ? released(held, by) : CompletableFuture.completedFuture(null);
   }
 
-  /** Leaves a lease as it is, to whoever has its id. */
-  void giveUp(Held held) {
-    keeper.remove(held);
-    held.leave();
+  /** The same for a handle that nobody has any more. Returns whether it is released. */
+  boolean drop(Held held) {
+    boolean isReleased = cluster.register.drops(held);
+    if (isReleased) {
+      released(held, Held.By.HOLDER);
+    }
+    return isReleased;
+  }
+
+  private CompletableFuture<RingfenceException> released(Held held, Held.By by) {
+    try {
+      return leaving.begin(held, held.release(by));
+    } finally {
+      cluster.register.closes(held.leaseId);
+      held.tellHooks();
+    }
+  }
+
+  /** Leaves a lease as it is, to whoever has its id. Returns whether the handle still had it. */
+  boolean giveUp(Held held) {
+    boolean hadIt = cluster.register.leaves(held);
+    if (hadIt) {
+      keeper.remove(held);
+      held.leave();
+    }
+    return hadIt;
   }
 
   /** Ends what waits, and releases all leases, within this time. Waits for that, for so long at most. Returns how many are left. */
@@ -146,9 +188,7 @@ final class Engine {
     if (isFirst) {
       pending.forEach(patience -> patience.stop(new ClosedException()));
       for (Held held : keeper.leases()) {
-        if (!leaving.isLeft(held)) {
-          release(held, Held.By.CLIENT);
-        }
+        release(held, Held.By.CLIENT);
       }
       // It goes on if the caller is interrupted.
       Thread closing = new Thread(() -> finish(within), "ringfence-close");
@@ -174,6 +214,7 @@ final class Engine {
       cluster.releases.close();
       keeper.end();
       cluster.disconnect();
+      List<Runnable> untold = teller.end();
       workers.end();
       ALL.remove(this);
       if (left > 0) {
@@ -181,6 +222,7 @@ final class Engine {
             System.Logger.Level.WARNING, left + " leases could not be released in time: they end with their ttl");
       }
       closed.complete(left);
+      untold.forEach(Runnable::run);
     }
   }
 

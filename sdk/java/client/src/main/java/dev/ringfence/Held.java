@@ -44,6 +44,8 @@ final class Held {
   final long token;
   /** Until when its keys stay held, whenever its holder releases it; {@code null} for no such time. */
   volatile Moment leastUntil;
+  /** Whether nobody has its handle any more. */
+  volatile boolean isDropped;
 
   final LeaseView view;
   private final Clock clock;

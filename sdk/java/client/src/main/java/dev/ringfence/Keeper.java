@@ -33,8 +33,6 @@ final class Keeper {
 
   private final Cluster cluster;
   private final Map<Held, Kept> all = new LinkedHashMap<>();
-  /** The ids of leases that are being adopted, once for each call. */
-  private final List<String> adopting = new ArrayList<>();
   /** Many clients that began together renew apart. */
   private final double jitter = ThreadLocalRandom.current().nextDouble();
 
@@ -67,24 +65,9 @@ final class Keeper {
     lookIn(nextLook(kept, cluster.clock.now()));
   }
 
-  /** Keeps it no longer. Returns whether it did. */
-  synchronized boolean remove(Held held) {
-    return all.remove(held) != null;
-  }
-
-  /** An adoption begins, or has ended. */
-  synchronized void adopts(String leaseId, boolean begins) {
-    if (begins) {
-      adopting.add(leaseId);
-    } else {
-      adopting.remove(leaseId);
-    }
-  }
-
-  /** Whether it is kept for another handle, too, or is about to be. */
-  synchronized boolean hasAnother(Held held) {
-    return adopting.contains(held.leaseId)
-        || all.keySet().stream().anyMatch(other -> other != held && other.leaseId.equals(held.leaseId));
+  /** Keeps it no longer. */
+  synchronized void remove(Held held) {
+    all.remove(held);
   }
 
   /** Those that are kept. */

@@ -357,8 +357,11 @@ public final class Lease implements AutoCloseable {
    */
   public String intoId() {
     check();
+    if (!engine.giveUp(held)) {
+      // Somebody was faster, and may yet have to store the loss.
+      throw new LostException(lostReason().orElse(LossReason.RELEASED));
+    }
     drop.isLeft.set(true);
-    engine.giveUp(held);
     held.leaveWorker();
     return held.leaseId;
   }

@@ -45,16 +45,12 @@ final class Leaving {
       return CompletableFuture.completedFuture(null);
     }
     Hold hold = new Hold(held.standIn(), until);
+    cluster.register.opens(held.leaseId);
     holds.add(hold);
     keeper.add(hold.held);
     keeper.remove(held);
     hold.begin();
     return hold.told;
-  }
-
-  /** Whether it stands in for one that was left. */
-  boolean isLeft(Held held) {
-    return holds.stream().anyMatch(hold -> hold.held == held);
   }
 
   /** Ends once each of those now is either released or held without this process, or its first call has failed. */
@@ -89,7 +85,9 @@ final class Leaving {
     }
 
     void end() {
-      holds.remove(this);
+      if (holds.remove(this)) {
+        cluster.register.closes(held.leaseId);
+      }
       keeper.remove(held);
       told.complete(new ClosedException());
     }
@@ -133,8 +131,8 @@ final class Leaving {
         return;
       }
       if (left() == 0) {
-        end();
         cluster.releases.begin(held.leaseId);
+        end();
       } else if (isSure) {
         goOn();
       } else if (held.loss() != null) {

@@ -117,7 +117,7 @@ public final class LockRequest {
   /**
    * The thread that acquires a lease is interrupted if the lease is lost, until it is released: work that waits ends then. What is left
    * of that interrupt is taken back when that thread releases the lease, and so is one of your own that came since: a flag does not
-   * tell whose it is.
+   * tell whose it is. If the thread has an {@code interrupt} of its own that takes more than 0.1 s, it may come after the release.
    *
    * @return the changed request
    */

@@ -7,13 +7,15 @@ import java.util.Map;
  *
  * <pre>
  * response                                       outcome     what follows
- * 2xx that reads as expected                     Done        the end
+ * 2xx of a node that reads as expected           Done        the end
  * 4xx with a `type` of Ringfence                 Refused     the end
  * 503 `unavailable`; 429 `rate-limited`;         NotDone     repeat elsewhere
  * nothing was sent
- * 504; 3xx; a 4xx or 5xx of a proxy; an          Ambiguous   repeat elsewhere
+ * 504; 3xx; a 2xx, 4xx or 5xx of a proxy; an     Ambiguous   repeat elsewhere
  * unreadable 2xx; no complete response
  * </pre>
+ *
+ * <p>A node names its cluster in each 2xx. A proxy may answer a DELETE with a 204 of its own.
  */
 sealed interface Outcome<T> {
   /** Whether nothing more has to be asked. */
@@ -76,7 +78,7 @@ sealed interface Outcome<T> {
   /** The outcome that a response tells. */
   static <T> Outcome<T> of(Response response, Reader<T> reader) {
     int status = response.status();
-    if (status >= 200 && status < 300) {
+    if (status >= 200 && status < 300 && response.cluster() != null) {
       try {
         return new Done<>(reader.read(response));
       } catch (Json.Malformed error) {

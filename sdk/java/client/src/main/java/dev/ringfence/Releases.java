@@ -35,11 +35,11 @@ final class Releases {
    */
   CompletableFuture<RingfenceException> begin(String leaseId) {
     Release release = new Release(leaseId);
+    cluster.register.opens(leaseId);
     open.add(release);
     if (!cluster.workers.release(release)) {
-      open.remove(release);
       release.told.complete(new ClosedException());
-      release.ended.complete(null);
+      release.end();
     }
     return release.told;
   }
@@ -101,7 +101,8 @@ final class Releases {
         boolean isOpen = error instanceof UnknownException || error instanceof UnavailableException;
         // Behind the others: it takes long.
         if (!isOpen || !cluster.workers.release(this::goOn)) {
-          end(error);
+          report(error);
+          end();
         }
       }
     }
@@ -111,7 +112,8 @@ final class Releases {
       try {
         error = attempt(RELEASE_FOR - Cluster.RETRY_FOR);
       } finally {
-        end(error);
+        report(error);
+        end();
       }
     }
 
@@ -129,14 +131,18 @@ final class Releases {
       }
     }
 
-    private void end(RingfenceException error) {
+    private void report(RingfenceException error) {
       if (error != null && !(error instanceof LostException) && !cluster.isClosed) {
         LOG.log(
             System.Logger.Level.WARNING,
             "a lease could not be released, and ends with its ttl: {0}",
             error.getMessage());
       }
+    }
+
+    private void end() {
       open.remove(this);
+      cluster.register.closes(leaseId);
       ended.complete(null);
     }
   }

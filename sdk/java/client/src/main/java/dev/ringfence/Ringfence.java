@@ -163,11 +163,12 @@ public final class Ringfence implements AutoCloseable {
   }
 
   /**
-   * Takes over a lease by its id, perhaps from another process: renews it once, and from then on. Nobody else may renew or release it.
+   * Takes over a lease by its id, perhaps from another process: renews it once, and from then on. Nobody else may renew or release it:
+   * once this returns, it is lost for any other handle of this client ({@code UNCONFIRMED}).
    *
    * @param leaseId what {@link Lease#intoId} returned
    * @return the lease
-   * @throws LostException if it has ended
+   * @throws LostException if it has ended, or this client is releasing it
    * @throws InterruptedException if the thread is interrupted
    */
   public Lease adopt(String leaseId) throws InterruptedException {

@@ -1,5 +1,7 @@
 package dev.ringfence;
 
+import java.util.ArrayList;
+import java.util.List;
 import java.util.function.Consumer;
 import java.util.function.Predicate;
 
@@ -12,6 +14,10 @@ final class Teller {
 
   private final Hooks hooks;
   private final Workers workers;
+  /** What found no room for a thread. */
+  private final List<Untold> untold = new ArrayList<>();
+
+  private record Untold(Predicate<Runnable> lane, Runnable call) {}
 
   Teller(Hooks hooks, Workers workers) {
     this.hooks = hooks;
@@ -36,10 +42,27 @@ final class Teller {
   }
 
   /** If there is no room for a thread, there may be later. */
-  private void begin(Predicate<Runnable> lane, Runnable call) {
+  synchronized void begin(Predicate<Runnable> lane, Runnable call) {
     if (!lane.test(call)) {
-      workers.later(PAUSE, () -> begin(lane, call));
+      untold.add(new Untold(lane, call));
+      if (untold.size() == 1) {
+        workers.later(PAUSE, this::retry);
+      }
     }
+  }
+
+  private synchronized void retry() {
+    List<Untold> some = List.copyOf(untold);
+    untold.clear();
+    some.forEach(one -> begin(one.lane, one.call));
+  }
+
+  /** Tries a last time. Returns what has still no room: whoever calls this has a thread. */
+  synchronized List<Runnable> end() {
+    retry();
+    List<Runnable> rest = untold.stream().map(Untold::call).toList();
+    untold.clear();
+    return rest;
   }
 
   private static Runnable guarded(String what, Runnable call) {

@@ -1,13 +1,18 @@
 package dev.ringfence;
 
+import java.util.Collections;
 import java.util.Set;
-import java.util.concurrent.ConcurrentHashMap;
+import java.util.WeakHashMap;
 import java.util.concurrent.atomic.AtomicReference;
 
 /**
  * A thread that is interrupted if its lease is lost. Once the lease is left, no interrupt of ours reaches it any more: the next task
  * on a thread of a pool has nothing to do with this one. A flag does not tell who has set it: if the lease of another worker of the
  * thread is lost, too, it is left to that one; else it is taken for ours.
+ *
+ * <p>{@code Thread.interrupt} may be code of the user, and wait for a lock that the worker has. So whoever leaves waits for an interrupt
+ * that has begun only briefly. If it takes longer, its flag is taken back all the same; but if that is not set yet, it comes later, and
+ * reaches what the thread does then.
  */
 final class Worker {
   private enum Step {
@@ -17,8 +22,10 @@ final class Worker {
     HAS_LEFT
   }
 
+  private static final long LEAVES_WITHIN = 100 * Checks.MS;
+
   /** Those whose interrupt has come, or comes, and that have not left. */
-  private static final Set<Worker> INTERRUPTED = ConcurrentHashMap.newKeySet();
+  private static final Set<Worker> INTERRUPTED = Collections.newSetFromMap(new WeakHashMap<>());
 
   private final Thread thread;
   private final AtomicReference<Step> step = new AtomicReference<>(Step.WORKS);
@@ -36,13 +43,15 @@ final class Worker {
   /** The lease is lost. An interrupt closes the channel that the thread waits for, and that may be code of the user. */
   void interrupt() {
     if (step.compareAndSet(Step.WORKS, Step.IS_BEING_INTERRUPTED)) {
-      INTERRUPTED.add(this);
+      synchronized (INTERRUPTED) {
+        INTERRUPTED.add(this);
+      }
       try {
         thread.interrupt();
       } finally {
-        step.set(Step.WAS_INTERRUPTED);
+        step.compareAndSet(Step.IS_BEING_INTERRUPTED, Step.WAS_INTERRUPTED);
         if (hasLeft) {
-          INTERRUPTED.remove(this);
+          forget();
         }
       }
     }
@@ -50,20 +59,32 @@ final class Worker {
 
   /** The lease is left. Takes the interrupt back, if it is the worker's thread that leaves; on another, that is not possible. */
   void leave() {
-    if (ends() && INTERRUPTED.stream().noneMatch(other -> other.thread == thread)) {
+    if (ends() && !isInterruptedByAnother()) {
       Thread.interrupted();
     }
   }
 
-  /** No interrupt of ours comes any more. Returns whether one has come, to this thread. One that is seen later is another's. */
+  private boolean isInterruptedByAnother() {
+    synchronized (INTERRUPTED) {
+      return INTERRUPTED.stream().anyMatch(other -> other.thread == thread);
+    }
+  }
+
+  private void forget() {
+    synchronized (INTERRUPTED) {
+      INTERRUPTED.remove(this);
+    }
+  }
+
+  /** No interrupt of ours begins any more. Returns whether one has come, or comes, to this thread. One that is seen later is another's. */
   boolean ends() {
     boolean isToBeTakenBack = !step.compareAndSet(Step.WORKS, Step.HAS_LEFT) && isCurrent();
-    // Briefly: this thread waits for no channel now, so there is none to close.
-    while (isToBeTakenBack && step.get() == Step.IS_BEING_INTERRUPTED) {
+    long begun = Clock.nanos();
+    while (isToBeTakenBack && step.get() == Step.IS_BEING_INTERRUPTED && Clock.nanos() - begun < LEAVES_WITHIN) {
       Thread.onSpinWait();
     }
     hasLeft = true;
-    INTERRUPTED.remove(this);
-    return isToBeTakenBack && step.compareAndSet(Step.WAS_INTERRUPTED, Step.HAS_LEFT);
+    forget();
+    return isToBeTakenBack && step.getAndSet(Step.HAS_LEFT) != Step.HAS_LEFT;
   }
 }

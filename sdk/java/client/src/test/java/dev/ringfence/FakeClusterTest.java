@@ -60,7 +60,7 @@ final class FakeClusterTest {
           "it is collected",
           () -> {
             System.gc();
-            return held.isReleased();
+            return held.isDropped;
           });
       adopted.renew();
       assertEquals(1, cluster.holders("a").size());

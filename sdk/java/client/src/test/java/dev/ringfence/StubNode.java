@@ -39,7 +39,7 @@ public final class StubNode implements AutoCloseable {
 
   public static void say(OutputStream out, int status, String body) throws IOException {
     String length = status == 204 ? "" : "content-length: " + body.length() + "\r\n";
-    out.write(("HTTP/1.1 " + status + " x\r\n" + length + "\r\n" + body).getBytes(StandardCharsets.ISO_8859_1));
+    out.write(("HTTP/1.1 " + status + " x\r\nringfence-cluster: stub\r\n" + length + "\r\n" + body).getBytes(StandardCharsets.ISO_8859_1));
     out.flush();
   }
 
@@ -55,10 +55,13 @@ public final class StubNode implements AutoCloseable {
         .collect(Collectors.joining(",", "{\"results\":[", "]}"));
   }
 
+  static List<String> ids(String text) {
+    return ID.matcher(text).results().map(MatchResult::group).toList();
+  }
+
   private static List<String> grants(String text, long ttlMs) {
     String rest = "\",\"state\":\"granted\",\"token\":7,\"ttl_ms\":" + ttlMs + ",\"expires_in_ms\":" + ttlMs;
-    return ID.matcher(text).results()
-        .map(MatchResult::group)
+    return ids(text).stream()
         .map(id -> "{\"lease_id\":\"" + id + rest + ",\"keys\":[{\"key\":\"k\",\"fence\":7}]}")
         .toList();
   }

@@ -17,10 +17,12 @@ import java.util.concurrent.ExecutorService;
 import java.util.concurrent.Executors;
 import java.util.concurrent.Future;
 import java.util.concurrent.LinkedBlockingQueue;
+import java.util.concurrent.Semaphore;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import java.util.concurrent.atomic.AtomicReference;
+import java.util.function.Predicate;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.params.ParameterizedTest;
 import org.junit.jupiter.params.provider.EnumSource;
@@ -306,5 +308,75 @@ final class WorkerTest {
     next.interrupt();
     next.leave();
     assertFalse(Thread.currentThread().isInterrupted(), "those before have left");
+  }
+
+  @Test
+  void whoLeavesWaitsForNoCodeOfTheUser() throws Exception {
+    Semaphore lock = new Semaphore(1);
+    CountDownLatch isInterrupting = new CountDownLatch(1);
+    BlockingQueue<Boolean> flags = new LinkedBlockingQueue<>();
+    ExecutorService other = Executors.newSingleThreadExecutor();
+    Thread locked =
+        new Thread(
+            () -> {
+              Worker worker = new Worker(Thread.currentThread());
+              lock.acquireUninterruptibly();
+              other.submit(worker::interrupt);
+              while (isInterrupting.getCount() > 0) {
+                Thread.onSpinWait();
+              }
+              worker.leave();
+              flags.add(Thread.currentThread().isInterrupted());
+              lock.release();
+            }) {
+          @Override
+          public void interrupt() {
+            super.interrupt();
+            isInterrupting.countDown();
+            lock.acquireUninterruptibly();
+            lock.release();
+          }
+        };
+    locked.setDaemon(true);
+    locked.start();
+    assertEquals(false, flags.poll(60, TimeUnit.SECONDS), "it waits for the lock that it has, or keeps the flag");
+    other.shutdown();
+  }
+
+  @Test
+  void aHandleThatIsDroppedAfterTheEndOfItsClientHasLeft() throws Exception {
+    ExecutorService other = Executors.newSingleThreadExecutor();
+    try (FakeCluster cluster = new FakeCluster()) {
+      Ringfence client = cluster.client();
+      client.lock("k").interruptOnLoss().acquire();
+      Future<?> closing = other.submit(() -> client.close());
+      assertThrows(InterruptedException.class, () -> new CountDownLatch(1).await());
+      closing.get(60, TimeUnit.SECONDS);
+      Program.until(
+          "the next lease takes its own interrupt back",
+          () -> {
+            System.gc();
+            Worker next = new Worker(Thread.currentThread());
+            next.interrupt();
+            next.leave();
+            return !Thread.interrupted();
+          });
+    } finally {
+      other.shutdown();
+    }
+  }
+
+  @Test
+  void whatFoundNoRoomForAThreadIsToldByTheEndOfTheClient() throws Exception {
+    CountDownLatch isTold = new CountDownLatch(2);
+    AtomicInteger tries = new AtomicInteger();
+    try (FakeCluster cluster = new FakeCluster()) {
+      Ringfence client = cluster.client();
+      Predicate<Runnable> late = call -> tries.incrementAndGet() > 1 && client.engine().workers.interrupt(call);
+      client.engine().teller.begin(call -> false, isTold::countDown);
+      client.engine().teller.begin(late, isTold::countDown);
+      client.close();
+      assertTrue(isTold.await(60, TimeUnit.SECONDS));
+    }
   }
 }

@@ -2,7 +2,6 @@ package dev.ringfence.examples;
 
 import dev.ringfence.Claim;
 import dev.ringfence.Lease;
-import dev.ringfence.LossReason;
 import dev.ringfence.LostException;
 import dev.ringfence.Ringfence;
 import java.time.Duration;
@@ -58,17 +57,31 @@ public abstract class FencedJob implements Job {
   }
 
   private void runUnder(Lease granted, JobExecutionContext context) throws Exception {
+    Exception failure = null;
     try (Lease lease = granted) {
       try {
         run(context, lease);
       } catch (Exception error) {
-        // It may only follow from the loss, as our interrupt does.
-        Optional<LossReason> lost = lease.lostReason();
-        if (lost.isPresent()) {
-          throw new JobExecutionException("the job may have met another one: its lease was lost: " + lost.get(), error);
-        }
-        throw error;
+        failure = error;
       }
+    } catch (LostException lost) {
+      // Under the job, which may have failed only for that, as by our interrupt.
+      throw lost(lost, failure == null ? lost : failure);
     }
+    if (failure != null) {
+      throw failure;
+    }
+  }
+
+  /** What the job wants of its triggers stays as it is. */
+  private static JobExecutionException lost(LostException lost, Exception cause) {
+    JobExecutionException told =
+        new JobExecutionException("the job may have met another one: its lease was lost: " + lost.reason(), cause);
+    if (cause instanceof JobExecutionException wanted) {
+      told.setRefireImmediately(wanted.refireImmediately());
+      told.setUnscheduleAllTriggers(wanted.unscheduleAllTriggers());
+      told.setUnscheduleFiringTrigger(wanted.unscheduleFiringTrigger());
+    }
+    return told;
   }
 }

@@ -15,9 +15,12 @@ import java.util.concurrent.LinkedBlockingQueue;
 import java.util.concurrent.TimeUnit;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
+import org.junit.jupiter.params.ParameterizedTest;
+import org.junit.jupiter.params.provider.ValueSource;
 import org.quartz.Job;
 import org.quartz.JobBuilder;
 import org.quartz.JobExecutionContext;
+import org.quartz.JobExecutionException;
 import org.quartz.JobKey;
 import org.quartz.Scheduler;
 import org.quartz.TriggerBuilder;
@@ -44,6 +47,30 @@ final class FencedJobTest {
     }
   }
 
+  /** What ends for ever once it is interrupted. */
+  public static final class Last extends FencedJob {
+    @Override
+    protected void run(JobExecutionContext context, Lease lease) throws Exception {
+      RAN.add(lease.token());
+      try {
+        new CountDownLatch(1).await();
+      } catch (InterruptedException stopped) {
+        JobExecutionException last = new JobExecutionException(stopped);
+        last.setUnscheduleAllTriggers(true);
+        throw last;
+      }
+    }
+  }
+
+  /** What releases its lease by itself. */
+  public static final class Early extends FencedJob {
+    @Override
+    protected void run(JobExecutionContext context, Lease lease) throws Exception {
+      lease.release();
+      throw new JobExecutionException("what follows has failed");
+    }
+  }
+
   /** What another interrupts. */
   public static final class Stopped extends FencedJob {
     @Override
@@ -67,8 +94,10 @@ final class FencedJobTest {
     public void jobExecutionVetoed(JobExecutionContext context) {}
 
     @Override
-    public void jobWasExecuted(JobExecutionContext context, org.quartz.JobExecutionException error) {
-      ENDED.add(error == null ? "" : error.getMessage() + (Thread.currentThread().isInterrupted() ? ", flag" : ""));
+    public void jobWasExecuted(JobExecutionContext context, JobExecutionException error) {
+      String last = error != null && error.unscheduleAllTriggers() ? ", for ever" : "";
+      String flag = Thread.currentThread().isInterrupted() ? ", flag" : "";
+      ENDED.add(error == null ? "" : error.getMessage() + last + flag);
     }
   }
 
@@ -104,6 +133,52 @@ final class FencedJobTest {
       assertNotNull(taken(RAN));
       cluster.revoke("quartz/..%2Fc d/a%2Fb");
       assertEquals("the job may have met another one: its lease was lost: revoked", taken(ENDED));
+      scheduler.shutdown();
+    }
+  }
+
+  @Test
+  void aJobThatIsLostStillSaysWhatBecomesOfItsTriggers() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Scheduler scheduler = scheduler(client, "last", Last.class, new JobKey("job"));
+      scheduler.start();
+      assertNotNull(taken(RAN));
+      cluster.revoke("quartz/DEFAULT/job");
+      assertEquals("the job may have met another one: its lease was lost: revoked, for ever", taken(ENDED));
+      scheduler.shutdown();
+    }
+  }
+
+  @Test
+  void aReleaseOfItsOwnIsNoLoss() throws Exception {
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Scheduler scheduler = scheduler(client, "early", Early.class, new JobKey("job"));
+      scheduler.start();
+      assertEquals("what follows has failed", taken(ENDED));
+      scheduler.shutdown();
+    }
+  }
+
+  @ParameterizedTest
+  @ValueSource(strings = {".", "..", "a/b", "%", "a\tb", "\ud800", "long"})
+  void anyNameHasAKeyOfItsOwn(String name) throws Exception {
+    String text = name.equals("long") ? "ä/".repeat(1_000) : name;
+    try (FakeCluster cluster = new FakeCluster();
+        Ringfence client = cluster.client()) {
+      Scheduler scheduler = scheduler(client, "any", Report.class, new JobKey(text + "1", text));
+      scheduler.scheduleJob(
+          JobBuilder.newJob(Report.class).withIdentity(new JobKey(text, text + "1")).build(),
+          TriggerBuilder.newTrigger().startNow().build());
+      scheduler.scheduleJob(
+          JobBuilder.newJob(Report.class).withIdentity(new JobKey(text, text + "2")).build(),
+          TriggerBuilder.newTrigger().startNow().build());
+      scheduler.start();
+      for (int i = 0; i < 3; i++) {
+        assertEquals("", taken(ENDED));
+      }
+      assertEquals(3, RAN.size());
       scheduler.shutdown();
     }
   }
