@@ -162,7 +162,7 @@ final class FencedJobTest {
   }
 
   @ParameterizedTest
-  @ValueSource(strings = {".", "..", "a/b", "%", "a\tb", "\ud800", "long"})
+  @ValueSource(strings = {".", "..", "a/b", "%", "a\tb", "long"})
   void anyNameHasAKeyOfItsOwn(String name) throws Exception {
     String text = name.equals("long") ? "ä/".repeat(1_000) : name;
     try (FakeCluster cluster = new FakeCluster();
