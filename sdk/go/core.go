@@ -68,14 +68,13 @@ func (c *core) call(ctx context.Context) (context.Context, func(), error) {
 	if ctx.Err() != nil {
 		return nil, nil, ended(ctx)
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.isClosing {
-		return nil, nil, ErrClosed
-	}
+	// Not under the mutex: these call methods of the context, which may be of the user.
 	ctx, cancel := context.WithCancelCause(ctx)
 	own := &call{cancel, make(chan struct{})}
-	c.calls[own] = struct{}{}
+	if !c.begins(own) {
+		cancel(nil)
+		return nil, nil, ErrClosed
+	}
 	return ctx, func() {
 		cancel(nil)
 		close(own.done)
@@ -83,6 +82,16 @@ func (c *core) call(ctx context.Context) (context.Context, func(), error) {
 		defer c.mu.Unlock()
 		delete(c.calls, own)
 	}, nil
+}
+
+// begins reports whether a call may begin, and keeps it until its end.
+func (c *core) begins(own *call) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !c.isClosing {
+		c.calls[own] = struct{}{}
+	}
+	return !c.isClosing
 }
 
 // spawn starts a goroutine that ends soon after the client does, unless that has ended.
