@@ -100,8 +100,8 @@ mutants! {
         => "    end.set(null);\n    seen.updateAndGet("
         fails ["renew-answered-past-deadline-stays-lost"];
     "last-answer-counts" "Held.java"
-        "boolean isLatest = confirmation.until().hasReached(before.lifetime.until());"
-        => "boolean isLatest = true;"
+        "fences.merge(key, fence, Math::max)"
+        => "fences.put(key, fence)"
         fails ["older-answer-late-changes-nothing"];
     "hung-renewal-is-waited-for" "Keeper.java"
         "long nanos = Math.min(ttl / 4, Cluster.ATTEMPT_WITHIN);"

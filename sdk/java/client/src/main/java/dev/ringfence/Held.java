@@ -1,5 +1,7 @@
 package dev.ringfence;
 
+import java.util.Collections;
+import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
@@ -148,16 +150,16 @@ final class Held {
     return reason;
   }
 
-  /** The cluster has confirmed it. Whatever order answers come in, the latest end counts. */
+  /** The cluster has confirmed it. Whatever order answers come in, the latest end counts, and the highest fence: that never falls. */
   void confirm(Confirmation confirmation) {
     if (loss() != null) {
       return;
     }
     seen.updateAndGet(
         before -> {
-          boolean isLatest = confirmation.until().hasReached(before.lifetime.until());
-          return new Seen(
-              before.lifetime.confirmed(confirmation), isLatest ? confirmation.grant().fences() : before.fences);
+          Map<String, Long> fences = new LinkedHashMap<>(before.fences);
+          confirmation.grant().fences().forEach((key, fence) -> fences.merge(key, fence, Math::max));
+          return new Seen(before.lifetime.confirmed(confirmation), Collections.unmodifiableMap(fences));
         });
     teller.tell(true, hooks -> hooks.renewed(view));
   }
