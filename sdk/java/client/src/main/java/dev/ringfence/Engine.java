@@ -187,7 +187,7 @@ final class Engine {
     }
     if (isFirst) {
       pending.forEach(patience -> patience.stop(new ClosedException()));
-      for (Held held : keeper.leases()) {
+      for (Held held : cluster.register.handles()) {
         release(held, Held.By.CLIENT);
       }
       // It goes on if the caller is interrupted.

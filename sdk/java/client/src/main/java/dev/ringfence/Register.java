@@ -2,7 +2,9 @@ package dev.ringfence;
 
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.List;
 import java.util.Map;
+import java.util.Objects;
 import java.util.Set;
 
 /**
@@ -32,6 +34,11 @@ final class Register {
   /** A lease was acquired. */
   synchronized void add(Held held) {
     entry(held.leaseId).handle = held;
+  }
+
+  /** The handles that have their leases, also one that was lost by its holder's clock alone: the cluster may keep that for long. */
+  synchronized List<Held> handles() {
+    return entries.values().stream().map(entry -> entry.handle).filter(Objects::nonNull).toList();
   }
 
   /** A release begins. */

@@ -106,6 +106,15 @@ final class FakeClusterTest {
   }
 
   @Test
+  void closeReleasesALeaseThatItsHolderGaveUpByTheClock() throws Exception {
+    Lease lease = client.lock("a").ttl(Duration.ofHours(1)).maxHold(Duration.ofSeconds(10)).acquire();
+    cluster.advance(Duration.ofSeconds(11));
+    assertEquals(Optional.of(LossReason.MAX_HOLD), lease.lostReason());
+    client.close();
+    assertTrue(cluster.holders("a").isEmpty());
+  }
+
+  @Test
   void waitersComeInTheirOrder() throws Exception {
     Lease first = client.lock("a").acquire();
     assertTrue(client.lock("a").tryAcquire().isEmpty());
