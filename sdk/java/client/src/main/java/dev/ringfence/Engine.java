@@ -95,6 +95,9 @@ final class Engine {
       adoption.check();
       Confirmation first = cluster.renew(leaseId, null, null, patience);
       Lifetime lifetime = Lifetime.of(first, null, true);
+      if (lifetime.loss(cluster.clock.now()) != null) {
+        throw new LostException(LossReason.UNCONFIRMED);
+      }
       Held held = new Held(first, lifetime, null, cluster.clock, Held.Reaction.NONE, teller);
       Held before = adoption.confirm(held);
       if (before != null) {

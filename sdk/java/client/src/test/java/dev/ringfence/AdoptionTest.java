@@ -32,6 +32,9 @@ final class AdoptionTest {
   private final CountDownLatch mayRelease = new CountDownLatch(1);
   private final CountDownLatch mayRenew = new CountDownLatch(1);
   private final CountDownLatch renewals = new CountDownLatch(1);
+  /** How long a renewal lets a lease live. */
+  private volatile long renewedMs = 3_600_000;
+
   private final Queue<String> releases = new ConcurrentLinkedQueue<>();
   private StubNode node;
   private Ringfence client;
@@ -70,7 +73,7 @@ final class AdoptionTest {
       if (!body.contains("ttl_ms")) {
         mayRenew.await();
       }
-      StubNode.say(out, 200, StubNode.grant(path, 3_600_000));
+      StubNode.say(out, 200, StubNode.grant(path, renewedMs));
     }
   }
 
@@ -113,6 +116,20 @@ final class AdoptionTest {
     mayRenew.countDown();
     Throwable why = failureOf(adopting);
     assertTrue(why instanceof LostException lost && lost.reason() == LossReason.RELEASED, why::toString);
+  }
+
+  @Test
+  void anAnswerThatComesTooLateTakesTheLeaseFromNobody() throws Exception {
+    mayRelease.countDown();
+    renewedMs = 50;
+    Lease lease = acquired();
+    Future<Lease> adopting = pool.submit(() -> client.adopt(lease.leaseId()));
+    assertTrue(renewals.await(60, TimeUnit.SECONDS));
+    Thread.sleep(100);
+    mayRenew.countDown();
+    Throwable why = failureOf(adopting);
+    assertTrue(why instanceof LostException lost && lost.reason() == LossReason.UNCONFIRMED, why::toString);
+    lease.check();
   }
 
   @Test
