@@ -252,7 +252,7 @@ mutants! {
         => "        end();\n"
         fails ["hold-at-least-in-an-outage"];
     "close-releases-nothing" "Engine.java"
-        "for (Held held : keeper.leases()) {"
+        "for (Held held : cluster.register.handles()) {"
         => "for (Held held : List.<Held>of()) {"
         fails ["close-releases-what-is-held" "close-tells-whoever-works-under-a-lease"];
     "close-says-nothing" "Engine.java"
