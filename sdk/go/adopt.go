@@ -25,6 +25,10 @@ func (c *core) adopt(ctx context.Context, wanted *wanted) (*Lease, error) {
 	if err != nil {
 		return nil, err
 	}
+	// It may have ended while this answer was on its way, and whatever has it may have renewed it since.
+	if c.clock().reached(adopted.until()) {
+		return nil, &LostError{Unconfirmed}
+	}
 	return c.hold(ctx, adopted, wanted)
 }
 

@@ -2,6 +2,10 @@ package ringfence
 
 import (
 	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -114,4 +118,33 @@ func TestWhatIsBeingReleasedIsNotDetached(t *testing.T) {
 	close(gate.opens)
 	c.keeper.clear()
 	c.goroutines.Wait()
+}
+
+func TestAnAnswerThatComesTooLateTakesALeaseFromNobody(t *testing.T) {
+	var now atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		now.Store(int64(2 * time.Second))
+		w.Header().Set("ringfence-cluster", "a")
+		id := strings.Split(r.URL.Path, "/")[3]
+		_, _ = fmt.Fprintf(w, `{"lease_id":%q,"state":"granted","token":1,"ttl_ms":1000,"expires_in_ms":1000,"keys":[{"key":"a","fence":1}]}`, id)
+	}))
+	defer server.Close()
+	client, err := New([]string{server.URL}, WithClock(func() Moment { return at(int(now.Load() / int64(time.Millisecond))) }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := client.core
+	granted := grantFor(time.Hour, at(0))
+	granted.grant.leaseID = newID()
+	old, err := c.hold(t.Context(), granted, &wanted{maxHold: forever})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.adopt(t.Context(), &wanted{leaseID: old.ID(), maxHold: forever})
+	if lost := (&LostError{}); !errors.As(err, &lost) || lost.Reason != Unconfirmed {
+		t.Error("an answer of a lease that is over: ", err)
+	}
+	if err := old.Err(); err != nil {
+		t.Error(err)
+	}
 }
