@@ -50,7 +50,7 @@ public record Claim(String key, boolean isShared, Long limit) {
    * is too long, the last names are hashed.
    *
    * @param prefix what stands before them, as it is
-   * @param names the names
+   * @param names the names, none of which is empty
    * @return the key
    */
   public static String keyOf(String prefix, String... names) {

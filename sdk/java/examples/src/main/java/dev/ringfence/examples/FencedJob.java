@@ -35,9 +35,9 @@ public abstract class FencedJob implements Job {
 
   @Override
   public final void execute(JobExecutionContext context) throws JobExecutionException {
-    JobKey job = context.getJobDetail().getKey();
-    String key = Claim.keyOf("quartz/", job.getGroup(), job.getName());
     try {
+      JobKey job = context.getJobDetail().getKey();
+      String key = Claim.keyOf("quartz/", job.getGroup(), job.getName());
       Ringfence client = (Ringfence) context.getScheduler().getContext().get(CLIENT);
       // Another scheduler that fires a little later finds the key held, and leaves it at that.
       Optional<Lease> granted = client.lock(key).holdAtLeast(CLOCKS_DIFFER_BY).interruptOnLoss().tryAcquire();
