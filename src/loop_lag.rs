@@ -10,9 +10,9 @@ use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
 /// How often the lag is measured while the loop is busy. A shorter step may pass between two measurements.
 const BUSY: Duration = Duration::from_millis(10);
-/// So many times as long while it is not: an idle node shall cost little.
+/// While it is calm, the interval is this many times as long: an idle node is to cost little.
 const CALM: u32 = 3;
-/// Whoever lags by more is busy, for so many measurements.
+/// After a lag of more than this it is busy, for [`MEASUREMENTS`].
 const LAGS: Duration = Duration::from_millis(5);
 const MEASUREMENTS: u32 = 500;
 /// The longest lag is that of the current window and the one before.

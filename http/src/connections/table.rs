@@ -31,10 +31,11 @@ impl Order {
     }
 }
 
-/// The order of a connection, which changes with each request, and the one under which the table has it. The latter is never greater, so
-/// that most changes leave the table as it is: whoever evicts asks the first in the table whether it still has its order there.
+/// The order of a connection, and its order in the table.
 ///
-/// Each side first writes what is its own, and then reads what is the other's. So one of them sees that the table must change.
+/// The first changes with each request. The second changes only if it must: it is never greater, and before an eviction the first
+/// connections of the table get their orders there. The connection writes the one and then reads the other; the table does it the other way
+/// round. So one of the two sees that the table must change.
 pub(super) struct Place {
     order: AtomicU64,
     /// Changes only while the table is locked.
@@ -264,7 +265,7 @@ mod tests {
     fn an_order_that_falls_is_seen_by_one_side() {
         let place = Place::new(Order::new(Class::Quiet, 0));
         let (table, listed, mut is_sound) = (Mutex::new(()), AtomicU64::new(0), true);
-        // They spin: whoever sleeps is rarely there at the right moment.
+        // They spin: a thread that sleeps is rarely there at the right moment.
         let locked = || std::iter::repeat_with(|| table.try_lock().ok()).find_map(|locked| locked);
         let list = || locked().map(|_locked| place.list());
         let goes_on = || listed.load(SeqCst) < 500_000;

@@ -37,7 +37,7 @@ const SOON: Duration = Duration::from_secs(10);
 const BRIEFLY: Duration = Duration::from_secs(1);
 /// When a server whose host is silent has gone: without that, COMMAND would wait for it as long as the lease is renewed.
 const GONE_AFTER: Duration = Duration::from_secs(120);
-/// Parameters of libpq for where it connects and whom it trusts there, which psql follows, and the proxy does not.
+/// Parameters of libpq that say where it connects and what it trusts there. psql follows them; the proxy does not.
 const NOT_FOLLOWED: [(&str, &str); 6] = [
     ("hostaddr", "PGHOSTADDR"),
     ("service", "PGSERVICE"),
