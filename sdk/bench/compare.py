@@ -267,6 +267,8 @@ def main() -> None:
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, folder)
         chosen = [one for one in LIBRARIES if given.only in one[0]]
+        if not chosen and not given.bench:
+            parser.error(f"--only: no library of {given.only}")
         starts = {
             "redis": start_redis,
             "etcd": partial(start_etcd, program=given.etcd),
