@@ -50,9 +50,10 @@ fn class_path() -> anyhow::Result<&'static str> {
     Ok(JAR)
 }
 
-/// As in "ZooKeeper 3.8.0".
+/// As in "ZooKeeper 3.8.0", without the number if the name of the file does not tell it.
 pub(super) fn version() -> Option<String> {
     // zookeeper.jar leads to zookeeper-3.8.0.jar.
     let file = Path::new(class_path().ok()?).canonicalize().ok()?;
-    Some(format!("ZooKeeper {}", file.file_stem()?.to_str()?.strip_prefix("zookeeper-")?))
+    let version = file.file_stem()?.to_str()?.strip_prefix("zookeeper-").unwrap_or_default();
+    Some(format!("ZooKeeper {version}").trim_end().to_owned())
 }
