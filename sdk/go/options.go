@@ -57,7 +57,8 @@ func Limit(holders int) Option {
 // bounds for how long.
 func MaxHold(d time.Duration) Option { return func(w *wanted) { w.maxHold, w.hasMaxHold = d, true } }
 
-// HoldAtLeast keeps the keys taken for at least this long after the grant, also if the lease is released before.
+// HoldAtLeast keeps the keys taken for at least this long after the grant, also if the lease is released before. It says nothing to a client that takes the
+// lease over by its id.
 func HoldAtLeast(d time.Duration) Option { return func(w *wanted) { w.holdAtLeast = d } }
 
 // NoRenew leaves it to the holder to renew the lease.

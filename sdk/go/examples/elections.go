@@ -55,7 +55,12 @@ func (c *Controller) LeadByClientGo(ctx context.Context, identity string) error 
 		RetryPeriod:     2 * time.Second,
 		ReleaseOnCancel: true,
 		Callbacks: leaderelection.LeaderCallbacks{
-			OnStartedLeading: func(ctx context.Context) { end(c.loop(ctx, "")) },
+			OnStartedLeading: func(ctx context.Context) {
+				// What fails by the loss says less than that.
+				if err := c.loop(ctx, ""); ctx.Err() == nil {
+					end(err)
+				}
+			},
 			OnStoppedLeading: func() {},
 		},
 	})
