@@ -220,13 +220,17 @@ final class Engine {
       List<Runnable> untold = teller.end();
       workers.end();
       ALL.remove(this);
-      if (left > 0) {
-        LOG.log(
-            System.Logger.Level.WARNING, left + " leases could not be released in time: they end with their ttl");
-      }
       closed.complete(left);
-      untold.forEach(Runnable::run);
+      untold.forEach(call -> Workers.guarded(call).run());
+      if (left > 0) {
+        warn(left + " leases could not be released in time: they end with their ttl");
+      }
     }
+  }
+
+  /** A log of the program's may fail. */
+  private static void warn(String text) {
+    Workers.guarded(() -> LOG.log(System.Logger.Level.WARNING, text)).run();
   }
 
   /** How many leases it has, or releases. */
@@ -265,8 +269,7 @@ final class Engine {
     for (Engine engine : engines) {
       engine.settle(until);
       if (engine.cluster.releases.count() > 0) {
-        LOG.log(
-            System.Logger.Level.WARNING, "leases could not be released before the program ended: they end with their ttl");
+        warn("leases could not be released before the program ended: they end with their ttl");
       }
     }
   }

@@ -260,6 +260,7 @@ public final class Lease implements AutoCloseable {
 
   /**
    * The keys stay held, whoever leaves the lease, until this time has passed from now: a later wish takes the place of an earlier one.
+   * Not after {@link #intoId}, nor once another handle has adopted the lease.
    *
    * @param time 24 h at most
    */

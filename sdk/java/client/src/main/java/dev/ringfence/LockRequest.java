@@ -85,7 +85,7 @@ public final class LockRequest {
 
   /**
    * The keys stay held, whoever leaves the lease, until this time has passed since the grant: for a job that is quick, and must not run
-   * again on a machine whose clock is late.
+   * again on a machine whose clock is late. Not after {@link Lease#intoId}, nor once another handle has adopted the lease.
    *
    * @param time 24 h at most
    * @return the changed request

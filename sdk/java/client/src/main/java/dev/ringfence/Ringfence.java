@@ -164,7 +164,8 @@ public final class Ringfence implements AutoCloseable {
 
   /**
    * Takes over a lease by its id, perhaps from another process: renews it once, and from then on. Nobody else may renew or release it:
-   * once this returns, it is lost for any other handle of this client ({@code UNCONFIRMED}).
+   * once this returns, it is lost for any other handle of this client ({@code UNCONFIRMED}). What was asked of that, such as {@code
+   * maxHold} and {@code onLost}, does not come along.
    *
    * @param leaseId what {@link Lease#intoId} returned
    * @return the lease
