@@ -33,7 +33,7 @@ pub(super) use self::memory::BESIDE;
 use self::memory::Memory;
 pub use self::memory::{Portion, Room};
 pub(super) use self::served::{Admitted, InFlight};
-use self::table::{Class, Order, Place, Table};
+use self::table::{Class, Order, Place, STEPS, Table};
 use crate::measure::{CONNECTIONS, CONNECTIONS_MOST, CloseReason};
 use crate::tenant::Tenant;
 use crate::turns::Turns;
@@ -148,21 +148,30 @@ impl Connections {
     /// longest evicted one closes although its request is being answered, which can take seconds.
     pub(super) async fn admit(self: &Arc<Self>, from: SocketAddr) -> Admitted {
         let (tenant, mut is_patient) = (Tenant::host(from), true);
+        // Enough for all connections. Those that are used meanwhile could go on for ever.
+        let mut rounds = self.max / STEPS + 1;
         loop {
-            while !self.table().settle_for(&tenant) {
-                yield_now().await;
-            }
-            {
+            let is_settled = {
                 let mut table = self.table();
-                if table.open < self.max + MAX_EVICTING {
+                let is_settled = table.settle_for(&tenant) || rounds == 0;
+                if is_settled && table.open < self.max + MAX_EVICTING {
                     if let Some(evicted) = table.evict_for(&tenant) {
                         evicted.evict();
                     }
                     return self.add(&mut table, from, tenant);
                 }
-                if !is_patient && let Some(overdue) = table.longest_evicted() {
+                if is_settled
+                    && !is_patient
+                    && let Some(overdue) = table.longest_evicted()
+                {
                     overdue.evict();
                 }
+                is_settled
+            };
+            if !is_settled {
+                rounds -= 1;
+                yield_now().await;
+                continue;
             }
             // A thread that is busy does not hold up connections that others could close.
             is_patient = timeout(PATIENCE, self.room.notified()).await.is_ok();

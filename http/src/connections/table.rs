@@ -16,7 +16,7 @@ const STRANGERS: usize = 4;
 pub(super) struct Order(u64);
 
 /// How many connections get their order in the table at once: others wait for it meanwhile.
-const STEPS: usize = 64;
+pub(super) const STEPS: usize = 64;
 /// How many numbers of orders there are: the highest two bits are the class.
 const NUMBERS: u64 = 1 << 62;
 
@@ -33,7 +33,7 @@ impl Order {
 
 /// The order of a connection, and its order in the table.
 ///
-/// The first changes with each request. The second changes only if it must: it is never greater, and before an eviction the first
+/// The first changes with each request. The second changes only if it must: when the first falls below it, and before an eviction, when the first
 /// connections of the table get their orders there. The connection writes the one and then reads the other; the table does it the other way
 /// round. So one of the two sees that the table must change.
 pub(super) struct Place {
@@ -97,7 +97,7 @@ pub(super) struct Table {
     principals: Pool,
     /// Those that were evicted and may be open still, the longest evicted first.
     evicted: VecDeque<Weak<Connection>>,
-    tenants_seen: u64,
+    added: u64,
 }
 
 /// Connections of tenants of one kind.
@@ -111,13 +111,14 @@ struct Pool {
 
 /// The connections of one tenant.
 struct Owned {
-    /// Counts tenants.
+    /// How many connections were added before its first: the older, the smaller.
     number: u64,
     orders: BTreeMap<Order, Arc<Connection>>,
 }
 
 impl Owned {
-    /// Lets the first in the table be the one that is closed first, in [`STEPS`] at most. Whether it is. Each step saved one to a request.
+    /// Lets the first in the table be the one that is closed first, in [`STEPS`] at most. Whether it is. All steps are no more
+    /// than the changes that left the table as it was.
     fn settle(&mut self) -> bool {
         for _ in 0..STEPS {
             match self.orders.first_key_value() {
@@ -151,8 +152,8 @@ impl Table {
 
     /// Adds a connection.
     pub(super) fn add(&mut self, tenant: &Tenant, connection: Arc<Connection>) {
-        self.tenants_seen += 1;
-        let number = self.tenants_seen;
+        self.added += 1;
+        let number = self.added;
         self.pool(tenant).add(tenant, number, connection);
     }
 
