@@ -7,8 +7,8 @@
 //!
 //! Askers take turns in the leader's queue, but not on the link that leads to it. So a link refuses proposals of an asker that has its part
 //! of those without an answer ([`Room`]), even if their clients are gone: the leader has them. While answers come, the client is told so at
-//! once, as by the leader's queue. If none has come lately, the other side may have gone: a refused call was not sent then, so it is tried again,
-//! perhaps at the next leader.
+//! once, as by the leader's queue. If none has come for [`LATELY`], the other side may have gone, or nobody has asked: a refused call then
+//! fails as not sent, and is tried again, perhaps at the next leader.
 //!
 //! A call fails as *not sent* only if none of its bytes was given to the connection. From then on its outcome is unknown
 //! until its answer arrives. Whoever stops waiting before that takes the call back: the connection and the caller race for it,

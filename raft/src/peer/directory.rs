@@ -30,7 +30,7 @@ const BASELINE_FOR: Duration = Duration::from_secs(300);
 /// A leader that was not heard for so long had gone, or the way from it was cut.
 const UNHEARD: Duration = Duration::from_millis(ELECTION_MS.end);
 
-/// How many reasons are logged why a peer is not reached: some name a time, and are others each day.
+/// How many reasons of one kind are logged why a peer is not reached: some name a time, and so are others each second.
 const MAX_REASONS: usize = 4;
 
 /// Whom a connection is to, and what for.
@@ -77,9 +77,8 @@ struct Peer {
     url: Option<String>,
     /// What an incarnation said of its program when this node last connected to it.
     program: Option<(Uuid, Program)>,
-    /// Why it was not reached since it last was. Each reason is logged once, and so are some of them: that a connection was closed says less
-    /// than why there is no other one.
-    failures: Vec<String>,
+    /// What was logged of why it was not reached since it last was. That a connection was closed says less than why there is no other one.
+    failures: Vec<(io::ErrorKind, String)>,
     known: Known,
 }
 
@@ -213,7 +212,7 @@ impl Directory {
         });
     }
 
-    /// Logs that `id` became unreachable, and further reasons, or that it is reachable again.
+    /// Logs that `id` became unreachable, each reason once and [`MAX_REASONS`] of a kind at most, or that it is reachable again.
     pub(super) fn note_reachable(&self, id: NodeId, result: Result<(), &io::Error>) {
         let mut peers = self.peers();
         let peer = peers.entry(id).or_default();
@@ -224,10 +223,11 @@ impl Directory {
                 peer.failures.clear();
             }
             Err(error) => {
-                let why = error.to_string();
-                if peer.failures.len() < MAX_REASONS && !peer.failures.contains(&why) {
+                let (kind, why) = (error.kind(), error.to_string());
+                let alike = || peer.failures.iter().filter(|(other, _)| *other == kind);
+                if alike().count() < MAX_REASONS && !alike().any(|(_, other)| *other == why) {
                     tracing::warn!(peer = id, error = why, "peer cannot be reached");
-                    peer.failures.push(why);
+                    peer.failures.push((kind, why));
                 }
             }
         }
