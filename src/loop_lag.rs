@@ -8,9 +8,9 @@ use ringfence_aside::Beat;
 
 use crate::measure::{LOOP_LAG_LONGEST_SECONDS, LOOP_LAG_SECONDS};
 
-/// How often the lag is measured while the loop is busy. A shorter step may pass between two measurements.
+/// How often the lag is measured while the loop is busy.
 const BUSY: Duration = Duration::from_millis(10);
-/// While it is calm, the interval is this many times as long: an idle node is to cost little.
+/// While it is calm, the interval is this many times as long, as an idle node is to cost little. A shorter step may pass unmeasured.
 const CALM: u32 = 3;
 /// After a lag of more than this it is busy, for [`MEASUREMENTS`].
 const LAGS: Duration = Duration::from_millis(5);
@@ -43,6 +43,7 @@ pub(crate) async fn measure() {
             (previous, current, began) = (current, Duration::ZERO, Instant::now());
         }
         current = current.max(lag);
+        // As often as a busy loop would have measured it: the quantiles weigh time, not measurements.
         lags.record_many(lag, times as usize);
         longest.set(previous.max(current).as_secs_f64());
     }

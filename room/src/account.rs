@@ -8,7 +8,7 @@ pub struct Account<O> {
     all: usize,
     /// No owner has nothing.
     by: HashMap<O, usize>,
-    /// The same, the greediest last, since there was a choice for the first time.
+    /// The same, the greediest last, once [`Account::greediest`] could not tell without.
     order: Option<BTreeSet<(usize, O)>>,
 }
 
@@ -31,7 +31,7 @@ impl<O: Owner> Account<O> {
 
     /// Who has taken most.
     pub fn greediest(&mut self) -> Option<&O> {
-        // A map that was large is long to look through.
+        // In a map that was large, to look for the one key takes long each time: the order is made once.
         if self.by.len() == 1 && self.by.capacity() < 64 {
             return self.by.keys().next();
         }
