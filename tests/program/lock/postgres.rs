@@ -264,6 +264,7 @@ async fn paused_between_read_and_write(option: &str) -> (String, String) {
     let paused = format!("accounts/42 --ttl 2s{option}");
     // On a busy machine the lease may be lost before the program has read.
     let (child, supervisor) = loop {
+        let _ = std::fs::remove_file(&read);
         let mut child = locked(&cluster, &server, &paused, &program).spawn().unwrap();
         tokio::select! {
             pids = pids_in(&read) => break (child, pids[0]),
